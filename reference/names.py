@@ -69,6 +69,10 @@ OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
+    "LOST_PLACES": "annotation of the LeaderLease: places that evictions freed and others took "
+    "([preemption](../placement.md#preemption-next-to-other-schedulers))",
+    "PREEMPTING": "taint (NoSchedule) of Nodes that pods leave for a pod of Berth: it keeps other schedulers "
+    "[from their place](../next-to.md#preemption-next-to-kube-scheduler)",
     "VISIBILITY_ADDRESS": "annotation of the LeaderLease: host:port of the leader's [visibility API](../visibility.md)",
     "VENDOR_LABEL": "label of Devices and Nodes: the vendor of the GPUs",
     "MODEL_LABEL": "label of Devices and Nodes: the model, if all cards have the same one",

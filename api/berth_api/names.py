@@ -78,6 +78,9 @@ NODE_LABEL: Final = "berth.dev/node"
 # The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
 
+# The annotation on the LeaderLease with the places that evictions freed and others took, for the next leader.
+LOST_PLACES: Final = "berth.dev/lost-places"
+
 # The annotation on the LeaderLease with the address (host:port) at which the leader serves the visibility API.
 VISIBILITY_ADDRESS: Final = "berth.dev/visibility-address"
 
@@ -149,6 +152,10 @@ AGENT_NOT_READY: Final = (
     # cluster-autoscaler knows this one by its prefix, where its flags cannot be set.
     "startup-taint.cluster-autoscaler.kubernetes.io/berth-agent-not-ready",
 )
+
+PREEMPTING: Final = "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting"
+"""Taint (NoSchedule) of a node that pods leave for a pod of Berth: it keeps the pods of other schedulers out of their
+place. cluster-autoscaler leaves it out of node templates, by its prefix."""
 
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 MODEL_PREFIX: Final = "model.berth.dev/"

@@ -42,6 +42,15 @@ WEBHOOKS: Final = (
 API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 STOLEN: Final = {"app": "stolen"}
+TAINTS: Final = (
+    {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"},
+    {"key": "other", "effect": "NoSchedule"},
+)
+"""Of each node."""
+PREEMPTING: Final = {
+    "key": "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting",
+    "effect": "NoSchedule",
+}
 Body = Mapping[str, Any] | None
 Account = Literal["operator", "agent", "stray agent", "webhook", "api"]
 
@@ -257,6 +266,10 @@ OPERATOR: Final = [
             "remove another taint": {
                 "spec": {"taints": [{"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}]}
             },
+            "evict all pods by the taint of preemption": {
+                "spec": {"taints": [*TAINTS, PREEMPTING | {"effect": "NoExecute"}]}
+            },
+            "give the taint of preemption a value": {"spec": {"taints": [*TAINTS, PREEMPTING | {"value": "v"}]}},
             "cordon a node": {"spec": {"unschedulable": True}},
             "make a control plane": metadata(labels={"node-role.kubernetes.io/control-plane": ""}),
             "label a node for isolation": metadata(labels={"node-restriction.kubernetes.io/tenant": "a"}),
@@ -277,6 +290,7 @@ OPERATOR: Final = [
                 }
             ),
             "remove the startup taint": {"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}},
+            "place the taint of preemption": {"spec": {"taints": [*TAINTS, PREEMPTING]}},
         },
         is_allowed=True,
     ),
@@ -673,11 +687,7 @@ ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *call
 
 @pytest.fixture(scope="module")
 def nodes(arena: Arena) -> list[str]:
-    taints = [
-        {"key": "other", "effect": "NoSchedule"},
-        {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"},
-    ]
-    return arena.nodes(2, taints=taints)
+    return arena.nodes(2, taints=list(TAINTS))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from berth_api import names
+from berth_api.objects import lost_places
 from berth_client.errors import ApiError
 from berth_operator.binding.evictions import defragmenter
 from berth_operator.binding.evictions.defragmenter import Defragmenter
@@ -374,6 +375,23 @@ async def test_no_more_pods_are_moved_if_one_found_no_place() -> None:
     asyncio.get_running_loop().call_later(AFTER + 1, city.submit, taken)
     assert len(await city.after(AFTER + 30)) == 1
     assert city.notes("big", "MovesDropped") == ["Node a is no longer reserved: a pod that was moved fits nowhere now"]
+
+
+async def test_a_place_that_was_made_and_lost_counts_as_with_preemption() -> None:
+    city = Contested(recreates=False).cards(a=2, b=2).settle("x", "a", 0).settle("y", "b", 0)
+    city.submit(big())
+    assert await city.after(AFTER + 5) == ["x"]
+    [of_node] = [each for each in lost_places.read(city.record or "") if each.node]
+    assert (of_node.preemptor, of_node.node, of_node.count, of_node.takers) == ("ns/big", "a", 1, ("other",))
+
+
+class Contested(City):
+    """A city in which a pod of another scheduler takes the place of each pod as soon as it has left."""
+
+    def _leave(self, name: str) -> None:
+        node = self.api.pods[name]["spec"]["nodeName"]
+        super()._leave(name)
+        self.settle(f"{name}+", node, 0, schedulerName="other")
 
 
 async def test_a_replica_that_does_not_lead_moves_no_pod() -> None:

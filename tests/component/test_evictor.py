@@ -1,6 +1,8 @@
 """Pods on cards that failed permanently, under virtual time."""
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,12 +24,14 @@ class Pods:
     def __init__(self) -> None:
         self.evictions: list[tuple[float, str]] = []
         self.refuses: dict[str, Exception] = {}
+        self.on_evicted: Callable[[str], object] = lambda _name: None
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         assert (namespace, uid) == ("ns", f"uid-{name}")
         self.evictions.append((now(), name))
         if name in self.refuses:
             raise self.refuses[name]
+        self.on_evicted(name)
 
 
 class World:
@@ -101,6 +105,22 @@ async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
     moved = {**failed, "minor": 1}, {**entry(1), "minor": 0}
     asyncio.get_running_loop().call_later(PATIENCE / 2, lambda: world.put(*moved, generation=3))
     assert await world.after(PATIENCE + 2 * PERIOD) == ["a"]
+
+
+async def test_a_card_that_pods_come_to_again_and_again_is_emptied_ever_less_often() -> None:
+    world, loop = World(("pod-0", 0)), asyncio.get_running_loop()
+
+    def replace(name: str) -> None:
+        """Let another pod come to the card once one has left."""
+        world.sink.apply("DELETED", pod(name, {GPU: "50"}, on="node", allocated=half(0)))
+        again = pod(f"pod-{len(world.pods.evictions)}", {GPU: "50"}, on="node", allocated=half(0))
+        loop.call_later(2 * PERIOD, world.sink.apply, "ADDED", again)
+
+    world.pods.on_evicted = replace
+    world.fail(0)
+    await world.after(PATIENCE + 1000)
+    pauses = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(world.pods.evictions)]
+    assert [round(each / AGAIN) for each in pauses] == [0, 1, 2, 4, 8]
 
 
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])

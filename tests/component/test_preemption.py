@@ -7,7 +7,8 @@ import pytest
 
 from berth_client.errors import Unreachable
 from berth_operator.binding.review import CALM
-from tests.builders import NVIDIA, Raw, charge, node, pod, waiting, whole
+from tests.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
+from tests.builders import held as still_held
 from tests.component.world import World, refusal
 
 pytestmark = pytest.mark.looptime
@@ -170,6 +171,24 @@ async def test_while_victims_leave_no_more_are_chosen() -> None:
     assert world.deleted() == first
     assert api.bound()["high"] == "node"
     assert [each for each in api.nominations if each[0] == "high"] == [("high", "node")]
+
+
+async def test_no_more_pods_are_chosen_while_a_card_is_held_after_its_pod_is_gone() -> None:
+    world = Crowded()
+    world.add_node(cards=4)
+    cards = [entry(minor) for minor in range(4)]
+    world.hold(*(held(f"low-{minor}", minor, priority=minor) for minor in range(4)))
+    uses = [still_held(f"low-{minor}", f"GPU-{minor}") for minor in range(4)]
+    world.cluster.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses}))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 20)
+        assert world.deleted() == ["low-0"]
+        assert "high" not in api.bound()
+        world.cluster.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses[1:]}))
+        await asyncio.sleep(1)
+    assert api.bound()["high"] == "node"
+    assert world.deleted() == ["low-0"]
 
 
 async def test_equal_pods_choose_one_after_the_other() -> None:

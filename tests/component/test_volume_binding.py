@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
+from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.preemptor import Preemptor
+from berth_operator.binding.evictions.progress import Progress
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.prebind.claims import ClaimBinder
@@ -50,6 +52,9 @@ class Server:
         self.version = 100
 
     # --- calls of the operator --------------------------------------------------------------------------------
+
+    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> None:
+        raise AssertionError(f"no pod is evicted, so {path} needs no {operations}")
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         self.calls.append((now(), f"patch {path.rpartition('/')[2]}"))
@@ -144,6 +149,8 @@ class World:
             reporter=self.reporter,
             policy=lambda _: Policy(),
             term=lambda: self.term,
+            progress=Progress(self.cluster),
+            taints=NodeTaints(cluster=self.cluster, nodes=self.server, leads=lambda: self.term is not None),
         )
         self.scheduler = Scheduler(
             cluster=self.cluster,

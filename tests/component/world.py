@@ -11,7 +11,9 @@ from berth_api import names
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.moves import Moves
+from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.preemptor import Preemptor
+from berth_operator.binding.evictions.progress import Progress
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.prebind.claims import ClaimBinder
@@ -80,6 +82,9 @@ class Api:
         self.deletions: list[tuple[float, str]] = []
         """(when, pod) of every attempt."""
         self.on_deleted: list[Any] = []
+        self.taints: list[tuple[float, str, bool]] = []
+        """(when, node, whether the taint was placed) of each patch of a node that was carried out."""
+        self.on_tainted: list[Any] = []
         self.under_way = 0
         self.most_under_way = 0
         self.on_bound: list[Any] = []
@@ -198,6 +203,15 @@ class Api:
         if lost is not None:
             raise lost
 
+    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> None:
+        """Place or remove the taint of a node."""
+        name = path.rpartition("/")[2]
+        await self._answer(f"taint {name}")
+        is_placed = any(each["op"] == "add" for each in operations)
+        self.taints.append((now(), name, is_placed))
+        for callback in self.on_tainted:
+            callback(name, is_placed)
+
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {body}")
 
@@ -282,6 +296,8 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
+        self.record: str | None = ""
+        """Of lost places, as the LeaderLease has it."""
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
@@ -289,6 +305,8 @@ class World:
             reporter=self.reporter,
             policy=self.policies.__getitem__,
             term=lambda: self.term,
+            progress=Progress(self.cluster, recorded=lambda: self.record, record=self.leave_record),
+            taints=NodeTaints(cluster=self.cluster, nodes=self.api, leads=lambda: self.term is not None),
             moves=self.moves,
         )
         self.answers: list[CheckAnswer] = []
@@ -324,6 +342,9 @@ class World:
         self.api.on_deleted.append(self.terminate)
         if watch:
             self.api.on_bound.append(self.seen_bound)
+
+    def leave_record(self, record: str) -> None:
+        self.record = record
 
     def seen_bound(self, pod: Raw) -> None:
         """Pass the state of a bind to the cluster state a moment later."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
+from tests.differential import evictions
+from tests.differential.evictions import ABOVE
 from tests.integration.operator.world import ALLOCATED
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import Process, a100
@@ -90,6 +92,23 @@ def pid_of(stage: Stage, name: str) -> int:
             if uid in (folder / "cgroup").read_text().replace("_", "-"):
                 return int(folder.name)
     return 0
+
+
+def test_a_victims_card_goes_to_the_preemptor_and_not_to_its_replacement(
+    arena: Arena, node: RealNode, tmp_path: Path
+) -> None:
+    """kube-scheduler would bind the replacement at once, and kubelet then refuse one of the two pods."""
+    evictions.make_classes(arena, [ABOVE])
+    with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(4)]) as stage:
+        stage.wait(lambda: node.allocatable(GPU) == 4, what="all cards on offer")
+        with kept(stage, replica_set(stage, 4)):
+            stage.wait(lambda: [*foreign_pods(stage).values()] == ["Running"] * 4, what="the foreign pods to run")
+            stage.submit({GPU: "1"}, "high", priorityClassName=evictions.class_name(arena, ABOVE))
+            stage.hold("high")
+            stage.wait(lambda: not arena.get("nodes", node.name)["spec"].get("taints"), what="the taint to be removed")
+            assert len(stage.events("SuccessfulCreate")) == 4 + 1
+            assert sorted(foreign_pods(stage).values()) == ["Pending", *["Running"] * 3]
+    evictions.remove_classes(arena)
 
 
 @contextlib.contextmanager

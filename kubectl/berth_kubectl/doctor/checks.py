@@ -20,6 +20,7 @@ class Check:
 
 CHECKS: Final = (
     Check(name="NoLeader", needs=("leaderleases",), find=programs.no_leader),
+    Check(name="LostPlaces", needs=("leaderleases",), find=programs.lost_places),
     Check(name="SilentAgent", needs=("devices", "leases", "nodes"), find=programs.silent_agent),
     Check(name="FailedDevice", needs=("devices",), find=devices.failed_device),
     Check(name="ExceededShare", needs=("devices",), find=devices.exceeded_share),

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from berth_api import names
+from berth_api.objects import lost_places as record
 from berth_api.objects.node_labels import has_devices
 from berth_kubectl.doctor.facts import Facts, Finding, expired_for, pods_of_agent, written
 from berth_kubectl.printing.amounts import age
@@ -43,6 +45,24 @@ def _without_leader(lease: Object | None, facts: Facts) -> str:
         return "the last leader has released the LeaderLease, and no other has taken it"
     silent = expired_for(lease, facts.now)
     return "" if silent is None else f"the leader has not renewed the LeaderLease for {age(silent)}"
+
+
+def lost_places(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each node where no pods are preempted for someone, because others took the places."""
+    lease = facts.by_name("leaderleases").get(facts.installation.lease)
+    annotations = {} if lease is None else lease["metadata"].get("annotations") or {}
+    for lost in record.read(annotations.get(names.LOST_PLACES) or "{}"):
+        if not lost.count or lost.until <= facts.now.timestamp():
+            continue
+        until = datetime.fromtimestamp(lost.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        taken = f"taken by pods of {' and '.join(lost.takers)}" if lost.takers else "lost"
+        yield Finding(
+            check="LostPlaces",
+            object=f"node/{lost.node}" if lost.node else f"leaderlease/{facts.installation.lease}",
+            message=f"{lost.count} times what was freed for {lost.title} was {taken}: no pods are preempted for it "
+            f"{'there' if lost.node else 'anywhere'} before {until}",
+            fix="kubectl get events -A --field-selector reason=Preempted   # keep the other scheduler off the node",
+        )
 
 
 def silent_agent(facts: Facts) -> Iterator[Finding]:

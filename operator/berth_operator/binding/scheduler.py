@@ -118,6 +118,7 @@ class Scheduler:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
+            self._preemptor.follow()
             self._reserver.follow()
             self._cluster.refill_claim_work(CLAIM_WORK)
             is_more = self._fits is not None and self._fits.follow()

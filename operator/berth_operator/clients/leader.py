@@ -85,6 +85,9 @@ class LeaderElection:
     """Set before `run` ends, if nothing that we sent can still be executed."""
     follows_drained: bool = field(default=False, init=False)
     """Whether the leader before our last term recorded that it was drained."""
+    inherited: str | None = field(default="", init=False)
+    """The record of lost places that the leader before our last term left, empty if there was no leader; None if it
+    left none."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
     _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed
@@ -92,6 +95,7 @@ class LeaderElection:
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
     _ends_at: float = field(default=0.0, init=False)
     _highest: int = field(default=0, init=False)  # number known to be taken
+    _record: str | None = field(default=None, init=False)  # of lost places; that of the last leader stays until then
     _announced: int | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # the watch has shown a change
@@ -120,6 +124,10 @@ class LeaderElection:
     def renewed(self) -> str:
         """Return when a leader last renewed or released the lease, as last read; empty if that is not known."""
         return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
+
+    def leave_record(self, record: str) -> None:
+        """Leave a record of lost places to the next leader; it is written with the next renewal, or the release."""
+        self._record = record
 
     async def acquired(self) -> int:
         """Wait until we lead, and return the term."""
@@ -208,6 +216,7 @@ class LeaderElection:
         self._ends_at = 0.0
         if self._is_free(spec):
             self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(last)
+            self.inherited = _annotation(self._lease, names.LOST_PLACES) if last else ""
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
     async def _read(self) -> Object:
@@ -257,6 +266,8 @@ class LeaderElection:
         lease["spec"] |= {"renewTime": now, "term": number}
         lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
         annotations = lease["metadata"].setdefault("annotations", {})
+        if self._record is not None:
+            annotations[names.LOST_PLACES] = self._record
         if self.drained and not holder:
             annotations[names.DRAINED] = str(number)
         annotations.pop(names.VISIBILITY_ADDRESS, None)

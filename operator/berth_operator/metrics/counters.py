@@ -31,6 +31,12 @@ CHECK_ANSWERS: Final = Counter(
 LOST_PLACES: Final = Counter(
     "berth_promised_places_lost_total", "Workloads that lost promised places, for which there were no others"
 )
+PREEMPTION_PLACES_LOST: Final = Counter(
+    "berth_preemption_places_lost_total", "Sets of victims whose place was lost before the pod ran for which they left"
+)
+PREEMPTION_BACKOFFS: Final = Gauge(
+    "berth_preemption_backoffs", "Controllers, pods and gangs for which no pods are preempted because places were lost"
+)
 DRIFTED: Final = Gauge("berth_drifted_pods", "Pods that hold other devices than they were allocated")
 REWRITES: Final = Counter("berth_allocations_rewritten_total", "Allocations rewritten to the devices that kubelet gave")
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])

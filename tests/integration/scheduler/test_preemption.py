@@ -23,6 +23,7 @@ Raw = dict[str, Any]
 
 CARD: Final = {"nvidia.com/gpu": "1"}
 SCENARIOS: Final = int(os.environ.get("BERTH_EVICTIONS", "16"))
+CORES: Final = 30
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 
 
@@ -170,6 +171,35 @@ def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario)
     assert world.bound("above", deadline=words.PROMPT)["spec"]["nodeName"] == node
     assert scenario.preempted() == ["low"]
     assert {"middle", "late"}.isdisjoint(world.bound_names())
+
+
+def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements(scenario: Scenario) -> None:
+    """kube-scheduler binds the pods that replace victims as soon as these have left, unless the node is tainted."""
+    world, arena = scenario.world, scenario.world.arena
+    [node] = arena.nodes(capacity={"cpu": str(CORES)})
+    low = arena.pod(
+        requests={"cpu": "1"}, scheduler_name="default-scheduler", priorityClassName=evictions.class_name(arena, -5)
+    )
+    template = {"metadata": {"labels": {"app": "low"}}, "spec": low["spec"]}
+    spec = {"replicas": CORES, "selector": {"matchLabels": {"app": "low"}}, "template": template}
+    arena.apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "low"}, "spec": spec})
+    world.wait(lambda: len(world.bound_names()) == CORES, what="the node to be full")
+
+    scenario.pod("above", ABOVE, {"cpu": str(CORES)})
+
+    world.bound("above", deadline=words.PROMPT)
+    # Two sets of victims at most, if kube-scheduler has seen that a victim left before it saw the taint.
+    assert CORES <= len(_evicted(arena)) <= 2 * CORES
+    world.wait(lambda: not arena.get("nodes", node)["spec"].get("taints"), what="the taint to be removed")
+    world.wait(lambda: arena.get("pods", "above")["status"]["phase"] == "Running", what="the pod to run")
+    assert {each["spec"].get("nodeName") for each in arena.list("pods", labelSelector="app=low")} == {None}
+    # Before the pods are deleted, which it would create again.
+    arena.delete("replicasets", "low")
+
+
+def _evicted(arena: Arena) -> set[str]:
+    """Return the UIDs of the pods whose Events report that they were preempted."""
+    return {each["involvedObject"]["uid"] for each in arena.list("events") if each["reason"] == "Preempted"}
 
 
 def test_only_pods_on_cards_that_help_leave(scenario: Scenario) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_operator.commands.cleanup import nodes
 from berth_operator.commands.cleanup.nodes import Pod
 from berth_operator.controllers.reconcile.sums import MANAGED
@@ -74,6 +75,14 @@ def test_everything_goes_without_pods() -> None:
     labels = gone(MANAGED, MODEL, VENDOR, "nvidia.com/gpu.count")
     assert plan.metadata == {"metadata": {"labels": labels, "annotations": gone("berth.dev/old")}}
     assert (plan.kept, plan.pods, plan.version, plan.is_done) == ({}, (), "7", False)
+
+
+def test_the_taint_of_a_preemption_goes_and_others_stay() -> None:
+    other, ours = {"key": "other", "effect": "NoSchedule"}, {"key": names.PREEMPTING, "effect": "NoSchedule"}
+    raw = {**node(claim("kubelet")), "spec": {"taints": [ours, other]}}
+    plan = nodes.plan(nodes.read_node(raw), [])
+    assert plan.metadata == {"spec": {"taints": [other]}}
+    assert nodes.plan(nodes.read_node({**raw, "spec": {"taints": [other]}}), []).is_done
 
 
 @pytest.mark.parametrize(

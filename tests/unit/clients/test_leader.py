@@ -256,6 +256,31 @@ async def test_a_leader_that_ends_drained_records_it_for_the_next(*, drained: bo
         assert b.follows_drained is drained
 
 
+async def test_what_was_lost_is_recorded_with_renewals_and_stays_until_the_next_leader_replaces_it() -> None:
+    store = LeaseStore()
+    a, b, c = (candidate(store.client(), name) for name in "abc")
+    async with running(a):
+        await a.acquired()
+        assert a.inherited == "", "there was no leader"
+        a.leave_record("of a")
+    async with running(b):
+        await b.acquired()
+        assert b.inherited == "of a"
+    async with running(c):
+        await c.acquired()
+        assert c.inherited == "of a"
+
+
+async def test_a_leader_of_a_version_without_records_leaves_none() -> None:
+    store = LeaseStore()
+    a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
+    async with running(a):
+        await a.acquired()
+    async with running(b):
+        await b.acquired()
+        assert b.inherited is None
+
+
 async def test_what_an_earlier_leader_recorded_does_not_apply_to_a_later_one() -> None:
     store = LeaseStore()
     a, b, c = (candidate(store.client(), name) for name in "abc")

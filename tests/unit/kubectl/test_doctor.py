@@ -1,6 +1,7 @@
 """Each finding of the doctor, made by one change of a healthy cluster, and its row in the docs."""
 
 import copy
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,13 @@ def lease(name: str, *, renewed: str = TIME, written: str = TIME, **spec: Any) -
         "metadata": {"name": name, "managedFields": [{"manager": "x", "time": written}]},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": 15, "renewTime": renewed, **spec},
     }
+
+
+def lost(places: Raw) -> Raw:
+    """Return a LeaderLease that records lost places."""
+    leading = lease("berth-operator")
+    leading["metadata"]["annotations"] = {"berth.dev/lost-places": json.dumps(places)}
+    return leading
 
 
 def renewed_by_another() -> Raw:
@@ -206,6 +214,14 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "NoLeader",
             "leaderlease/berth-operator",
             "not renewed the LeaderLease for 10m",
+        ),
+        (
+            put(
+                "leaderleases", lost({"u/ns/ReplicaSet/web": {"n": [3, NOW.timestamp() + 120, 0, "default-scheduler"]}})
+            ),
+            "LostPlaces",
+            "node/n",
+            "3 times what was freed for ReplicaSet ns/web was taken by pods of default-scheduler: no pods are",
         ),
         (drop("leases"), "SilentAgent", "node/n", "has no Lease"),
         (

@@ -4,7 +4,8 @@ One pod is helped at a time, the first in the queue's order of those that have w
 fewest pods to move for it. Its capacity is reserved by a nomination, and the pods are evicted in waves of at most
 `defragment` pods. Before each wave the advice is computed again on the current state; if nothing helps any more, the
 rest is dropped with the reason. The next wave waits until the pods of the last one are gone and have been created and
-placed again, so that no two replacements are promised the same place.
+placed again, so that no two replacements are promised the same place. If pods were moved and the pod did not run then,
+this counts as a lost place (`Progress`), so that pods are not moved for it again and again.
 
 Nothing of this is stored: after a fail-over the pod's nominated node shows the next leader where to continue.
 docs/decisions/0029-defragmentation.md has the reasons.
@@ -168,6 +169,7 @@ class Defragmenter:
             and not pod.error
             and not pod.nominated_node
             and pod.class_key not in self._retry_at
+            and not self._preemptor.progress.backs_off(pod)
             and self._cluster.queue.parked_failure(pod) is not None
         )
 
@@ -305,6 +307,9 @@ class Defragmenter:
         refusals = await asyncio.gather(*(self._evict(each, pod) for each in moves))
         self._leaving = frozenset(filter(self._is_leaving, self._leaving | uids))
         work.evicted += len(moves) - sum(map(bool, refusals))
+        if (nominee := self._cluster.fleet.nominees.get(work.uid)) is not None and work.evicted:
+            # What was moved in vain counts like what was preempted in vain.
+            self._preemptor.progress.began(pod, [nominee], work.evicted)
         if any(refusals):
             work.refused += 1
             if work.refused >= REFUSALS:

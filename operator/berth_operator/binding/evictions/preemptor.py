@@ -3,12 +3,13 @@
 Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
 capacity for the pod. Deletions run concurrently: each victim first gets a condition with the reason, and then its own
 grace period. The pod is parked like any other that fits nowhere, and is woken when a pod leaves. It preempts no further
-pods while its victims are terminating.
+pods while its victims are terminating. `Progress` counts what was evicted in vain and ends that, and `NodeTaints` keeps
+other schedulers from the place meanwhile.
 """
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -19,13 +20,16 @@ from berth_api.values import keys
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.binding.evictions.moves import KeptCapacity, Moves
+from berth_operator.binding.evictions.node_taints import NodeTaints
+from berth_operator.binding.evictions.progress import Progress
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import NO_VICTIMS, GangPreemption, leaving, may_preempt, preempt_gang
-from berth_operator.core.decision.messages import cut
+from berth_operator.core.decision.messages import cut, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
+    BACKING_OFF,
     NEVER,
     TERMINATING,
     add_preemption,
@@ -87,18 +91,23 @@ class Preemptor:
         reporter: Reporter,
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],
+        progress: Progress,
+        taints: NodeTaints,
         moves: Moves | None = None,
     ) -> None:
         """Create a preemptor; `moves` is what is kept while pods are moved, None if no pods are."""
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
-        self._moves = moves
+        self._taints, self._moves = taints, moves
+        self.progress = progress
+        """What evictions have led to, for all that evict pods for others."""
         self._policy, self._term = policy, term
         self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restore the last leader's nominations from the pods' status; for a gang either all or none."""
+        """Restore what the last leader recorded, and its nominations from the pods' status; of a gang all or none."""
+        self.progress.restore()
         waiting = nominated_pods(self._cluster.pending.values())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
@@ -110,6 +119,27 @@ class Preemptor:
                 self._cluster.nominator.withdraw_gang(gang)
             # This also withdraws the nominations if the gang now has too few members.
             self._cluster.gangs.gather(gang)
+        self._follow_restored(waiting)
+
+    def _follow_restored(self, waiting: Sequence[PendingPod]) -> None:
+        """Follow the evictions of the last leader whose pods still leave the nominated nodes."""
+        fleet = self._cluster.fleet
+        for pod in waiting:
+            nominee = fleet.nominees.get(pod.uid)
+            if pod.gang is not None or nominee is None:
+                continue
+            if victims := leaving(fleet, fleet.on_node(nominee.node), pod.priority):
+                self.progress.began(pod, [nominee], len(victims))
+                self._taints.adopt([nominee])
+        for gang in {each.gang for each in waiting if each.gang is not None}:
+            if (unit := self._cluster.gangs.unit(gang)) is not None and (left := self._victims_left(unit)):
+                nominees = self._cluster.nominator.of_gang(gang)
+                self.progress.began(unit, nominees, left)
+                self._taints.adopt(nominees)
+
+    def follow(self) -> None:
+        """Follow what evictions have led to; called by the scheduling loop at each turn."""
+        self.progress.follow()
 
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
@@ -123,6 +153,7 @@ class Preemptor:
             return self._keep(pod, kept, failure)
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
+        pod = self.progress.of_pod(pod)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self._keep_or_withdraw(pod, why)
         in_flight = self._cluster.placements.in_flight()
@@ -145,10 +176,8 @@ class Preemptor:
             return gang, failure
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
-        if not may_preempt(fleet, gang, policy):
-            return self._withdraw_nominations(gang), failure
-        if not all(each.preempts for each in gang.members):
-            return self._withdraw_nominations(gang), add_preemption(failure, NEVER)
+        if (why := self._not_tried_for(gang, policy, failure)) is not None:
+            return self._withdraw_nominations(gang), why
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
         if preemption is None:
@@ -156,6 +185,17 @@ class Preemptor:
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
+
+    def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure) -> Failure | None:
+        """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
+        if not may_preempt(self._cluster.fleet, gang, policy):
+            return failure
+        if not all(each.preempts for each in gang.members):
+            return add_preemption(failure, NEVER)
+        if not (backoff := self.progress.of_gang(gang)):
+            return None
+        failure = add_preemption(failure, BACKING_OFF)
+        return replace(failure, message=with_note(failure.message, backoff.note))
 
     def _lacks_work(self, pod: PendingPod) -> bool:
         """Return whether the devices for a pod's claims cannot be counted before the next turn of the loop."""
@@ -223,9 +263,25 @@ class Preemptor:
         log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
         self._displace(node, pod.priority)
         pod = self._nominate(pod, preemption.nominee)
-        for victim in self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+            self._keep_from_others(pod, [preemption.nominee], victims)
+            self.progress.began(pod, [preemption.nominee], len(victims))
+        for victim in victims:
             self._start_eviction(victim, pod)
         return pod
+
+    def _keep_from_others(
+        self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: Collection[Charge]
+    ) -> None:
+        """Keep the nodes from other schedulers where they would take the place of the victims.
+
+        That is where a controller creates victims again for another scheduler, or a place was lost before.
+        """
+        contested = {
+            each.node for each in victims if each.owner.uid and not self._cluster.gangs.schedules(each.scheduler)
+        }
+        has_lost = self.progress.has_lost(unit)
+        self._taints.keep([each for each in nominees if has_lost or each.node in contested])
 
     def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
@@ -234,7 +290,10 @@ class Preemptor:
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
-        for victim in self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+            self._keep_from_others(gang, preemption.nominees, victims)
+            self.progress.began(gang, preemption.nominees, len(victims))
+        for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
         return self._cluster.gangs.unit(gang.membership) or gang
@@ -277,6 +336,7 @@ class Preemptor:
     async def run(self) -> None:
         """Evict victims until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._taints.run())
             for _ in range(EVICTIONS):
                 tasks.create_task(self._evict_all())
 
@@ -294,6 +354,7 @@ class Preemptor:
 
     async def _evict(self, pod: PendingPod, victim: Charge) -> None:
         namespace, name = keys.split(victim.pod)
+        await self._taints.placed(victim.node)
         patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [_condition(pod)]}}
         await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
         await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
@@ -322,6 +383,7 @@ class Preemptor:
 
     def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
         """Decide the pod again after its back-off, because a victim could not be evicted."""
+        self.progress.refused(pod)
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:

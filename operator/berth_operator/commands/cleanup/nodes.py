@@ -51,6 +51,8 @@ class Node:
     version: str
     labels: frozenset[str]
     annotations: frozenset[str]
+    other_taints: tuple[Object, ...] | None
+    """The taints of others, if Berth's is among the Node's; else None."""
     capacity: Sums
     allocatable: Sums
 
@@ -107,6 +109,7 @@ def read_node(raw: Object) -> Node:
         version=metadata["resourceVersion"],
         labels=_labels(raw),
         annotations=ownership.owned(raw, "metadata", "annotations") & set(metadata.get("annotations") or ()),
+        other_taints=_other_taints(raw),
         capacity=_sums(raw, "capacity"),
         allocatable=_sums(raw, "allocatable"),
     )
@@ -116,6 +119,13 @@ def _labels(raw: Object) -> frozenset[str]:
     shown: Iterable[str] = raw["metadata"].get("labels") or ()
     only_ours = {label for label in shown if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
     return (ownership.owned(raw, "metadata", "labels") | only_ours) & frozenset(shown)
+
+
+def _other_taints(raw: Object) -> tuple[Object, ...] | None:
+    """Return the taints that stay; None if a leader has not left one."""
+    shown = raw.get("spec", {}).get("taints") or []
+    others = tuple(taint for taint in shown if taint["key"] != names.PREEMPTING)
+    return others if len(others) < len(shown) else None
 
 
 def _sums(raw: Object, field: str) -> Sums:
@@ -135,10 +145,13 @@ def plan(node: Node, pods: Sequence[Pod]) -> Plan:
     keys: dict[str, Object] = {"labels": dict.fromkeys(sorted(node.labels))} if node.labels else {}
     if node.annotations:
         keys["annotations"] = dict.fromkeys(sorted(node.annotations))
+    patch: dict[str, Any] = {"metadata": keys} if keys else {}
+    if node.other_taints is not None:
+        patch["spec"] = {"taints": list(node.other_taints)}
     return Plan(
         node=node.name,
         version=node.version,
-        metadata={"metadata": keys} if keys else None,
+        metadata=patch or None,
         status={"status": status} if status else None,
         kept=kept,
         pods=tuple(pod for pod in pods if kept.keys() & pod.requests.keys()),

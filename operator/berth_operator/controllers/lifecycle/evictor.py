@@ -2,7 +2,8 @@
 
 Such a card cannot be reset, nor its node be rebooted, while a pod holds it. The pods are evicted, not deleted, because
 an Eviction respects PodDisruptionBudgets. They are evicted one at a time and at a limited rate, so that wrong reports
-about many cards do little harm before an administrator notices.
+about many cards do little harm before an administrator notices. A card that pods come to again after it was emptied is
+emptied ever less often.
 """
 
 import asyncio
@@ -25,6 +26,10 @@ PATIENCE: Final = 60.0
 """Seconds for which a card must have failed before its pods are evicted, in case the report is corrected."""
 AGAIN: Final = 60.0
 """Seconds until the eviction of a pod is retried after a PodDisruptionBudget or an error prevented it."""
+ROUNDS: Final = 2
+"""How often a card is emptied without a pause in between; pods that come to it again and again are not all evicted."""
+LONGEST: Final = 1800.0
+"""Seconds of the longest pause after that; the first is `AGAIN`, and each is twice the one before."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 """There is no such pod, or another one of its name."""
 
@@ -57,6 +62,10 @@ class Evictor:
         self._per_minute = per_minute
         self._since: Mapping[Card, float] = {}
         """Failed card -> clock reading when the failure was first seen."""
+        self._emptied: dict[Card, tuple[int, float]] = {}
+        """Failed card -> how often it was emptied, and when its pods may be evicted again."""
+        self._occupied: set[Card] = set()
+        """Failed cards from which pods were evicted and that some still hold, as of the last look."""
         self._retry_at: dict[str, float] = {}
         """UID of a pod that was evicted, or could not be -> when to try again."""
 
@@ -73,11 +82,23 @@ class Evictor:
         now = self._cluster.clock()
         self._since = {card: self._since.get(card, now) for card in self._failed()}
         due = {card for card, since in self._since.items() if now - since >= PATIENCE}
+        self._count_rounds(due, now)
+        due = {card for card in due if self._emptied.get(card, (0, now))[1] <= now}
         holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
         self._retry_at = {
             charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
         }
         return next((each for each in holding if self._retry_at.get(each[0].uid, now) <= now), None)
+
+    def _count_rounds(self, due: set[Card], now: float) -> None:
+        """Count how often failed cards were emptied: each time after `ROUNDS` their next pods stay for longer."""
+        self._emptied = {card: rounds for card, rounds in self._emptied.items() if card in due}
+        for card in [card for card in self._occupied if card not in due or not self._holding(card)]:
+            self._occupied.discard(card)
+            if card in due:
+                rounds = self._emptied.get(card, (0, now))[0] + 1
+                pause = min(AGAIN * 2.0 ** min(rounds - ROUNDS, 10), LONGEST) if rounds >= ROUNDS else 0.0
+                self._emptied[card] = rounds, now + pause
 
     def _failed(self) -> set[Card]:
         """Return the cards that need a reset or a reboot, as reported by agents that this leader has heard.
@@ -122,6 +143,7 @@ class Evictor:
             if error.status not in _GONE:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             return False
+        self._occupied.add(card)
         counters.EVICTIONS.inc()
         log.warning("pod on a failed card evicted", pod=charge.pod, device=device)
         self._report(charge, device)

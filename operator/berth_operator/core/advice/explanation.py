@@ -110,7 +110,8 @@ def _preemption(
         chosen = preemption.preempt(fleet, pod, policy, budgets, in_flight)
         if chosen is not None:
             return PreemptionAnswer(node=chosen.nominee.node, victims=len(chosen.victims))
-    return PreemptionAnswer(message=preemption.why_not(fleet, pod, policy, result, in_flight))
+    why_not = preemption.why_not(fleet, pod, policy, result, in_flight)
+    return PreemptionAnswer(message=f"{why_not} {pod.backoff.note}" if pod.backoff else why_not)
 
 
 def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failure) -> Explanation:

@@ -39,6 +39,7 @@ from berth_operator.core.decision.preemption import (
 )
 from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_leftover
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
@@ -131,8 +132,8 @@ def _importance(preemption: GangPreemption) -> tuple[int, int]:
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
-    """Return the pods below a priority that are terminating or being evicted."""
-    return [each for each in pods if each.priority < priority and fleet.is_leaving(each)]
+    """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold."""
+    return [each for each in pods if (each.priority < priority and fleet.is_leaving(each)) or is_leftover(each)]
 
 
 class _Eviction:

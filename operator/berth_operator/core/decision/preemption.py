@@ -2,7 +2,7 @@
 
     preempt(fleet, pod, policy, budgets, unconfirmed)  ->  Preemption | None
 
-The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if the first filter that rejects it is
+The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if every filter that rejects it is
 resolvable. All pods of lower priority are removed there. If the pod then fits, as many as possible are reprieved:
 first those that a PodDisruptionBudget protects, then by priority and age. The rest are the victims, so each of them
 frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the number of budget
@@ -26,7 +26,7 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.departures import Departures
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import cut, fit_error
+from berth_operator.core.decision.messages import cut, fit_error, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.victims import Preemption, VictimSearch, excerpt_without, is_local, nominee_on
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
@@ -34,6 +34,7 @@ from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_leftover
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import releases
@@ -43,6 +44,7 @@ from berth_operator.core.values.verdict import Verdict
 
 NEVER: Final = "not eligible due to preemptionPolicy=Never."
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+BACKING_OFF: Final = "not eligible due to the back-off of its preemption."
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
@@ -61,7 +63,7 @@ def preempt(
     `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
     candidate nodes to a mask.
     """
-    if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
+    if not policy.preemption or not pod.preempts or pod.backoff.everywhere or not has_lower(fleet, pod.priority):
         return None
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _potential_victims(fleet, pod, policy, in_flight, within)
@@ -121,6 +123,7 @@ def _potential_victims(
 ) -> Mask:
     """Return for each placed pod whether it may be a victim on a row where evictions may help."""
     rows = candidate_rows(fleet, pod.request, policy)
+    rows[[fleet.rows[node] for node in pod.backoff.nodes if node in fleet.rows]] = False
     if within is not None:
         rows &= within
     lower = _preemptible_below(fleet, pod.priority, in_flight)
@@ -157,6 +160,9 @@ def nominated_fit(
 ) -> Charge | None:
     """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
 
+    What deleted pods still hold leaves as well: a victim is charged until its node's agent reports that kubelet has
+    released its devices.
+
     `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
     If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
@@ -173,6 +179,7 @@ def nominated_fit(
                 each
                 for each in fleet.on_node(node)
                 if (each.priority < pod.priority and fleet.is_leaving(each))
+                or is_leftover(each)
                 or (each.priority <= pod.priority and each.uid in movable)
             ]
             return _fit_without(fleet, row, pod, policy, gone)
@@ -259,14 +266,16 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
     """Return the failure, with the reason, of a pod that is not eligible for preemption; None if it is eligible."""
     if not policy.preemption or not fleet.present.any():
         return failure
-    return None if pod.preempts and has_lower(fleet, pod.priority) else not_helpful(fleet, pod, policy, failure)
+    may_help = pod.preempts and not pod.backoff.everywhere and has_lower(fleet, pod.priority)
+    return None if may_help else not_helpful(fleet, pod, policy, failure)
 
 
 def not_helpful(
     fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, in_flight: Collection[str] = frozenset()
 ) -> Failure:
-    """Return a failure with the reasons why evictions help on no node."""
-    return add_preemption(failure, why_not(fleet, pod, policy, failure, in_flight))
+    """Return a failure with the reasons why evictions help on no node, or are not tried there now."""
+    failure = add_preemption(failure, why_not(fleet, pod, policy, failure, in_flight))
+    return replace(failure, message=with_note(failure.message, pod.backoff.note)) if pod.backoff else failure
 
 
 def why_not(
@@ -275,6 +284,8 @@ def why_not(
     """Return the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
     if not pod.preempts:
         return NEVER
+    if pod.backoff.everywhere:
+        return BACKING_OFF
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
@@ -321,12 +332,15 @@ def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]
 
 
 def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Return the rows where evictions may help: the first rejection is of pods, and the empty node would pass."""
-    mask = np.zeros(len(fleet.names), np.bool_)
-    for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
-        if filter_.VERDICT is Verdict.UNSCHEDULABLE:
-            mask |= rejected
-    for filter_ in policy.filters_of(request):
-        if (bounded := filters.as_bounded(filter_)) is not None:
+    """Return the rows where evictions may help: a filter whose answer they can change rejects the row, and no other."""
+    passes_all, mask = fleet.present.copy(), fleet.present.copy()
+    only_capacity = is_local(fleet, request)
+    for filter_, passes in cycle.in_order(request, policy.filters_of(request)):
+        passed = passes(fleet, request)
+        passes_all &= passed
+        # A later filter counts as well as the first: whatever it rejects, its node would lose pods in vain.
+        if filter_.VERDICT is Verdict.UNRESOLVABLE or (only_capacity and filter_ not in policy.local):
+            mask &= passed
+        elif (bounded := filters.as_bounded(filter_)) is not None:
             mask &= bounded.could_pass(fleet, request)
-    return mask
+    return mask & ~passes_all

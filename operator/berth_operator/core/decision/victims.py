@@ -18,6 +18,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place, rank_within_place, sets
 from berth_operator.core.fleet import claim_choice, claim_counts
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import BEYOND, is_leftover
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.charge import Charge
@@ -123,7 +124,7 @@ class VictimSearch:
         """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
         leaving[fleet.placed_pods.numbers_of([*fleet.leaving, *proposed])] = True
-        self._going = np.flatnonzero(lower & leaving)
+        self._going = np.concatenate((np.flatnonzero(lower & leaving), self._leftovers(candidates)))
         left_behind = fleet.placed_pods.numbers_of(each.uid for each in fleet.left_behind())
         self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))
         self._base = self._what_if(fleet, self._rows)
@@ -134,6 +135,12 @@ class VictimSearch:
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
         """The potential victims, in the order in which they are reprieved."""
+
+    def _leftovers(self, candidates: Mask) -> Indices:
+        """Return what deleted pods still hold on the candidate rows, which leaves by itself."""
+        placed, numbers = self._placed, self._fleet.placed_pods.numbers()
+        beyond = numbers[(placed.priority[numbers] == BEYOND) & candidates[placed.rows[numbers]]]
+        return np.array([each for each in beyond.tolist() if is_leftover(placed.charges[each])], np.intp)
 
     def _what_if(self, fleet: Fleet, rows: Indices) -> WhatIf:
         return WhatIf(fleet, rows, self._placed, with_cards=bool(self._request.devices.parts))

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
-from berth_operator.core.filters import node_affinity, node_selector
+from berth_operator.core.filters import node_affinity, node_selector, taints
 from berth_operator.core.fleet.arrays.tally import Counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -60,7 +60,7 @@ def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows without an untolerated taint; a cordon counts by its taint, not by `spec.unschedulable`."""
     mask = fleet.present.copy()
     for taint, rows in fleet.taints().items():
-        if taint.effect != "PreferNoSchedule" and not request.tolerates(taint):
+        if taint.effect != "PreferNoSchedule" and taint != taints.PREEMPTING and not request.tolerates(taint):
             mask &= ~rows
     return mask
 

@@ -1,8 +1,9 @@
-"""The pod tolerates every NoSchedule and NoExecute taint of the node."""
+"""The pod tolerates every NoSchedule and NoExecute taint of the node, except Berth's own taint for preemptors."""
 
 from collections.abc import Iterator
 from typing import Final
 
+from berth_api import names
 from berth_operator.core.filters import cordon
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
@@ -16,6 +17,8 @@ VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
 TRAITS: Final = Traits()
 REASON: Final = "node(s) had untolerated taint(s)"
+PREEMPTING: Final = Taint(key=names.PREEMPTING)
+"""Keeps other schedulers off a node while pods leave it. Berth's nominations keep the place from Berth's own pods."""
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
@@ -39,4 +42,6 @@ def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[Mask]:
 
 def repels(taint: Taint, request: PodRequest) -> bool:
     """Return whether a taint keeps the pod off; the filter `cordon` handles the taint of a cordon and reports it."""
-    return taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint)
+    return (
+        taint.effect != "PreferNoSchedule" and taint not in (cordon.TAINT, PREEMPTING) and not request.tolerates(taint)
+    )

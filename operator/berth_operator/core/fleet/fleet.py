@@ -600,6 +600,11 @@ class Fleet(NodeColumns):
         """Return each taint in the fleet with the rows that have it."""
         return self._taints.masks
 
+    def tainted(self, taint: Taint) -> list[str]:
+        """Return the names of the nodes that have a taint."""
+        rows = self._taints.masks.get(taint)
+        return [] if rows is None else [self.names[row] for row in np.flatnonzero(rows).tolist()]
+
     def declaring(self, feature: str) -> Mask:
         """Return the rows whose kubelet declares a feature."""
         mask = self._features.masks.get(feature)

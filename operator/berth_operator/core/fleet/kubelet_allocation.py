@@ -153,6 +153,11 @@ def leftover_uid(node: str, uid: str) -> str:
     return f"{node}/{uid}"
 
 
+def is_leftover(charge: Charge) -> bool:
+    """Return whether a charge is for what a deleted pod still holds, which it releases as its containers end."""
+    return charge.priority == BEYOND and charge.uid == leftover_uid(charge.node, charge.uid.rpartition("/")[2])
+
+
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes use which do not hold them; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))

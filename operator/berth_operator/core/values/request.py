@@ -19,6 +19,7 @@ from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 from berth_operator.core.values.owner import NO_OWNER, Owner
 from berth_operator.core.values.pod_claims import ClaimUse
+from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +230,8 @@ class PendingPod:
     """The pod's nominated node, if any; it is tried first."""
     reserved_node: str = ""
     """The node with the pod's node reservation, if any."""
+    backoff: PreemptionBackoff = NO_BACKOFF
+    """Where no pods are evicted for it now."""
     owner: Owner = NO_OWNER
     workload: str = ""
     """`name/pod set` of the Workload of Kueue in its namespace for which a place may be promised; empty for most."""
@@ -244,9 +247,9 @@ class PendingPod:
 
         It includes the scheduler, because policies differ, the priority, because it determines the victims, and the
         lifetime, because it determines which node reservations the pod may backfill. A pod with a nominated node or a
-        node reservation has a key of its own.
+        node reservation has a key of its own, and so have those of a controller whose preemption backs off.
         """
-        own = self.uid if self.nominated_node or self.reserved_node else ""
+        own = self.uid if self.nominated_node or self.reserved_node else self.backoff.preemptor
         return self.request, self.error, self.scheduler, self.priority, self.preempts, self.lifetime, own
 
     @property

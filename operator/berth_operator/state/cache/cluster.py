@@ -59,6 +59,7 @@ from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimi
 Object = Mapping[str, Any]
 
 NO_LISTENER: Final = NoListener()
+MAX_FAILED: Final = 4096
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -96,6 +97,8 @@ class Cluster:
         self.kinds = self.fleet.kinds
         """The device types."""
         self.budgets = Budgets()
+        self.failed: dict[str, None] = {}
+        """UIDs of the pods of ours that have failed, the last `MAX_FAILED` of them."""
         self._device_classes: dict[str, tuple[str, str]] = {}
         """Name of a DeviceClass -> the extended resource that it names, or an empty text, and when it was created."""
         pending: dict[str, PendingPod] = {}
@@ -230,6 +233,10 @@ class Cluster:
 
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
+        if raw["status"]["phase"] == "Failed":
+            self.failed[raw["metadata"]["uid"]] = None
+            if len(self.failed) > MAX_FAILED:
+                del self.failed[next(iter(self.failed))]
         self.gangs.put_ended(raw)
 
     def remove_ended(self, uid: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.preemption_backoff import PreemptionBackoff
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.waker import Waker
@@ -59,6 +60,11 @@ class Nominator:
         """End a pod's node reservation; return the pod without it."""
         self.release(pod.uid)
         return self._replaced(pod)
+
+    def set_backoff(self, pod: PendingPod, backoff: PreemptionBackoff) -> PendingPod:
+        """Set where no pods are evicted for a pod; return the pod with it, and with its nomination."""
+        pod = replace(pod, backoff=backoff)
+        return self._replaced(pod, nominated_node=pod.nominated_node, reserved_node=pod.reserved_node)
 
     def release(self, uid: str) -> None:
         """Release the capacity that is kept for a pod, which no longer waits."""

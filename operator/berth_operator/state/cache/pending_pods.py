@@ -117,6 +117,7 @@ class PendingPods:
             queued_at=known.queued_at,
             nominated_node=nominated_node,
             reserved_node="" if is_request else known.reserved_node,
+            backoff=known.backoff,
         )
 
     def _is_request(self, known: PendingPod, node: str) -> bool:

@@ -69,6 +69,8 @@ class Placements:
         self._claims, self._waker, self._listener, self._clock = claims, waker, listener, clock
         self._assumed: dict[str, float | None] = {}
         """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
+        self.on_assume: Callable[[Placement], None] = lambda _placement: None
+        """Called with each placement that is assumed."""
 
     # --- decisions --------------------------------------------------------------------------------------------
 
@@ -76,6 +78,7 @@ class Placements:
         """Charge a placement at once, so that the next decision sees it."""
         pod, charge = placement.pod, placement.charge
         self._assumed[pod.uid] = None
+        self.on_assume(placement)
         nominee = self._fleet.withdraw(pod.uid)
         self._fleet.charge(charge)
         self._claims.pod_changed(charge)

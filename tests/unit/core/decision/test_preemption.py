@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berth_api.allocation import Grant
 from berth_api.request.model import of_pod
 from berth_api.values.selectors import LabelSelector, Requirement
+from berth_operator.core.advice.explanation import explain
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
@@ -21,6 +22,7 @@ from berth_operator.core.decision.victims import MAX_COUPLED_NODES, Preemption
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.preemption_backoff import PreemptionBackoff
 from berth_operator.core.values.request import PendingPod, Taint
 from tests.builders import (
     A100_BYTES,
@@ -788,3 +790,33 @@ def test_many_pods_are_found_by_number_as_they_come_and_go() -> None:
         preemption = preempt(made, wants(2000), Policy(), Budgets())
         youngest = max((each for each in made.charges.values() if each.priority == 0), key=lambda each: each.started)
         assert names(preemption) == [youngest.pod.removeprefix("ns/")]
+
+
+# --- back-off -----------------------------------------------------------------------------------------------------
+
+
+def backing_off(*nodes: str) -> PendingPod:
+    note = "freed capacity was taken twice by pods of other; no pods are preempted before 2026-01-01T00:01:00Z."
+    backoff = PreemptionBackoff(preemptor="p", nodes=frozenset(nodes), everywhere=not nodes, note=note)
+    return wants(backoff=backoff)
+
+
+@pytest.mark.parametrize(
+    ("pod", "node"),
+    [
+        pytest.param(wants(), "a", id="the best node"),
+        pytest.param(backing_off("a", "gone"), "b", id="not where it backs off"),
+        pytest.param(backing_off("a", "b"), "", id="on both"),
+        pytest.param(backing_off(), "", id="everywhere"),
+    ],
+)
+def test_no_victim_is_chosen_where_a_pod_backs_off_and_explain_shows_why(pod: PendingPod, node: str) -> None:
+    made = small("a", "b")
+    for name, priority in (("a", 0), ("b", 1)):
+        made.charge(holder(name, cpu=4000, node=name, priority=priority))
+    preemption = preempt(made, pod, Policy(), Budgets())
+    assert (preemption.nominee.node if preemption else "") == node
+    answer = explain(made, pod, Policy(), Budgets()).preemption
+    assert answer is not None
+    assert answer.node == node
+    assert answer.message.endswith(pod.backoff.note) or node

@@ -1,0 +1,238 @@
+"""Whether what evictions freed went to the pods for which others were evicted, and the back-off of those that lost it.
+
+A set of victims has helped once the pod runs for which they left. Its place is lost if the pod no longer waits for it
+before it is bound, because others have taken the place or the pod was deleted, and if kubelet rejects the pod then.
+`core.decision.lost_places` says what follows; its record passes to the next leader in the LeaderLease.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of, preemptor_of_pod
+from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.preemption_backoff import PreemptionBackoff
+from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.metrics import counters
+from berth_operator.state.cache.cluster import Cluster
+
+PERIOD: Final = 1.0
+"""Seconds between two looks at what evictions have led to."""
+FAILED_SECONDS: Final = 5.0
+"""Seconds after a bound pod is gone in which another watch shows that it has failed."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Attempt:
+    """A set of victims, and those who wait for their place; there is one for each unit at most."""
+
+    preemptor: str
+    nodes: frozenset[str]
+    pods: frozenset[str]
+    """UIDs of the pods that the nodes are nominated for."""
+    placed: frozenset[str]
+    """UIDs of the pods that were on these nodes."""
+    limit: int
+    evicted: int
+    """Victims, but for those that the API server would not delete."""
+    is_bound: bool = False
+    """Whether a pod of the unit was assumed."""
+    gone_at: float | None = None
+    """When the bound pods were gone before they were seen to run."""
+
+
+class Progress:
+    """Follows the evictions of one term."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        recorded: Callable[[], str | None] = lambda: "",
+        record: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begin; `recorded` returns what the last leader recorded (None if that is not known), `record` replaces it."""
+        self._cluster, self._recorded, self._record = cluster, recorded, record
+        self._lost = LostPlaces()
+        self._attempts: dict[str, _Attempt] = {}
+        """UID of a unit -> its open attempt."""
+        self._of_pod: dict[str, _Attempt] = {}
+        """UID of a pod that a node is nominated for -> the same."""
+        self._backing_off: dict[str, Membership | None] = {}
+        """UID of a pod, or key of a gang with its membership, whose failure says that its preemption backs off."""
+        self._due = 0.0
+        cluster.placements.on_assume = self._assumed
+
+    def restore(self) -> None:
+        """Read what the last leader recorded; if that is not known, no pods are evicted for a while."""
+        now, recorded = self._cluster.wall(), self._recorded()
+        try:
+            self._lost.restore(recorded or "{}", now)
+        except ValueError as error:
+            log.warning("record of lost places not read", why=str(error))
+            recorded = None
+        if recorded is None:
+            self._lost.back_off_all(now)
+        self._changed()
+
+    # --- attempts -------------------------------------------------------------------------------------------------
+
+    def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
+        """Record that a number of pods are evicted for a unit that nodes are nominated for."""
+        nodes = frozenset(each.node for each in nominees)
+        attempt = self._attempts[unit.uid] = _Attempt(
+            preemptor=preemptor_of(unit),
+            nodes=nodes,
+            pods=frozenset(each.uid for each in nominees),
+            placed=frozenset(charge.uid for node in nodes for charge in self._cluster.fleet.on_node(node)),
+            limit=OF_GANG if isinstance(unit, Gang) else OF_POD,
+            evicted=victims,
+        )
+        self._of_pod |= dict.fromkeys(attempt.pods, attempt)
+
+    def refused(self, pod: PendingPod) -> None:
+        """Record that a victim could not be deleted; a set of which none was deleted does not count."""
+        attempt = self._attempts.get(pod.uid if pod.gang is None else pod.gang.key)
+        if attempt is not None:
+            attempt.evicted -= 1
+
+    def backs_off(self, pod: PendingPod) -> bool:
+        """Return whether no pods are evicted for a pod somewhere now."""
+        return bool(self._lost.backoff(preemptor_of(pod), self._cluster.wall()))
+
+    def has_lost(self, unit: PendingPod | Gang) -> bool:
+        """Return whether a unit has lost a place since its controller's pods last ran."""
+        return self._lost.has_lost(preemptor_of(unit))
+
+    def of_pod(self, pod: PendingPod) -> PendingPod:
+        """Return a pod that looks for victims, with where it backs off; what was freed for it before is lost."""
+        self._look_at(pod.uid)
+        backoff = self._lost.backoff(preemptor_of(pod), self._cluster.wall())
+        if backoff:
+            self._backing_off[pod.uid] = None
+        return pod if backoff == pod.backoff else self._cluster.nominator.set_backoff(pod, backoff)
+
+    def of_gang(self, gang: Gang) -> PreemptionBackoff:
+        """Return where a gang that looks for victims backs off; what was freed for it before is lost."""
+        self._look_at(gang.uid)
+        backoff = self._lost.backoff(preemptor_of(gang), self._cluster.wall())
+        if backoff:
+            self._backing_off[gang.uid] = gang.membership
+        return backoff
+
+    def _look_at(self, uid: str) -> None:
+        """Look at all attempts before victims are chosen for a unit: its controller may have lost places by others."""
+        if uid in self._attempts:
+            self._lose(self._close(uid))
+        self._settle()
+
+    def _close(self, uid: str) -> _Attempt:
+        """Remove and return an attempt."""
+        attempt = self._attempts.pop(uid)
+        for pod in attempt.pods:
+            self._of_pod.pop(pod, None)
+        return attempt
+
+    # --- from time to time --------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Count what was lost, and try those again whose back-off has ended."""
+        if (now := self._cluster.clock()) < self._due:
+            return
+        self._due = now + PERIOD
+        self._settle()
+        self._lost.expire(self._cluster.wall())
+        for uid in [*self._backing_off]:
+            self._end_backoff(uid)
+        counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
+
+    def _assumed(self, placement: Placement) -> None:
+        """Record that a pod no longer waits for its place; one that runs without evictions has lost nothing, too."""
+        pod = placement.pod
+        if pod.uid in self._of_pod:
+            self._of_pod[pod.uid].is_bound = True
+        elif pod.gang is None and self.has_lost(pod):
+            self.began(pod, [placement.charge], 0)
+            self._of_pod[pod.uid].is_bound = True
+
+    def _settle(self) -> None:
+        """Close the attempts that have helped, or whose place is lost."""
+        for uid, attempt in [*self._attempts.items()]:
+            if (has_lost := self._has_lost(attempt)) is None:
+                continue
+            self._close(uid)
+            if has_lost:
+                self._lose(attempt)
+            elif attempt.gone_at is None:
+                self._lost.win(attempt.preemptor, attempt.nodes)
+                self._changed()
+
+    def _has_lost(self, attempt: _Attempt) -> bool | None:
+        """Return whether the place of an attempt is lost; None if that is open."""
+        fleet = self._cluster.fleet
+        charged = [fleet.charges[each] for each in attempt.pods if each in fleet.charges]
+        if len(charged) == len(attempt.pods) and all(each.started != NOT_STARTED for each in charged):
+            return False
+        if charged or any(self._waits(each, attempt) for each in attempt.pods):
+            return None
+        if not attempt.is_bound or attempt.pods & self._cluster.pending.keys():
+            return True
+        if not attempt.pods.isdisjoint(self._cluster.failed):
+            return True
+        now = self._cluster.clock()
+        attempt.gone_at = now if attempt.gone_at is None else attempt.gone_at
+        # Deleted, or it has completed within a moment: its place was no one else's.
+        return False if now >= attempt.gone_at + FAILED_SECONDS else None
+
+    def _waits(self, uid: str, attempt: _Attempt) -> bool:
+        nominee = self._cluster.fleet.nominees.get(uid)
+        return nominee is not None and nominee.node in attempt.nodes
+
+    def _lose(self, attempt: _Attempt) -> None:
+        if not attempt.evicted:
+            return
+        takers = sorted({*self._takers(attempt)})
+        log.warning("place lost that was freed", preemptor=attempt.preemptor, nodes=sorted(attempt.nodes), to=takers)
+        counters.PREEMPTION_PLACES_LOST.inc()
+        # The nodes of a gang do not count one by one: it needs all of them at once.
+        nodes = attempt.nodes if attempt.limit == OF_POD else ()
+        self._lost.lose(attempt.preemptor, nodes, takers, self._cluster.wall(), attempt.limit)
+        self._changed()
+
+    def _takers(self, attempt: _Attempt) -> Iterator[str]:
+        """Yield the schedulers of the pods that have come to the nodes since, but for the preemptor's own."""
+        for node in attempt.nodes:
+            for charge in self._cluster.fleet.on_node(node):
+                gang = charge.gang.key if charge.gang is not None else ""
+                own = attempt.preemptor in (gang, preemptor_of_pod(charge.owner, charge.pod))
+                if charge.scheduler and charge.uid not in attempt.placed and not own:
+                    yield charge.scheduler
+
+    def _end_backoff(self, uid: str) -> None:
+        """Decide a unit again if it may evict pods now where it could not when it was decided."""
+        gang, now = self._backing_off[uid], self._cluster.wall()
+        if gang is not None:
+            if not self._lost.backoff(uid, now):
+                del self._backing_off[uid]
+                if (unit := self._cluster.gangs.unit(gang)) is not None:
+                    self._cluster.queue.wake_class(unit.class_key)
+                    self._cluster.waker.put(unit)
+            return
+        if (pod := self._cluster.pending.get(uid)) is None:
+            del self._backing_off[uid]
+        elif (backoff := self._lost.backoff(preemptor_of(pod), now)) != pod.backoff:
+            if not backoff:
+                del self._backing_off[uid]
+            self._cluster.queue.wake_class(pod.class_key)
+            pod = self._cluster.nominator.set_backoff(pod, backoff)
+            if uid not in self._cluster.fleet.charges:
+                self._cluster.waker.put(pod)
+
+    def _changed(self) -> None:
+        self._record(self._lost.record())

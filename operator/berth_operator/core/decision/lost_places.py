@@ -1,0 +1,194 @@
+"""Places that were freed by evictions, and lost to others before the preemptor ran: how often, and what follows.
+
+kube-scheduler sees neither our nominations nor what our cards are charged, and may bind the pod that replaces a victim
+into the freed place at once. Nothing ends that by itself. So lost places are counted for each preemptor, on each node
+and over all nodes, and from a number on no pods are evicted for it there, for one minute, then for two, up to thirty.
+
+Times are seconds since 1970: the record of one leader is read by the next one.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from berth_api.objects import lost_places
+from berth_api.objects.lost_places import LostPlace
+from berth_api.values import keys, listing
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.values.owner import Owner
+from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
+from berth_operator.core.values.request import PendingPod
+
+ON_NODE: Final = 2
+"""Lost places of a preemptor on one node from which it backs off there."""
+OF_POD: Final = 4
+"""Lost places of a pod's controller, on whatever nodes, from which it backs off everywhere."""
+OF_GANG: Final = 2
+"""The same for gangs, whose places are on many nodes at once."""
+FIRST: Final = 60.0
+"""Seconds of the first back-off; each further lost place doubles it."""
+LONGEST: Final = 1800.0
+REMEMBERED: Final = 1800.0
+"""Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
+MAX_PREEMPTORS: Final = 64
+"""Preemptors that are remembered, in addition to `ALL`. With the other bounds, the record stays below the 256 KiB that
+annotations may have."""
+MAX_NODES: Final = 4
+"""Nodes of a preemptor that are remembered; one that loses a place on a further node backs off everywhere."""
+MAX_TAKERS: Final = 3
+"""Schedulers that are named."""
+MAX_NAME: Final = 320
+"""Characters of a preemptor's key; `namespace/name` has fewer."""
+MAX_SCHEDULER: Final = 63
+"""Characters of a scheduler's name, which any author of a pod may choose."""
+EVERYWHERE: Final = ""
+"""In the place of a node's name."""
+ALL: Final = "*"
+"""In the place of a preemptor's key: all that are not remembered, while it is not known what they have lost."""
+_TIMES: Final = {1: "once", 2: "twice"}
+
+
+def preemptor_of(unit: PendingPod | Gang) -> str:
+    """Return what stays the same of a unit if it is created again: its controller, or the name of the pod or gang."""
+    return unit.key[:MAX_NAME] if isinstance(unit, Gang) else preemptor_of_pod(unit.owner, unit.key)
+
+
+def preemptor_of_pod(owner: Owner, pod: str) -> str:
+    """Return the same of a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its name."""
+    namespace, _ = keys.split(pod)
+    return f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}"[:MAX_NAME] if owner.uid else pod[:MAX_NAME]
+
+
+class LostPlaces:
+    """The lost places of all preemptors."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, dict[str, LostPlace]] = {}
+        """Preemptor -> node, or EVERYWHERE -> what it has lost there."""
+
+    def __len__(self) -> int:
+        return len(self._lost)
+
+    def lose(self, preemptor: str, nodes: Collection[str], takers: Collection[str], now: float, limit: int) -> None:
+        """Count a set of victims whose place was lost.
+
+        Args:
+            preemptor: the key of the controller, pod or gang for which they were evicted.
+            nodes: where they were.
+            takers: the schedulers of the pods that have come to these nodes since.
+            now: seconds since 1970.
+            limit: the lost places from which it backs off everywhere.
+        """
+        by_node = self._lost.setdefault(preemptor, {})
+        remembered = [node for node in sorted(nodes) if node in by_node][:MAX_NODES]
+        remembered += [node for node in sorted(nodes) if node not in by_node][: MAX_NODES - _nodes(by_node)]
+        for node in remembered:
+            by_node[node] = _counted(_known(by_node, preemptor, node), takers, now, ON_NODE)
+        everywhere = _known(by_node, preemptor, EVERYWHERE)
+        if len(remembered) < len(nodes):
+            # What is not remembered there counts as much as all that could be.
+            everywhere = replace(everywhere, count=max(everywhere.count, limit - 1))
+        by_node[EVERYWHERE] = _counted(everywhere, takers, now, limit)
+        if len(self._lost) > MAX_PREEMPTORS:
+            self._forget_one(preemptor, now)
+
+    def _forget_one(self, but: str, now: float) -> None:
+        """Forget the preemptor that may be forgotten first, but not the one that has just lost a place.
+
+        If it still backs off, so must all that are not remembered.
+        """
+        others = (key for key in self._lost if key not in (but, ALL))
+        first = min(others, key=lambda key: max(map(_forgotten_at, self._lost[key].values())))
+        forgotten = self._lost.pop(first)
+        if any(lost.until > now for lost in forgotten.values()):
+            self.back_off_all(now)
+
+    def win(self, preemptor: str, nodes: Collection[str]) -> None:
+        """Forget what a preemptor has lost on the nodes where it runs now, and on all nodes together."""
+        by_node = self._lost.get(preemptor, {})
+        for node in (EVERYWHERE, *nodes):
+            by_node.pop(node, None)
+        if not by_node:
+            self._lost.pop(preemptor, None)
+
+    def backoff(self, preemptor: str, now: float) -> PreemptionBackoff:
+        """Return where no pods are evicted for a preemptor now."""
+        barred = {node: lost for node, lost in self._lost.get(preemptor, {}).items() if lost.until > now}
+        if not barred:
+            return NO_BACKOFF if preemptor == ALL or ALL not in self._lost else self.backoff(ALL, now)
+        if EVERYWHERE in barred:
+            return PreemptionBackoff(
+                preemptor=preemptor, everywhere=True, note=_note(barred[EVERYWHERE], "no pods are preempted")
+            )
+        first = min(barred.values(), key=lambda lost: lost.until)
+        where = f"no pods are preempted on {listing.first_of(sorted(barred), MAX_TAKERS)}"
+        return PreemptionBackoff(preemptor=preemptor, nodes=frozenset(barred), note=_note(first, where))
+
+    def back_off_all(self, now: float) -> None:
+        """Let no pods be evicted for the first back-off: it is not known what was lost before."""
+        self._lost[ALL] = {EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=now + FIRST, last=now)}
+
+    def has_lost(self, preemptor: str) -> bool:
+        """Return whether a preemptor has lost a place since it last ran."""
+        return preemptor in self._lost
+
+    def backing_off(self, now: float) -> int:
+        """Return the number of preemptors that back off somewhere."""
+        return sum(any(lost.until > now for lost in by_node.values()) for by_node in self._lost.values())
+
+    def expire(self, now: float) -> None:
+        """Forget what no longer counts."""
+        for preemptor, by_node in list(self._lost.items()):
+            kept = {node: lost for node, lost in by_node.items() if _forgotten_at(lost) > now}
+            if kept:
+                self._lost[preemptor] = kept
+            else:
+                del self._lost[preemptor]
+
+    # --- the next leader ----------------------------------------------------------------------------------------
+
+    def record(self) -> str:
+        """Return what the next leader reads."""
+        return lost_places.text(lost for by_node in self._lost.values() for lost in by_node.values())
+
+    def restore(self, record: str, now: float) -> None:
+        """Read the record of the last leader; times far ahead, by a clock that is wrong, are cut.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        for lost in lost_places.read(record):
+            kept = replace(lost, until=min(lost.until, now + LONGEST), last=min(lost.last, now))
+            self._lost.setdefault(lost.preemptor, {})[lost.node] = kept
+        self.expire(now)
+
+
+def _forgotten_at(lost: LostPlace) -> float:
+    """Return when a lost place no longer counts."""
+    return max(lost.until, lost.last) + REMEMBERED
+
+
+def _nodes(by_node: Mapping[str, LostPlace]) -> int:
+    return len(by_node.keys() - {EVERYWHERE})
+
+
+def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostPlace:
+    return by_node.get(node) or LostPlace(preemptor=preemptor, node=node)
+
+
+def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:
+    """Return what is lost with one more place."""
+    count = lost.count + 1
+    pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
+    names = tuple(sorted({*lost.takers, *(each[:MAX_SCHEDULER] for each in takers)})[:MAX_TAKERS])
+    return replace(lost, count=count, until=now + pause if pause else 0.0, last=now, takers=names)
+
+
+def _note(lost: LostPlace, what: str) -> str:
+    until = datetime.fromtimestamp(lost.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if not lost.count:
+        return f"it is not known who took freed capacity before; {what} before {until}."
+    times = _TIMES.get(lost.count, f"{lost.count} times")
+    taken = f"taken {times} by pods of {' and '.join(lost.takers)}" if lost.takers else f"lost {times}"
+    return f"freed capacity was {taken}; {what} before {until}."

@@ -1,0 +1,307 @@
+"""Preemption next to another scheduler, which binds the pods that replace victims: the place, and an end."""
+
+import asyncio
+import copy
+import itertools
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_client.errors import Unreachable
+from tests.builders import Raw, node, pod, pod_group
+from tests.component.world import EPOCH, World, now, refusal
+
+pytestmark = pytest.mark.looptime
+
+OTHER = "default-scheduler"
+GRACE = 2.0
+"""Seconds that a victim takes to end."""
+TAINT = {"key": "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting", "effect": "NoSchedule"}
+TAKEN = "freed capacity was taken twice by pods of default-scheduler; no pods are preempted on node before "
+
+
+def owned(uid: str) -> Raw:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": uid, "uid": uid, "controller": True}
+    return {"ownerReferences": [owner]}
+
+
+class Contested(World):
+    """One core, held by a Deployment of another scheduler that binds a replacement as soon as a victim has left.
+
+    Pods of Berth run at once when they are bound, unless kubelet `rejects` them.
+    """
+
+    def __init__(self, *, nodes: int = 1, sees_taints: bool = True, **fields: Any) -> None:
+        super().__init__(schedulers=["berth-scheduler"], wall=lambda: EPOCH + now(), **fields)
+        self.grace, self.sees_taints, self.rejects = GRACE, sees_taints, False
+        self.tainted: set[str] = set()
+        self.numbers = itertools.count()
+        self.waiting: list[str] = []
+        self.api.on_tainted.append(self.taint)
+        for name in ["node", *(f"node-{number}" for number in range(1, nodes))]:
+            self.cluster.put_node(node(name, allocatable={"cpu": "1"}))
+            self.replace(name)
+
+    def taint(self, name: str, is_placed: bool) -> None:
+        (self.tainted.add if is_placed else self.tainted.discard)(name)
+        self.cluster.put_node(node(name, allocatable={"cpu": "1"}, taints=[TAINT] if is_placed else []))
+
+    def replace(self, on: str) -> None:
+        low = pod(f"low-{next(self.numbers)}", {"cpu": "1"}, on=on, schedulerName=OTHER, metadata=owned("low"))
+        self.api.pods[low["metadata"]["name"]] = low
+        self.pods.apply("ADDED", copy.deepcopy(low))
+
+    def _leave(self, name: str) -> None:
+        on = self.api.pods[name]["spec"]["nodeName"]
+        super()._leave(name)
+        if name.startswith("low") and not (self.sees_taints and on in self.tainted):
+            self.replace(on)
+
+    def seen_bound(self, raw: Raw) -> None:
+        super().seen_bound(raw)
+        name = raw["metadata"]["name"]
+        asyncio.get_running_loop().call_later(0.5, self.reject if self.rejects else self.run, name)
+
+    def run(self, name: str) -> None:
+        self.api.pods[name]["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        self.change(self.api.pods[name])
+
+    def reject(self, name: str) -> None:
+        """Let kubelet reject a pod; its controller creates another one, and the place is taken."""
+        raw = self.api.pods[name]
+        self.end(name, "Failed")
+        self.replace(raw["spec"]["nodeName"])
+        self.submit(high(f"high-{next(self.numbers)}"))
+
+    def evicted(self) -> list[float]:
+        return [at for at, _ in self.api.deletes]
+
+
+def high(name: str = "high", *, uid: str = "high", **fields: Any) -> Raw:
+    return pod(name, {"cpu": "1"}, priority=1000, metadata=owned(uid), **fields)
+
+
+# --- the place goes to the preemptor ------------------------------------------------------------------------------
+
+
+async def test_the_taint_keeps_the_place_and_is_removed_after_the_bind() -> None:
+    world = Contested()
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 5)
+        assert api.bound()["high"] == "node"
+        assert len(api.deletes) == 1
+        (placed_at, *placed), (removed_at, *removed) = api.taints
+        assert (placed, removed) == (["node", True], ["node", False])
+        assert placed_at < world.evicted()[0]
+        # kube-scheduler sees the pod on its node before the taint goes.
+        assert GRACE + 1 <= removed_at <= GRACE + 3
+        await asyncio.sleep(90)
+    assert len(api.taints) == 2
+    assert len(api.deletes) == 1
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "owner"),
+    [
+        pytest.param("berth-scheduler", "low", id="our nominations keep the place from our own pods"),
+        pytest.param(OTHER, "", id="no controller creates the pod again"),
+    ],
+)
+async def test_preemption_among_pods_that_do_not_take_the_place_writes_no_node(scheduler: str, owner: str) -> None:
+    world = Contested(nodes=0)
+    world.delete("low-0")
+    fields = {"metadata": owned(owner)} if owner else {}
+    world.api.pods["victim"] = pod("victim", {"cpu": "1"}, on="node", schedulerName=scheduler, **fields)
+    world.change(world.api.pods["victim"])
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+    assert api.bound() == {"high": "node"}
+    assert api.taints == []
+
+
+async def test_a_node_that_cannot_be_tainted_loses_its_pods_all_the_same() -> None:
+    world = Contested(sees_taints=False)
+    world.api.always["taint node"] = refusal(403, "denied by the policy")
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(40)
+    assert api.taints == []
+    assert len(api.deletes) == 2
+
+
+async def test_the_taint_goes_with_the_preemptor_and_after_the_last_victim() -> None:
+    world = Contested(nodes=2)
+    world.submit(high(), high("other", uid="other"))
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        assert world.tainted == {"node", "node-1"}
+        world.delete("high")
+        api.always["bind other"] = Unreachable("no answer")
+        await asyncio.sleep(5)
+        assert len(world.tainted) == 1
+        await asyncio.sleep(54)
+        assert len(world.tainted) == 1
+        await asyncio.sleep(7)
+        assert world.tainted == set()
+    assert not [each for each in api.bound() if not each.startswith("low")]
+
+
+async def test_the_next_leader_removes_what_the_last_one_left_and_keeps_what_is_needed() -> None:
+    world = Contested(nodes=2)
+    for name in ("node", "node-1"):
+        world.taint(name, is_placed=True)
+    leaving = world.api.pods["low-1"]
+    world.submit(high(status={"nominatedNodeName": "node-1"}))
+    async with world.running() as api:
+        world.terminate("low-1")
+        assert leaving["metadata"]["deletionTimestamp"]
+        await asyncio.sleep(GRACE - 0.5)
+        assert world.tainted == {"node-1"}
+        await asyncio.sleep(5)
+    assert api.bound()["high"] == "node-1"
+    assert world.tainted == set()
+    assert api.deletes == []
+
+
+async def test_for_a_gang_both_hold_too() -> None:
+    world = Contested(nodes=2, sees_taints=False)
+    world.groups.apply("ADDED", pod_group(minimum=2))
+    for name in ("m0", "m1"):
+        world.submit(pod(name, {"cpu": "1"}, priority=1000, labels={names.POD_GROUP_LABEL: "g"}))
+    async with world.running() as api:
+        await asyncio.sleep(50)
+        assert len(api.deletes) == 4, "two sets of two"
+        assert "freed capacity was taken twice by pods of default-scheduler" in api.messages("m0")[-1]
+        world.sees_taints = True
+        await asyncio.sleep(60)
+    assert {api.bound()[name] for name in ("m0", "m1")} == {"node", "node-1"}
+    assert world.tainted == set()
+
+
+# --- an end -------------------------------------------------------------------------------------------------------
+
+
+async def test_two_sets_of_victims_and_then_a_back_off_that_doubles() -> None:
+    world = Contested(sees_taints=False)
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(45)
+        assert len(api.deletes) == 2
+        assert TAKEN in api.messages("high")[-1]
+        await asyncio.sleep(400)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(world.evicted())]
+    assert [round(each / 60) for each in pauses] == [0, 1, 2, 4]
+    assert "freed capacity was taken 5 times by pods of default-scheduler" in api.messages("high")[-1]
+
+
+async def test_a_pod_that_is_created_again_does_not_start_from_zero() -> None:
+    world = Contested(sees_taints=False)
+    world.submit(high())
+    async with world.running() as api:
+        for number in range(20):
+            await asyncio.sleep(GRACE)
+            world.delete(f"high-{number}" if number else "high")
+            world.submit(high(f"high-{number + 1}"))
+        assert len(api.deletes) == 2
+        world.submit(high("stranger", uid="stranger"))
+        await asyncio.sleep(10)
+    assert len(api.deletes) == 4, "another controller has its own count"
+    assert api.messages("stranger")[-1] != api.messages("high-20")[-1]
+
+
+async def test_pods_that_kubelet_rejects_after_the_bind_count_as_well() -> None:
+    world = Contested()
+    world.rejects = True
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(50)
+        assert len(api.deletes) == 2
+        await asyncio.sleep(100)
+    assert len(api.deletes) == 3
+
+
+async def test_pods_that_are_deleted_after_the_bind_do_not_count() -> None:
+    world = Contested()
+    world.submit(high())
+    async with world.running() as api:
+        for number in range(3):
+            await asyncio.sleep(GRACE + 0.4)
+            name = f"high-{number}" if number else "high"
+            assert api.bound()[name] == "node"
+            world.delete(name)
+            world.replace("node")
+            world.submit(high(f"high-{number + 1}"))
+        await asyncio.sleep(GRACE + 1)
+    assert len(api.deletes) == 4
+
+
+async def test_a_pod_that_runs_clears_the_count() -> None:
+    world = Contested(sees_taints=False)
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 1)
+        assert len(api.deletes) == 2, "the first place is lost"
+        world.sees_taints = True
+        await asyncio.sleep(10)
+        assert api.bound()["high"] == "node"
+        world.sees_taints = False
+        world.delete("high")
+        world.replace("node")
+        world.submit(high("high-1"))
+        await asyncio.sleep(40)
+    assert len(api.deletes) == 4
+
+
+async def test_a_pod_that_runs_on_a_free_node_clears_the_count_too() -> None:
+    world = Contested(sees_taints=False)
+    world.submit(high())
+    async with world.running():
+        await asyncio.sleep(20)
+        assert "high/ns/ReplicaSet/high" in (world.record or "")
+        world.delete(next(name for name, pod_ in world.api.pods.items() if pod_["spec"].get("nodeName")))
+        await asyncio.sleep(5)
+        assert world.api.bound()["high"] == "node"
+    assert world.record == "{}"
+
+
+async def test_over_many_nodes_a_preemptor_backs_off_as_a_whole() -> None:
+    world = Contested(nodes=20, sees_taints=False)
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(50)
+        assert len(api.deletes) == 4
+        assert "preemption: not eligible due to the back-off of its preemption." in api.messages("high")[-1]
+        await asyncio.sleep(120)
+    assert len(api.deletes) == 5
+
+
+async def test_the_next_leader_knows_what_the_last_one_has_lost() -> None:
+    first = Contested(sees_taints=False)
+    first.submit(high())
+    async with first.running():
+        await asyncio.sleep(20)
+    second = Contested(sees_taints=False)
+    second.record = first.record
+    second.submit(high("high-1"))
+    async with second.running() as api:
+        await asyncio.sleep(30)
+        assert api.deletes == []
+        assert TAKEN in api.messages("high-1")[-1]
+        await asyncio.sleep(60)
+    assert len(api.deletes) == 1
+
+
+@pytest.mark.parametrize("record", [pytest.param(None, id="none"), pytest.param("[]", id="of another form")])
+async def test_a_leader_that_cannot_know_begins_with_a_back_off(record: str | None) -> None:
+    world = Contested()
+    world.record = record
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(55)
+        assert api.deletes == []
+        assert "it is not known who took freed capacity before" in api.messages("high")[-1]
+        await asyncio.sleep(15)
+    assert api.bound()["high"] == "node"
