@@ -369,6 +369,28 @@ async def test_a_gang_with_a_member_that_is_always_refused_is_undone(k: int) -> 
     assert len(api.deletions) == 3
 
 
+async def test_a_gang_that_can_never_be_completed_is_undone_ever_less_often() -> None:
+    world = filled()
+    world.api.always["bind m0"] = REFUSAL
+    others = [f"m{i}" for i in range(1, 4)]
+    async with world.running() as api:
+        for number in range(20):
+            # Their controller creates them again at once.
+            await asyncio.sleep(TIMEOUT + 5)
+            names_left = set(world.cluster.pending) | {charge.uid for charge in world.cluster.fleet.charges.values()}
+            gone = [name for name in others if not any(name in uid for uid in names_left)]
+            world.submit(*(member(name, uid=f"uid-{number}-{name}") for name in gone))
+        rounds = [at for at, name in api.deletions if name == "m1"]
+        assert api.messages("m1")[-1] == (
+            "PodGroup ns/g: its bound members were deleted 6 times, because it could not be completed; "
+            "it is tried again 960 s after the last time"
+        )
+    # At once after the first time, then after one minute, two, four, eight: without that some 18 times.
+    assert len(rounds) == 6
+    pauses = [after - before - TIMEOUT for before, after in pairwise(rounds)]
+    assert all(least <= pause <= least + 15 for pause, least in zip(pauses, (0, 60, 120, 240, 480), strict=True)), pauses
+
+
 async def test_the_timeout_is_the_groups_own() -> None:
     world = filled(timeout=5)
     world.api.always["bind m0"] = REFUSAL

@@ -31,6 +31,13 @@ from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
 """Seconds before missing members or a missing PodGroup are reported, because they are created one after the other."""
+FREE_ABORTS: Final = 2
+"""How often a gang's members may be deleted in vain before it has to wait: their controller creates them again."""
+FIRST_PAUSE: Final = 60.0
+LONGEST_PAUSE: Final = 1800.0
+"""Seconds of the wait after that; it doubles each time."""
+MAX_ABORTED: Final = 1024
+"""Gangs that are remembered so; the one that was aborted first is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +239,8 @@ class GangTracker:
         """UID -> the gang of a member."""
         self._open: dict[str, None] = {}
         """Keys of the unsettled gangs: some members wait, or it has not formed."""
+        self._aborted: dict[str, tuple[int, float]] = {}
+        """Key of a gang whose members were deleted -> how often since it last formed, and when it may try again."""
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -341,6 +350,8 @@ class GangTracker:
         entry = self._entries.get(gang.key)
         if entry is None or now < entry.resume_at or not (pods := entry.candidates) or self._lacks(entry, pods):
             return None
+        if now < self._aborted.get(entry.key, (0, 0.0))[1]:
+            return None
         return self._unit(entry, pods)
 
     def waiting(self, gang: Membership) -> tuple[Gang | None, str]:
@@ -374,7 +385,7 @@ class GangTracker:
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
         """Yield what each gang has lacked for at least SETTLE seconds, with the members to report it on."""
         for entry in self._unsettled():
-            problem = self._lacks(entry, entry.candidates) if (idle := entry.idle) else ""
+            problem = self._lacks(entry, entry.candidates) or self._pause(entry, now) if (idle := entry.idle) else ""
             if not problem:
                 entry.unready_since = None
             elif entry.unready_since is None:
@@ -389,6 +400,16 @@ class GangTracker:
             return f"{entry.key}: waiting for the members that are being bound"
         count = entry.placed + len(candidates)
         return too_few(entry.key, count, entry.minimum) if count < entry.minimum and not entry.runs else ""
+
+    def _pause(self, entry: _Entry, now: float) -> str:
+        """Return that a gang must wait, because its members were deleted again and again; empty if it need not."""
+        aborts, until = self._aborted.get(entry.key, (0, 0.0))
+        if now >= until:
+            return ""
+        return (
+            f"{entry.key}: its bound members were deleted {aborts} times, because it could not be completed; "
+            f"it is tried again {_pause_after(aborts):g} s after the last time"
+        )
 
     def unschedulable(self, gang: Membership, failure: Failure) -> bool:
         """Record why too few members were placed; return whether that has changed."""
@@ -432,7 +453,8 @@ class GangTracker:
         """Return the gangs whose back-off has just ended."""
         due = [entry for entry in self._unsettled() if 0.0 < entry.resume_at <= now]
         for entry in due:
-            entry.resume_at = 0.0
+            # The pause of one that was aborted may be longer.
+            entry.resume_at = until if (until := self._aborted.get(entry.key, (0, 0.0))[1]) > now else 0.0
         return [entry.gang for entry in due]
 
     # --- gangs that another leader bound ------------------------------------------------------------------------
@@ -496,6 +518,11 @@ class GangTracker:
         to_delete = [] if keep else held
         for member in to_delete:
             member.to_delete = True
+        if to_delete:
+            aborts = self._aborted.pop(entry.key, (0, 0.0))[0] + 1
+            self._aborted[entry.key] = aborts, now + _pause_after(aborts)
+            if len(self._aborted) > MAX_ABORTED:
+                del self._aborted[next(iter(self._aborted))]
         self.back_off(gang, now)
         self._changed(entry)
         return message, [each.charge for each in to_delete]
@@ -580,6 +607,7 @@ class GangTracker:
             entry.version += not entry.formed  # each waiting member is now decided for itself
             entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, set()
             entry.tries, entry.unscheduled = 0, ("", "")
+            self._aborted.pop(entry.key, None)
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None
         else:
@@ -589,6 +617,11 @@ class GangTracker:
 
     def _time(self, entry: _Entry) -> float:
         return (entry.group.timeout if entry.group else 0.0) or self._timeout
+
+
+def _pause_after(aborts: int) -> float:
+    """Return how long a gang must wait whose members were deleted so often in vain, in seconds."""
+    return min(FIRST_PAUSE * 2.0 ** min(aborts - FREE_ABORTS, 10), LONGEST_PAUSE) if aborts >= FREE_ABORTS else 0.0
 
 
 def _begin_generation(entry: _Entry, *, found: bool) -> None:
