@@ -3,9 +3,11 @@
 What they match is looked up in an index of the attributes' values, without an evaluation for each device.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from berth_operator.core.claims.selectors.terms import Call, Ident, Literal, Select, Term
+
+MAX_EQUALITIES: Final = 16
 
 
 class Equality(NamedTuple):
@@ -28,7 +30,7 @@ def equalities(term: Term) -> tuple[Equality, ...] | None:
             found.append(one)
         else:
             return None
-    return tuple(found)
+    return tuple(found) if len(found) <= MAX_EQUALITIES else None
 
 
 def _equality(term: Term) -> Equality | None:

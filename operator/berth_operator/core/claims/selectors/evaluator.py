@@ -45,7 +45,7 @@ _PATTERN_WORK: Final = 200
 _CALL: Final = 2
 _PARSED: Final = 8
 """Steps of a function that parses its argument."""
-_PARSERS: Final = frozenset({"quantity", "isQuantity", "semver", "isSemver", "ip", "isIP", "cidr", "isCIDR", "timestamp"})
+_PARSERS: Final = frozenset({"quantity", "isQuantity", "semver", "isSemver", "ip", "isIP", "cidr", "isCIDR"})
 FOLDED: Final = 100_000
 LIMITED_FOLDED: Final = 1_000
 """Steps that computing the constants of an expression may take; others are computed for each device."""

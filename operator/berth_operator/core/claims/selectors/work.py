@@ -7,9 +7,9 @@ from berth_operator.core.claims.selectors.errors import SelectorError, StepsErro
 from berth_operator.core.claims.selectors.values import OptionalValue
 
 MAX_WORK: Final = 2_000_000
-"""Steps of an evaluation, each at most about a microsecond: one for a field, an operand of an operator or an element that
-a function reads or returns, two for a call or an element that a macro visits, one for 16 characters. Kubernetes allows a
-cost of 1,000,000, of which each of these takes at least half as much."""
+"""Steps of an evaluation, each about a microsecond at most: one for a field, for an operand of an operator, for an
+element that a function reads or returns and for 16 characters, two for a call and for an element that a macro visits.
+Kubernetes allows a cost of 1,000,000, of which they take at least half as much."""
 MAX_LENGTH: Final = 100_000
 """Characters or elements of a value that an expression may build."""
 

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Work:
@@ -14,13 +17,23 @@ class Work:
     def __init__(self, left: float = math.inf) -> None:
         self.left = left
         self.unfinished = False
-        """Whether something was not computed because nothing was left."""
+        """Whether something was not computed because nothing was left, or because it waits for the worker process."""
+        self.waits = False
+        """Whether it waits for the worker process, so that the next attempt gets further only after an answer."""
+        self.owner = ""
+        """The namespace of the pod that is decided."""
         self._learned = 0.0
         """Work whose results are kept, so that it is never done again."""
 
+    def begin(self, owner: str) -> None:
+        """Begin the decision of a pod of a namespace."""
+        self.owner, self.unfinished, self.waits = owner, False, False
+
     def refill(self, amount: float) -> bool:
         """Allow this much work, and return whether something was left unfinished before."""
-        unfinished, self.unfinished, self.left = self.unfinished, False, amount
+        unfinished = self.unfinished
+        self.begin("")
+        self.left = amount
         return unfinished
 
     def spend(self, amount: float) -> None:
@@ -32,11 +45,28 @@ class Work:
         self.spend(amount)
         self._learned += amount
 
+    def put_off(self) -> None:
+        """Do no more in this turn: there is no memory for the results until others are finished."""
+        self.left, self.unfinished = min(self.left, 0.0), True
+
+    def wait(self) -> None:
+        """Do no more for this decision before the worker process has answered."""
+        self.unfinished = self.waits = True
+
     def is_over(self) -> bool:
         """Return whether nothing is left; what asks is then unfinished."""
-        over = self.left <= 0
+        over = self.left <= 0 or self.waits
         self.unfinished |= over
         return over
+
+    def complete(self, compute: Callable[[], T], instead: T) -> T:
+        """Return what is computed, or `instead` if that was left unfinished; a decision in progress is not affected."""
+        before, self.unfinished, self.waits = (self.unfinished, self.waits), False, False
+        try:
+            value = compute()
+            return instead if self.unfinished else value
+        finally:
+            self.unfinished, self.waits = before
 
     @contextmanager
     def limited(self, amount: float) -> Iterator[Callable[[], bool]]:
@@ -50,7 +80,7 @@ class Work:
         self.left, self.unfinished = amount, False
 
         def goes_on() -> bool:
-            return self.unfinished and self._learned > learned
+            return self.waits or (self.unfinished and self._learned > learned)
 
         try:
             yield goes_on
