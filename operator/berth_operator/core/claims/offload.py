@@ -40,6 +40,10 @@ class Offload:
         if expression not in self._jobs and not in_progress and len(self._jobs) < MAX_JOBS:
             self._jobs[expression] = Job(expression=expression, devices=tuple(devices), namespace=namespace)
 
+    def is_asked(self, expression: str) -> bool:
+        """Return whether an expression is going to be evaluated."""
+        return expression in self._jobs
+
     def next_job(self) -> Job | None:
         """Begin and return the job whose turn it is; None if there is none. `done` ends it."""
         if self._jobs:

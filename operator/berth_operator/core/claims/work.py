@@ -29,12 +29,15 @@ class Work:
         """Begin the decision of a pod of a namespace."""
         self.owner, self.unfinished, self.waits = owner, False, False
 
-    def refill(self, amount: float) -> bool:
-        """Allow this much work, and return whether something was left unfinished before."""
-        unfinished = self.unfinished
+    def refill(self, amount: float) -> None:
+        """Allow this much work."""
         self.begin("")
         self.left = amount
-        return unfinished
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether something was left unfinished that gets further in the next turn."""
+        return self.unfinished and not self.waits
 
     def spend(self, amount: float) -> None:
         """Take work that was done."""

@@ -101,6 +101,11 @@ class Gang:
         return self.key
 
     @property
+    def namespace(self) -> str:
+        """Return the namespace of the members."""
+        return self.members[0].namespace
+
+    @property
     def needed(self) -> int:
         """Return how many of the waiting members must be placed, or none is."""
         return max(0, self.minimum - self.placed)
