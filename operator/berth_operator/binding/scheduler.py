@@ -41,8 +41,8 @@ BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
 MAX_TURN: Final = 0.005
 """Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
-CLAIM_WORK: Final = 4_000
-"""Devices that decisions about ResourceClaims may look at before the loop yields: some 10 ms."""
+CLAIM_WORK: Final = 3_000
+"""Devices that decisions about ResourceClaims may look at before the loop yields: some 6 ms."""
 HINT_WORK: Final = 500
 """The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
 DRAIN: Final = 5.0

@@ -130,7 +130,9 @@ class Selection:
 class Selected:
     """What all selectors match."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory: int = MAX_BYTES, least: int = MIN_EXPRESSIONS) -> None:
+        """Create an empty one; `memory` is the bound in bytes, `least` expressions are kept in any case."""
+        self._memory, self._least = memory, least
         self.devices = DeviceNumbers()
         self.work = Work()
         """Bounds the evaluations."""
@@ -172,7 +174,7 @@ class Selected:
 
     def use(self, expression: str) -> Matches:
         """Return what is known of an expression, up to date."""
-        most = max(MIN_EXPRESSIONS, MAX_BYTES // (self.devices.capacity + len(expression)))
+        most = max(self._least, self._memory // (self.devices.capacity + len(expression)))
         known = self._known.use(expression, lambda: Matches(expression), most)
         if known is None:
             known = Matches(expression, is_kept=False)
