@@ -1,6 +1,6 @@
 """The worker process: evaluates the selectors that it reads from its input, one job after the other.
 
-It imports little, has a bound of memory and the lowest priority of the processor, and ends with the operator, which
+It imports little, has a bound of memory and a low priority of the processor, and ends with the operator, which
 closes its input. Nothing that it reads is ever logged.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, Final
 
 from berth_operator.core.claims.selectors import DeviceView, Selector, SelectorError, compile_selector
 
-MAX_MEMORY: Final = 512 * 2**20
+MAX_MEMORY: Final = 256 * 2**20
 """Bytes of address space."""
-NICENESS: Final = 19
+NICENESS: Final = 10
 MAX_SECONDS: Final = 0.5
 """Seconds after which a job ends; devices that are left are asked for again."""
 MAX_TEXT: Final = 500

@@ -13,7 +13,7 @@ from typing import Final
 from berth_operator.binding.selectors.evaluate import HEADER
 from berth_operator.core.claims.selectors import DeviceView
 
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 120.0
 """Seconds for a job, which takes a few at most: the process is killed after that."""
 MAX_ANSWER: Final = 2**20
 """Bytes."""

@@ -111,20 +111,20 @@ class Selection:
         if known is not None:
             return known
         for place, each in enumerate(self._known):
-            is_of_class = place < self._of_class
-            owner, first = (of_class, 0) if is_of_class else (of_request, self._of_class)
-            if not self._resolve(each, device, f"{owner}: selector #{place - first}", self._known[:place]):
+            try:
+                state = self._selected.state(each, device, self._known[:place])
+            except SelectorError as error:
+                raise ClaimError(f"{self._owner(place, of_class, of_request)}: CEL compile error: {error}") from error
+            if state == NO:
                 return False
+            if state >= FAILED:
+                owner = self._owner(place, of_class, of_request)
+                raise NodeError(f"{owner} on device {device.id}: {each.reasons[state - FAILED]}")
         return True
 
-    def _resolve(self, known: Matches, device: Device, owner: str, before: Sequence[Matches]) -> bool:
-        try:
-            state = self._selected.state(known, device, before)
-        except SelectorError as error:
-            raise ClaimError(f"{owner}: CEL compile error: {error}") from error
-        if state >= FAILED:
-            raise NodeError(f"{owner} on device {device.id}: {known.reasons[state - FAILED]}")
-        return state == YES
+    def _owner(self, place: int, of_class: str, of_request: str) -> str:
+        owner, first = (of_class, 0) if place < self._of_class else (of_request, self._of_class)
+        return f"{owner}: selector #{place - first}"
 
 
 class Selected:

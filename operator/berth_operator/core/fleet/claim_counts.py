@@ -358,12 +358,9 @@ def matches(matched: Selection, device: Device) -> bool | None:
     Raises:
         NoWorkError: it would have to be evaluated, and there is no work left, or the worker process does it.
     """
-    known = matched.get(device)
-    if known is None:
-        try:
-            return matched.matches(device, "class", "claim")
-        except NoWorkError:
-            raise
-        except AllocationError:
-            return None
-    return known
+    try:
+        return matched.matches(device, "class", "claim")
+    except NoWorkError:
+        raise
+    except AllocationError:
+        return None
