@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.binding.selectors.process import Answer, SelectorProcess, StartError, WorkerError
+from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
 from berth_operator.binding.selectors.slow import MAX_TRIES, SlowSelectors
 from berth_operator.core.claims import status
 from berth_operator.core.claims.selectors import DeviceView
@@ -26,12 +26,12 @@ SLOW = f"[{', '.join(['1'] * 95)}].all(x, [{', '.join(['1'] * 95)}].all(y, x == 
 
 
 class Worker:
-    """A worker process that answers what it is told to, after five seconds."""
+    """A worker process that gives fixed answers, each after five seconds."""
 
-    def __init__(self, *answers: Answer | WorkerError) -> None:
+    def __init__(self, *answers: Evaluated | WorkerError) -> None:
         self.answers, self.asked, self.closed = list(answers), list[tuple[str, int]](), False
 
-    async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Answer:
+    async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Evaluated:
         self.asked.append((expression, len(views)))
         await asyncio.sleep(5)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -69,7 +69,7 @@ class Claims:
 
 @pytest.mark.looptime
 async def test_a_pod_is_bound_when_the_worker_has_found_its_device_and_others_do_not_wait_for_it() -> None:
-    worker = Worker(Answer(results=[False] * 4), Answer(results=[False] * 5 + [True]))
+    worker = Worker(Evaluated(results=[False] * 4), Evaluated(results=[False] * 5 + [True]))
     claims = Claims(worker)
     async with claims.world.running() as api:
         claims.pod("slow", SLOW)
@@ -85,7 +85,7 @@ async def test_a_pod_is_bound_when_the_worker_has_found_its_device_and_others_do
 
 @pytest.mark.looptime
 async def test_a_gang_is_bound_when_the_worker_has_answered() -> None:
-    claims = Claims(Worker(Answer(results=[True] * 10)))
+    claims = Claims(Worker(Evaluated(results=[True] * 10)))
     async with claims.world.running() as api:
         claims.world.groups.apply("ADDED", pod_group(minimum=2))
         for name in ("a", "b"):
@@ -114,17 +114,17 @@ VIEW = DeviceView("gpu.io", {"model": "H100"}, {}, allow_multiple_allocations=Fa
 async def test_the_worker_process_answers_and_is_started_again_after_it_was_killed() -> None:
     process = SelectorProcess()
     try:
-        found = await process.evaluate('device.attributes["gpu.io"].model == "H100" && ' + SLOW, [VIEW, VIEW])
-        assert found == Answer(results=[True, True])
+        found = await process.evaluate('device.attributes["gpu.io"].model == "H100" && ' + SLOW, [VIEW])
+        assert found == Evaluated(results=[True])
         missing = await process.evaluate('device.attributes["gpu.io"].none == "a"', [VIEW])
-        assert missing == Answer(results=["no such key: none"])
+        assert missing == Evaluated(results=["no such key: none"])
         assert (await process.evaluate("unknown", [VIEW])).invalid.endswith("undeclared reference to 'unknown'")
         doubled = "cel.bind(a, lists.range(9999), cel.bind(b, a.map(x, a), b.map(x, b)).size() > 0)"
         assert "more than" in str((await process.evaluate(doubled, [VIEW])).results[0])
         process._process.kill()  # type: ignore[union-attr]
         with pytest.raises(WorkerError, match="the worker process ended"):
             await process.evaluate("true", [VIEW])
-        assert await process.evaluate("true", [VIEW]) == Answer(results=[True])
+        assert await process.evaluate("true", [VIEW]) == Evaluated(results=[True])
     finally:
         await process.close()
 

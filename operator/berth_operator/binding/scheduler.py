@@ -43,6 +43,8 @@ MAX_TURN: Final = 0.005
 """Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
 CLAIM_WORK: Final = 3_000
 """Devices that decisions about ResourceClaims may look at before the loop yields: some 6 ms."""
+WORK_SECONDS: Final = 2e-6
+"""About how long one takes."""
 HINT_WORK: Final = 500
 """The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
 DRAIN: Final = 5.0
@@ -120,15 +122,19 @@ class Scheduler:
         if self._fits is not None:
             self._fits.restore()
         self._reserver.restore()
+        left = 0.0
         while term is not None and self._term() == term:
             if self._failure is not None:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
             self._reserver.follow()
+            # What events took since the last turn.
+            self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
             self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
             is_more = self._follow_workloads()
             is_more = await self._schedule_batch(term) or self._cluster.queue.needs_devices() or is_more
+            left = self._claim_work.left
             if is_more or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:

@@ -29,7 +29,7 @@ class StartError(WorkerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Evaluated:
     """What the process found."""
 
     results: Sequence[bool | str] = ()
@@ -45,7 +45,7 @@ class SelectorProcess:
         self._command, self._timeout = command, timeout
         self._process: Process | None = None
 
-    async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Answer:
+    async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Evaluated:
         """Evaluate an expression for devices; one job at a time.
 
         Raises:
@@ -73,7 +73,7 @@ class SelectorProcess:
                 process.kill()
             await process.wait()
 
-    async def _ask(self, job: bytes) -> Answer:
+    async def _ask(self, job: bytes) -> Evaluated:
         process = self._process = self._process or await self._start()
         assert process.stdin is not None  # noqa: S101 - both are pipes
         assert process.stdout is not None  # noqa: S101
@@ -82,7 +82,7 @@ class SelectorProcess:
         line = await process.stdout.readline()
         if not line.endswith(b"\n"):
             raise EOFError
-        return Answer(**json.loads(line))
+        return Evaluated(**json.loads(line))
 
     async def _start(self) -> Process:
         try:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from berth_operator.binding.selectors.process import Answer, SelectorProcess, StartError, WorkerError
+from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
 from berth_operator.core.claims.offload import Job, Offload
 from berth_operator.core.claims.selectors import DeviceView
 from berth_operator.core.values.verdict import Change
@@ -30,7 +30,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Worker(Protocol):
     """The worker process."""
 
-    async def evaluate(self, expression: str, views: list[DeviceView]) -> Answer:
+    async def evaluate(self, expression: str, views: list[DeviceView]) -> Evaluated:
         """Evaluate an expression for devices; raise WorkerError."""
 
     async def close(self) -> None:
@@ -43,10 +43,10 @@ class SlowSelectors:
     def __init__(self, cluster: Cluster, worker: Worker | None = None) -> None:
         self._cluster, self._worker = cluster, worker or SelectorProcess()
         self._selected = cluster.fleet.claims.supply.index.selected
-        self._offload = self._selected.offload = Offload(cluster.queue.turns)
+        self._asked = asyncio.Event()
+        self._offload = self._selected.offload = Offload(cluster.queue.turns, self._asked.set)
         self._waiting: dict[str, set[Hashable]] = {}
         """Expression -> classes of the queue that wait for it."""
-        self._asked = asyncio.Event()
         self._failures: dict[str, int] = {}
         """Expression -> number of times that it ended the worker."""
         self._pause = FIRST_PAUSE
@@ -59,7 +59,6 @@ class SlowSelectors:
         """Wake a parked class when the worker has answered what its decision has asked for."""
         for expression in self._offload.asked:
             self._waiting.setdefault(expression, set()).add(class_key)
-        self._asked.set()
 
     async def run(self) -> None:
         """Evaluate until cancelled."""
@@ -92,21 +91,21 @@ class SlowSelectors:
         is_left = self._offload.is_asked
         self._wake(*(each for each in list(self._waiting) if each == job.expression or not is_left(each)))
 
-    def _failed(self, job: Job, error: WorkerError) -> Answer:
+    def _failed(self, job: Job, error: WorkerError) -> Evaluated:
         """Return what is kept of a job without an answer: nothing until it has ended the worker several times."""
         if isinstance(error, StartError):
             log.error("selectors that take long are not evaluated", error=str(error))
-            return Answer()
+            return Evaluated()
         failures = self._failures.pop(job.expression, 0) + 1
         if len(self._failures) >= MAX_FAILURES:
             del self._failures[next(iter(self._failures))]
         self._failures[job.expression] = failures
         log.warning("no answer about a selector", error=str(error), namespace=job.namespace, failures=failures)
         if failures < MAX_TRIES:
-            return Answer()
-        return Answer(results=[f"its evaluation failed {failures} times: {error}"] * len(job.devices))
+            return Evaluated()
+        return Evaluated(results=[f"its evaluation failed {failures} times: {error}"] * len(job.devices))
 
-    def _keep(self, job: Job, answer: Answer) -> None:
+    def _keep(self, job: Job, answer: Evaluated) -> None:
         if answer.invalid:
             self._selected.refuse(job.expression, answer.invalid)
         for device, result in zip(job.devices, answer.results, strict=False):

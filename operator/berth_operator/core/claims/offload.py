@@ -1,11 +1,11 @@
 """Evaluations that take too long for the operator's loop, until a worker process has done them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from berth_operator.core.claims.slices import Device
-from berth_operator.core.claims.turns import Turns
+from berth_operator.core.claims.turns import NamespaceTurns
 
 BATCH: Final = 64
 """Devices of one job."""
@@ -27,7 +27,9 @@ class Job:
 class Offload:
     """The jobs, at most one for each expression."""
 
-    turns: Turns
+    turns: NamespaceTurns
+    on_ask: Callable[[], None] = lambda: None
+    """Called when there is a job."""
     asked: set[str] = field(default_factory=set)
     """The expressions that the decision in progress waits for."""
     _jobs: dict[str, Job] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Offload:
         in_progress = self._in_progress is not None and self._in_progress.expression == expression
         if expression not in self._jobs and not in_progress and len(self._jobs) < MAX_JOBS:
             self._jobs[expression] = Job(expression=expression, devices=tuple(devices), namespace=namespace)
+            self.on_ask()
 
     def is_asked(self, expression: str) -> bool:
         """Return whether an expression is going to be evaluated."""

@@ -11,7 +11,7 @@ from berth_operator.core.claims.errors import ClaimError, NodeError
 from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.pools import NodePools
 from berth_operator.core.claims.requests import ALL, EXACT, Alternatives, DeviceClass, Request, ResourceClaim
-from berth_operator.core.claims.selected import Selection
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 
 MAX_DEVICES: Final = 32
@@ -47,7 +47,7 @@ class RequestPlan:
     request: Request
     device_class: DeviceClass
     constraints: tuple[Constrained, ...]
-    matched: Selection
+    matched: SelectorPair
     """Whether the selectors match a device, as far as it is known."""
     devices: Sequence[Device] = ()
     """For `All` those wanted, else those to try."""

@@ -71,7 +71,7 @@ class Matches:
         return FAILED + self.reasons.index(reason)
 
 
-class Selection:
+class SelectorPair:
     """The expressions of a class and of a request."""
 
     def __init__(self, selected: "Selected", selectors: Selectors) -> None:
@@ -140,11 +140,11 @@ class Selected:
         """Evaluations for the worker process; None where there is none, as in commands."""
         self._index = AttributeIndex(self.devices)
         self._known: Kept[str, Matches] = Kept(lambda known: known.is_unfinished)
-        self._recent: dict[Selectors, Selection] = {}
+        self._recent: dict[Selectors, SelectorPair] = {}
 
-    def of(self, selectors: Selectors) -> Selection:
+    def of(self, selectors: Selectors) -> SelectorPair:
         """Return what is known of selectors, to look up and to add to."""
-        selection = self._recent.pop(selectors, None) or Selection(self, selectors)
+        selection = self._recent.pop(selectors, None) or SelectorPair(self, selectors)
         if len(self._recent) >= MAX_RECENT:
             del self._recent[next(iter(self._recent))]
         # The least recently used ones come first.
@@ -157,7 +157,7 @@ class Selected:
         return sum(selection.get(device) is True for selection in self._recent.values())
 
     def matches(self, device: Device, expression: str | None, owner: str) -> bool:
-        """Return whether one expression is true for a device; raises as `Selection.matches`."""
+        """Return whether one expression is true for a device; raises as `SelectorPair.matches`."""
         return self.of(((), (expression,))).matches(device, owner, owner)
 
     def put(self, devices: Iterable[Device]) -> None:

@@ -8,7 +8,7 @@ NEGLIGIBLE: Final = 1e-4
 """Seconds that are forgotten."""
 
 
-class Turns:
+class NamespaceTurns:
     """The time that was recently taken for the claims of each namespace."""
 
     def __init__(self) -> None:

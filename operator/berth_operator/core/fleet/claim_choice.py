@@ -25,7 +25,7 @@ from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.requests import ALL, Request
 from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.selected import Selection
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges, extended_resources
@@ -77,7 +77,7 @@ class _Target:
         self.fleet.claims.supply.work.spend(len(devices) * LOOK)
         return left
 
-    def _may_get(self, kind: DeviceKind, request: Request, matched: Selection, device: Device) -> bool:
+    def _may_get(self, kind: DeviceKind, request: Request, matched: SelectorPair, device: Device) -> bool:
         # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
         if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
             return False

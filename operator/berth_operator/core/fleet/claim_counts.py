@@ -21,7 +21,7 @@ from berth_operator.core.claims.plans import MAX_DEVICES
 from berth_operator.core.claims.preference import MAX_RANKED
 from berth_operator.core.claims.requests import ALL, Alternatives, Request
 from berth_operator.core.claims.results import MAX_SUBREQUESTS
-from berth_operator.core.claims.selected import Selection
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.stock import Stock
@@ -352,7 +352,7 @@ def _fits(kind: DeviceKind, device: Device, allocated: Allocated) -> bool:
     return amounts is not None and capacity.fits(device.capacity, amounts, () if held is None else (held,))
 
 
-def matches(matched: Selection, device: Device) -> bool | None:
+def matches(matched: SelectorPair, device: Device) -> bool | None:
     """Return whether a device matches the selectors of a kind; None if they fail.
 
     Raises:

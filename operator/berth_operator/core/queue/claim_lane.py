@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from berth_operator.core.claims.turns import Turns
+from berth_operator.core.claims.turns import NamespaceTurns
 
 Order = tuple[int, int, str, int, str]
 """Sort key of a unit; the lowest is decided first."""
@@ -25,7 +25,7 @@ class First(NamedTuple):
 class ClaimLane:
     """Units by namespace; entries are skipped if the unit is no longer active or its order has changed."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: NamespaceTurns) -> None:
         self.turns = turns
         self._by_namespace: dict[str, list[tuple[Order, str]]] = {}
 

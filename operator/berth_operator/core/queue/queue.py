@@ -18,7 +18,7 @@ from functools import reduce
 from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
-from berth_operator.core.claims.turns import Turns
+from berth_operator.core.claims.turns import NamespaceTurns
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.filters import Filter
 from berth_operator.core.queue import event_labels
@@ -131,7 +131,7 @@ class Queue(Generic[U]):
         self._units: dict[str, U] = {}
         self._active: list[tuple[Order, str]] = []
         """Heap of (order, UID); entries are skipped if the unit is no longer active or its order has changed."""
-        self._lane = ClaimLane(Turns())
+        self._lane = ClaimLane(NamespaceTurns())
         """Those of the active units that need devices, which are not in `_active`."""
         self._is_active: dict[str, Order] = {}
         self._waiting: list[tuple[float, str]] = []
@@ -226,7 +226,7 @@ class Queue(Generic[U]):
         return self._lane.first(self._is_active) is not None
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> NamespaceTurns:
         """Return the time that claims of the namespaces have taken."""
         return self._lane.turns
 

@@ -8,10 +8,10 @@ from berth_operator.core.claims import slices
 from berth_operator.core.claims.errors import ClaimError, NodeError, NoWorkError
 from berth_operator.core.claims.kept import PATIENCE, Kept
 from berth_operator.core.claims.offload import BATCH, Offload
-from berth_operator.core.claims.selected import Selected, Selection
+from berth_operator.core.claims.selected import Selected, SelectorPair
 from berth_operator.core.claims.selectors import SelectorError, compile_selector
 from berth_operator.core.claims.slices import Device
-from berth_operator.core.claims.turns import HALVED, Turns
+from berth_operator.core.claims.turns import HALVED, NamespaceTurns
 from tests.claims import objects
 
 MODEL = 'device.attributes["gpu.io"].model'
@@ -38,11 +38,11 @@ MIXED = devices(
 )
 
 
-def of(chosen: Selected, expression: str) -> Selection:
+def of(chosen: Selected, expression: str) -> SelectorPair:
     return chosen.of(((), (expression,)))
 
 
-def outcome(selection: Selection, device: Device) -> bool | str:
+def outcome(selection: SelectorPair, device: Device) -> bool | str:
     try:
         return selection.matches(device, "class", "claim")
     except (ClaimError, NodeError) as error:
@@ -162,7 +162,7 @@ def test_what_nobody_uses_any_more_gives_way() -> None:
 
 def offloading(*listed: Device) -> tuple[Selected, Offload]:
     chosen = counting(*listed)
-    chosen.offload = Offload(Turns())
+    chosen.offload = Offload(NamespaceTurns())
     return chosen, chosen.offload
 
 
@@ -214,7 +214,7 @@ def test_the_jobs_of_a_namespace_with_many_wait_for_those_of_others() -> None:
 
 
 def test_what_was_taken_long_ago_counts_less() -> None:
-    turns = Turns()
+    turns = NamespaceTurns()
     turns.take("a", 1.0, 0.0)
     turns.take("b", 1.0, 2 * HALVED)
     assert (turns.taken("a"), turns.taken("b"), turns.taken("c")) == (0.25, 1.0, 0.0)

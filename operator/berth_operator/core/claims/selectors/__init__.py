@@ -62,7 +62,7 @@ def _by_domain(values: Mapping[str, Any], driver: str) -> Domains:
     return grouped
 
 
-class Outcome(NamedTuple):
+class Evaluation(NamedTuple):
     """What an expression is for a device."""
 
     matches: bool
@@ -97,7 +97,7 @@ class Selector:
             raise SelectorError(outcome.error)
         return outcome.matches
 
-    def evaluate(self, device: DeviceView, limit: int = MAX_WORK) -> Outcome:
+    def evaluate(self, device: DeviceView, limit: int = MAX_WORK) -> Evaluation:
         """Return whether the expression is true for a device, or why that cannot be computed.
 
         Raises:
@@ -105,11 +105,11 @@ class Selector:
         """
         value, steps = self._evaluator.evaluate(device.value, limit)
         if type(value) is bool:
-            return Outcome(value, steps=steps)
+            return Evaluation(value, steps=steps)
         if isinstance(value, SelectorError):
-            return Outcome(matches=False, error=str(value), steps=steps)
+            return Evaluation(matches=False, error=str(value), steps=steps)
         error = f"CEL result of type {type_name(value)} could not be converted to bool"
-        return Outcome(matches=False, error=error, steps=steps)
+        return Evaluation(matches=False, error=error, steps=steps)
 
 
 def compile_selector(expression: str, *, limited: bool = False) -> Selector:
