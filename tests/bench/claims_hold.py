@@ -56,11 +56,11 @@ def measure(track: Track, *, devices: int, waiters: int, slow: int, seconds: flo
     with _driver(arena, devices), _namespace(arena) as other:
         operator = _operator(track)
         operator.logged(LEADING, deadline=BOUND_SECONDS)
+        for number in range(slow):
+            _create(arena, arena.namespace, f"slow-{number}", f'{SLOW} && {PATH}.model == "none-{number}"')
         for number in range(waiters):
             selector = f'{PATH}.model == "i-{number}"' if number % 2 else f'{PATH}.model in ["i-{number}"]'
             _create(arena, arena.namespace, f"waits-{number}", selector)
-        for number in range(slow):
-            _create(arena, arena.namespace, f"slow-{number}", f'{SLOW} && {PATH}.model == "none-{number}"')
         took, cheap = _bind(arena, other, seconds)
         worker = [usage.peak_bytes(pid) for pid in _children(operator.pid)]
         measured = {

@@ -45,6 +45,8 @@ CLAIM_WORK: Final = 3_000
 """Devices that decisions about ResourceClaims may look at before the loop yields: some 6 ms."""
 WORK_SECONDS: Final = 2e-6
 """About how long one takes."""
+FULL_SECONDS: Final = 0.1
+"""Seconds for which other namespaces come first if there was no memory for what a decision found out."""
 HINT_WORK: Final = 500
 """The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
 DRAIN: Final = 5.0
@@ -204,7 +206,8 @@ class Scheduler:
         is_bound = self._try_to_schedule(unit, term)
         now = self._cluster.clock()
         self._claim_share.spend(now - began)
-        self._cluster.queue.turns.take(unit.namespace, now - began, now)
+        taken = now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0)
+        self._cluster.queue.turns.take(unit.namespace, taken, now)
         return is_bound
 
     def _try_to_schedule(self, unit: PendingPod | Gang, term: int) -> bool:

@@ -20,6 +20,8 @@ class Work:
         """Whether something was not computed because nothing was left, or because it waits for the worker process."""
         self.waits = False
         """Whether it waits for the worker process, so that the next attempt gets further only after an answer."""
+        self.is_full = False
+        """Whether there is no memory for its results until others are finished."""
         self.owner = ""
         """The namespace of the pod that is decided."""
         self._learned = 0.0
@@ -27,7 +29,7 @@ class Work:
 
     def begin(self, owner: str) -> None:
         """Begin the decision of a pod of a namespace."""
-        self.owner, self.unfinished, self.waits = owner, False, False
+        self.owner, self.unfinished, self.waits, self.is_full = owner, False, False, False
 
     def refill(self, amount: float) -> None:
         """Allow this much work."""
@@ -49,8 +51,8 @@ class Work:
         self._learned += amount
 
     def put_off(self) -> None:
-        """Do no more in this turn: there is no memory for the results until others are finished."""
-        self.left, self.unfinished = min(self.left, 0.0), True
+        """Do no more for this decision: there is no memory for the results until others are finished."""
+        self.unfinished = self.is_full = True
 
     def wait(self) -> None:
         """Do no more for this decision before the worker process has answered."""
@@ -58,18 +60,19 @@ class Work:
 
     def is_over(self) -> bool:
         """Return whether nothing is left; what asks is then unfinished."""
-        over = self.left <= 0 or self.waits
+        over = self.left <= 0 or self.waits or self.is_full
         self.unfinished |= over
         return over
 
     def complete(self, compute: Callable[[], T], instead: T) -> T:
         """Return what is computed, or `instead` if that was left unfinished; a decision in progress is not affected."""
-        before, self.unfinished, self.waits = (self.unfinished, self.waits), False, False
+        before = self.unfinished, self.waits, self.is_full
+        self.unfinished = self.waits = self.is_full = False
         try:
             value = compute()
             return instead if self.unfinished else value
         finally:
-            self.unfinished, self.waits = before
+            self.unfinished, self.waits, self.is_full = before
 
     @contextmanager
     def limited(self, amount: float) -> Iterator[Callable[[], bool]]:
@@ -83,7 +86,7 @@ class Work:
         self.left, self.unfinished = amount, False
 
         def goes_on() -> bool:
-            return self.waits or (self.unfinished and self._learned > learned)
+            return self.waits or self.is_full or (self.unfinished and self._learned > learned)
 
         try:
             yield goes_on

@@ -26,7 +26,8 @@ MAX_LIMITED: Final = 1_024
 """Characters of an expression that the operator's loop compiles itself."""
 LIMITED_STEPS: Final = 1_000
 """Steps of an evaluation in the operator's loop: at most about a millisecond."""
-_CACHED: Final = 1_024
+_CACHED: Final = 512
+"""Expressions that stay compiled, of up to 60 KB each."""
 
 LIBRARY: Final = (conversions, lists, networks, quantities, regex, strings, times)
 """The modules that declare functions."""
