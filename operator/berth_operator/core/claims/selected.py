@@ -271,6 +271,8 @@ class Selected:
     def _ask_worker(self, known: Matches, device: Device, before: Sequence[Matches]) -> None:
         """Let the worker process evaluate an expression for a device, and for others of the driver that need it."""
         assert self.offload is not None  # noqa: S101 - only then an expression is slow
+        for each in before:
+            self.update(each)
         others = (
             other
             for other, number in self.devices.numbers.items()
