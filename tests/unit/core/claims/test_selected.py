@@ -177,7 +177,8 @@ def test_what_takes_long_is_left_to_the_worker_and_its_answer_is_kept(expression
     job = offload.next_job()
     assert job is not None
     assert job.devices == MIXED[:6]  # without the one that no selector can see
-    for device, result in zip(job.devices, (True, False, "it takes too long"), strict=False):
+    results: tuple[bool | str, ...] = (True, False, "it takes too long")
+    for device, result in zip(job.devices, results, strict=False):
         chosen.learn(expression, device, result)
     offload.done()
     chosen.work.refill(0)
