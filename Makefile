@@ -281,6 +281,11 @@ upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-schedu
 bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
 	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
 
+.PHONY: claims-hold
+claims-hold: binaries ## measure whether claims that take long hold up other pods: NODES=300 DEVICES=10 WAITING=70 SLOW=1 SECONDS=60
+	@NODES=$(or $(NODES),300) DEVICES=$(or $(DEVICES),10) WAITING=$(or $(WAITING),70) SLOW=$(or $(SLOW),1) \
+		SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.claims_hold
+
 .PHONY: bench-teams
 bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"
 	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null

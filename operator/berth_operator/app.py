@@ -23,6 +23,7 @@ from berth_operator.binding.prebind.volumes import VolumeBinder
 from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
+from berth_operator.binding.selectors.slow import SlowSelectors
 from berth_operator.binding.workloads.admission_checks import CheckWriter
 from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.clients.kube import KubeClient
@@ -151,6 +152,7 @@ class App:
             settings=lambda: self._configured.admission_check,
             answer=self._check_writer.answer,
         )
+        self._slow_selectors = SlowSelectors(self._cluster)
         return Scheduler(
             cluster=self._cluster,
             preemptor=self._preemptor,
@@ -164,6 +166,7 @@ class App:
             term=self._term,
             work=self._notifier.work,
             fits=fits if self._settings.kueue else None,
+            slow=self._slow_selectors,
         )
 
     def _make_extender(self) -> ExtenderService:
@@ -255,6 +258,7 @@ class App:
     def _make_loops(self) -> Iterator[Loop]:
         """Yield what only a leader runs."""
         yield self._scheduler.run
+        yield self._slow_selectors.run
         if self._settings.kueue:
             yield self._check_writer.run
         yield Monitor(cluster=self._cluster, ages=self._watches.ages).run

@@ -16,7 +16,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_operator.core.claims.selectors import compile_selector
 from tests.claims import defects, generate, pinned, scenario, upstream
 
 OLD: Final = "0.36.3"
@@ -100,7 +99,7 @@ def of_rows(version: str, variant: str) -> Tally:
             tally.left_out[f"row {name}: JSON cannot carry it"] += 1
             continue
         tally.compared += 1
-        ours = scenario.outcome(row["scenario"], compile_selector)
+        ours = scenario.outcome(row["scenario"])
         if variant == "stable":
             # This variant takes pools in any order.
             ours, theirs = _sorted(ours), _sorted(theirs)
@@ -123,7 +122,7 @@ def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
             continue
         tally.compared += 1
         tally.kinds[scenario.kind(theirs)] += 1
-        ours = scenario.outcome(drawn, compile_selector)
+        ours = scenario.outcome(drawn)
         if not scenario.same(ours, theirs):
             name = defects.name_of(drawn, ours, theirs) if version == OLD else ""
             _note(tally, f"{version} seed {seed}", name, ours, theirs)
@@ -134,11 +133,11 @@ def of_preference(version: str, seeds: Sequence[int]) -> Tally:
     """Compare what our preference chooses in random scenarios."""
     tally = Tally()
     placed = {seed: _known(pinned.with_places(generate.scenario(seed), seed), version) for seed in seeds}
-    ours = {seed: scenario.outcome(each, compile_selector, preferred=True) for seed, each in placed.items()}
+    ours = {seed: scenario.outcome(each, preferred=True) for seed, each in placed.items()}
     found = [seed for seed, outcome in ours.items() if outcome["results"]]
     for seed in set(seeds) - set(found):
         tally.compared += 1
-        first_fit = scenario.outcome(placed[seed], compile_selector)
+        first_fit = scenario.outcome(placed[seed])
         if first_fit["results"]:
             _note(tally, f"{version} seed {seed}: nothing was preferred", "", ours[seed], first_fit)
     asked = [pinned.pinned(placed[seed], ours[seed]) for seed in found]
@@ -147,7 +146,7 @@ def of_preference(version: str, seeds: Sequence[int]) -> Tally:
             tally.left_out["pinned: ended by the bound on upstream's work"] += 1
             continue
         tally.compared += 1
-        first_fit = scenario.outcome(placed[seed], compile_selector)
+        first_fit = scenario.outcome(placed[seed])
         tally.kinds["same as first fit" if first_fit == ours[seed] else "another choice"] += 1
         placements = pinned.placement(ours[seed]), pinned.placement(theirs)
         if not scenario.same(*placements):

@@ -10,7 +10,6 @@ from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import NodePools, SliceIndex, gather
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.search import MAX_STEPS
-from berth_operator.core.claims.selectors import compile_selector
 
 Object = dict[str, Any]
 
@@ -105,7 +104,6 @@ def allocation(
         pools=pools_of(published, labels=labels),
         classes={each.name: each for each in read},
         allocated=allocated,
-        compile_selector=compile_selector,
         new_share_id=lambda: "share",
         max_steps=max_steps,
     )

@@ -9,7 +9,6 @@ from berth_operator.core.claims.allocator import allocate
 from berth_operator.core.claims.amounts import ExactQuantity
 from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError
 from berth_operator.core.claims.features import Features
-from berth_operator.core.claims.matching import Compile
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import SliceIndex, gather
 from berth_operator.core.claims.preference import Preference
@@ -31,7 +30,7 @@ SHARE_ID: Final = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 MAX_STEPS: Final = 300_000
 
 
-def outcome(scenario: Object, compile_selector: Compile, *, preferred: bool = False) -> dict[str, Any]:
+def outcome(scenario: Object, *, preferred: bool = False) -> dict[str, Any]:
     """Return what our allocator does, in the form of upstream's program: results, or an error.
 
     It takes the first devices that fit, or those that it prefers.
@@ -49,7 +48,6 @@ def outcome(scenario: Object, compile_selector: Compile, *, preferred: bool = Fa
             pools=pools,
             classes={each.name: each for each in classes},
             allocated=allocated,
-            compile_selector=compile_selector,
             new_share_id=lambda: SHARE_ID,
             features=features,
             prefer=Preference(pools, allocated).order if preferred else None,

@@ -21,6 +21,7 @@ from berth_operator.binding.prebind.volumes import VolumeBinder
 from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
+from berth_operator.binding.selectors.slow import SlowSelectors
 from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -270,6 +271,7 @@ class World:
         tenants: Tenants | None = None,
         policies: Mapping[str, Policy] | None = None,
         cpu: Callable[[], float] = now,
+        slow: Callable[[Cluster], SlowSelectors] | None = None,
         **of_cluster: Any,
     ) -> None:
         self.api = api or Api()
@@ -309,6 +311,7 @@ class World:
             taints=NodeTaints(cluster=self.cluster, nodes=self.api, leads=lambda: self.term is not None),
             moves=self.moves,
         )
+        self.slow = None if slow is None else slow(self.cluster)
         self.answers: list[CheckAnswer] = []
         """Of the AdmissionCheck."""
         self.scheduler = Scheduler(
@@ -331,6 +334,7 @@ class World:
             ),
             wall=lambda: EPOCH + now(),
             cpu=cpu,
+            slow=self.slow,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,
@@ -396,6 +400,7 @@ class World:
             asyncio.create_task(self.reporter.run()),
             asyncio.create_task(self.keeper.run()),
             asyncio.create_task(self.preemptor.run()),
+            *([] if self.slow is None else [asyncio.create_task(self.slow.run())]),
         ]
         try:
             yield self.api

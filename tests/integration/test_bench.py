@@ -12,6 +12,7 @@ import pytest
 from devcluster import Arena
 from tests.bench import (
     churn,
+    claims_hold,
     core,
     election,
     extender,
@@ -175,6 +176,16 @@ def test_the_benchmark_of_churn_ends_with_the_figures_of_both(
         assert figures.keys() == {"events", "status_writes", "first_report_p99_s", "stale_s", "rss_mb"}
         assert figures["events"] >= 6
         assert figures["first_report_p99_s"] > 0
+
+
+def test_claims_that_take_long_hold_up_no_other_pods(open_track: Callable[[float], Opener], result: Result) -> None:
+    sizes = {"DEVICES": 128, "WAITING": 20, "SLOW": 6, "SECONDS": 3}
+    printed = result(lambda: claims_hold.main(open_track(NONE)), NODES=NODES, **sizes)
+
+    assert printed["terms_lost"] == 0
+    # On a machine ten times slower.
+    assert float(str(printed["p99_s"])) <= 10 * claims_hold.LIMITS["p99_s"]
+    assert float(str(printed["cheap_s"])) <= 10 * claims_hold.LIMITS["cheap_s"]
 
 
 def test_the_benchmark_of_the_core_ends_with_its_figures(

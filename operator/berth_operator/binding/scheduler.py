@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 
 from berth_operator.binding import binder
+from berth_operator.binding.claim_share import ClaimShare
 from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangBinder, judge_found
 from berth_operator.binding.prebind.changes import GoneError, PreBindError
@@ -22,6 +23,7 @@ from berth_operator.binding.reports.recent_binds import RecentBinds
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
+from berth_operator.binding.selectors.slow import SlowSelectors
 from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
@@ -31,6 +33,7 @@ from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 
@@ -38,8 +41,14 @@ BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
 MAX_TURN: Final = 0.005
 """Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
-CLAIM_WORK: Final = 8_000
-"""Devices that decisions about ResourceClaims may look at before the loop yields: some 20 ms."""
+CLAIM_WORK: Final = 3_000
+"""Devices that decisions about ResourceClaims may look at before the loop yields: some 6 ms."""
+WORK_SECONDS: Final = 2e-6
+"""About how long one takes."""
+FULL_SECONDS: Final = 0.1
+"""Seconds for which other namespaces come first if there was no memory for what a decision found out."""
+HINT_WORK: Final = 500
+"""The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -68,12 +77,14 @@ class Scheduler:
         term: Callable[[], int | None],
         work: asyncio.Event,
         fits: FitsCheck | None = None,
+        slow: SlowSelectors | None = None,
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970.
 
-        `fits` decides workloads of Kueue, if any have our AdmissionCheck.
+        `fits` decides workloads of Kueue, if any have our AdmissionCheck. `slow` evaluates selectors that take long;
+        without it, the loop does.
         `cpu` are the seconds of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
@@ -81,7 +92,8 @@ class Scheduler:
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._cpu, self._fits = cpu, fits
         self._review, self._work, self._attempts = Review(cluster), work, attempts
-        self._claim_work = cluster.fleet.claims.supply.work
+        self._claim_work, self._slow = cluster.fleet.claims.supply.work, slow
+        self._claim_share = ClaimShare(cluster.clock)
         self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,6 +125,7 @@ class Scheduler:
         if self._fits is not None:
             self._fits.restore()
         self._reserver.restore()
+        left = 0.0
         while term is not None and self._term() == term:
             if self._failure is not None:
                 raise self._failure
@@ -120,12 +133,25 @@ class Scheduler:
             self.turn_at = self._cluster.clock()
             self._preemptor.follow()
             self._reserver.follow()
-            self._cluster.refill_claim_work(CLAIM_WORK)
-            is_more = self._fits is not None and self._fits.follow()
-            if await self._schedule_batch(term) or is_more or self._review.wakes_one() or self._claim_work.unfinished:
+            # What events took since the last turn.
+            self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
+            self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
+            is_more = self._follow_workloads()
+            is_more = await self._schedule_batch(term) or self._cluster.queue.needs_devices() or is_more
+            left = self._claim_work.left
+            if is_more or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:
                 await self._wait()
+
+    def _follow_workloads(self) -> bool:
+        """Decide workloads of Kueue; return whether others are left."""
+        if self._fits is None:
+            return False
+        is_more = self._fits.follow()
+        if self._claim_work.goes_on:
+            return self._cluster.workload_queue.wake(Change.CLAIM_DEVICES) or is_more
+        return is_more
 
     async def drain(self) -> bool:
         """Stop waiting for volumes and claims, wait for the binds in flight, and return whether all were answered."""
@@ -153,7 +179,8 @@ class Scheduler:
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
-            unit = self._cluster.queue.pop(self._cluster.clock())
+            with_devices = self._claim_work.left > 0 and self._has_claim_time()
+            unit = self._cluster.queue.pop(self._cluster.clock(), with_devices=with_devices)
             # The kernel may take the processor from a thread that asks for its CPU time.
             began = self._cpu() if self._review.measures() else None
             if unit is None or not self._schedule(unit, term):
@@ -166,8 +193,26 @@ class Scheduler:
                 break
         return True
 
+    def _has_claim_time(self) -> bool:
+        """Return whether units may be decided that need devices for claims."""
+        return not self._cluster.queue.has_others() or self._claim_share.is_left()
+
     def _schedule(self, unit: PendingPod | Gang, term: int) -> bool:
         """Schedule one unit; return whether a pod's bind was started."""
+        self._claim_work.begin(unit.namespace)
+        if not self._cluster.needs_devices(unit):
+            return self._try_to_schedule(unit, term)
+        if self._slow is not None:
+            self._slow.begin()
+        began = self._cluster.clock()
+        is_bound = self._try_to_schedule(unit, term)
+        now = self._cluster.clock()
+        self._claim_share.spend(now - began)
+        taken = now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0)
+        self._cluster.queue.turns.take(unit.namespace, taken, now)
+        return is_bound
+
+    def _try_to_schedule(self, unit: PendingPod | Gang, term: int) -> bool:
         try:
             return self._schedule_unit(unit, term)
         except PluginFailedError as error:
@@ -196,6 +241,10 @@ class Scheduler:
     def _schedule_unit(self, unit: PendingPod | Gang, term: int) -> bool:
         if isinstance(unit, Gang):
             self._gangs.schedule(unit, term)  # each member acquires its own turn to bind
+            if self._claim_work.waits and self._slow is not None:
+                self._slow.wait(unit.class_key)
+            elif self._claim_work.goes_on:
+                self._cluster.queue.wake_class(unit.class_key)
             return False
         return self._schedule_pod(unit, term)
 
@@ -213,7 +262,11 @@ class Scheduler:
                 outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
-            self._park(pod, outcome, term)
+            if self._claim_work.goes_on:
+                self._cluster.queue.put_back(pod)
+                self._reporter.unschedulable(pod, outcome)
+            else:
+                self._park(pod, outcome, term)
             return False
         self._attempts.decided(pod)
         try:
@@ -242,6 +295,8 @@ class Scheduler:
             self._reporter.unschedulable(each, self._reserver.annotated(each, failure))
             # One by one: what equal pods share stays, as with kube-scheduler.
             self.deallocate((each,), failure, term)
+        if self._claim_work.waits and self._slow is not None:
+            self._slow.wait(pod.class_key)
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
         """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.
@@ -250,7 +305,7 @@ class Scheduler:
         """
         claims = self._cluster.fleet.claims
         claiming = [each for each in pods if each.request.claims or claims.extended_of(each.uid)]
-        if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
+        if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.unfinished:
             self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
 
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:

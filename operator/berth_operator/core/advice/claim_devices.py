@@ -15,13 +15,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from berth_operator.core.claims import extended, features, matching
+from berth_operator.core.claims import extended, features
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import Choices, prevented
-from berth_operator.core.claims.errors import AllocationError
+from berth_operator.core.claims.errors import AllocationError, NoWorkError
 from berth_operator.core.claims.plans import Context, RequestPlan
 from berth_operator.core.claims.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
-from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device, DeviceID
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision import cycle
@@ -51,6 +50,7 @@ class Cause(NamedTuple):
 
 
 FOUND: Final = Cause("found")
+LATER: Final = Cause("that are not compared with the selectors yet")
 OTHER_NODES: Final = Cause("for other nodes")
 WRONG: Final = Cause("that a selector or a capacity cannot be evaluated for")
 FOREIGN: Final = Cause("in pools that are not Berth's (claims.drivers and claims.pools of its configuration)")
@@ -213,9 +213,7 @@ class _Node:
         of_all = supply.holdings.allocated
         allocated = Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
         self._choices = Choices(1, self.pools, allocated, features.ALL)
-        self._context = Context(
-            pools=self.pools, classes=self.classes, compile_selector=compile_selector, features=features.ALL
-        )
+        self._context = Context(pools=self.pools, classes=self.classes, features=features.ALL)
 
     def plan(self, request: Request) -> RequestPlan:
         """Return the plan of a request for single devices, without constraints."""
@@ -237,6 +235,8 @@ class _Node:
                 self._choices.undo(plan)
                 return FOUND
             return self._kept_back(plan, device) if plan.selects(device) else _mismatch(plan, device)
+        except NoWorkError:
+            return LATER
         except AllocationError:
             return WRONG
 
@@ -259,7 +259,7 @@ def _mismatch(plan: RequestPlan, device: Device) -> Cause:
     )
     for owner, selectors in owners:
         for number, expression in enumerate(selectors):
-            if not matching.matches(device, (expression,), compile_selector, owner):
+            if not plan.context.pools.selected.matches(device, expression, owner):
                 return Cause(f"that do not match selector #{number} of {owner}: {_short(expression)}", is_selector=True)
     return OTHER_NODES
 

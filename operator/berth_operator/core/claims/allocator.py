@@ -9,7 +9,6 @@ from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import Choices
 from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError
 from berth_operator.core.claims.features import Features
-from berth_operator.core.claims.matching import Compile
 from berth_operator.core.claims.plans import Context, Order
 from berth_operator.core.claims.pools import NodePools
 from berth_operator.core.claims.requests import DeviceClass, ResourceClaim
@@ -26,7 +25,6 @@ def allocate(
     pools: NodePools,
     classes: Mapping[str, DeviceClass],
     allocated: Allocated,
-    compile_selector: Compile,
     new_share_id: Callable[[], str],
     features: Features = gates.ALL,
     order: Order = plans.first_fit,
@@ -45,9 +43,7 @@ def allocate(
     """
 
     def search(order: Order, steps: int) -> tuple[Allocation, ...] | None:
-        context = Context(
-            pools=pools, classes=classes, compile_selector=compile_selector, features=features, order=order
-        )
+        context = Context(pools=pools, classes=classes, features=features, order=order)
         choices = Choices(len(claims), pools, allocated, features)
         found = Search(plans.make(claims, context), choices, steps)
         try:

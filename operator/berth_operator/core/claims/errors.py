@@ -28,3 +28,7 @@ class InvalidPoolsError(NodeError):
 
 class TooMuchWorkError(NodeError):
     """Nothing was found within the bound on steps."""
+
+
+class NoWorkError(NodeError):
+    """The work about claims is used up, or waits for the worker process."""

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from berth_operator.core.claims import capacity, constraints, matching
+from berth_operator.core.claims import capacity, constraints
 from berth_operator.core.claims.capacity import CapacityError
 from berth_operator.core.claims.constraints import Constrained
 from berth_operator.core.claims.errors import ClaimError, NodeError
 from berth_operator.core.claims.features import Features
-from berth_operator.core.claims.matching import Compile
 from berth_operator.core.claims.pools import NodePools
 from berth_operator.core.claims.requests import ALL, EXACT, Alternatives, DeviceClass, Request, ResourceClaim
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 
 MAX_DEVICES: Final = 32
@@ -32,7 +32,6 @@ class Context:
 
     pools: NodePools
     classes: Mapping[str, DeviceClass]
-    compile_selector: Compile
     features: Features
     order: Order = first_fit
 
@@ -48,7 +47,7 @@ class RequestPlan:
     request: Request
     device_class: DeviceClass
     constraints: tuple[Constrained, ...]
-    matched: dict[Device, bool]
+    matched: SelectorPair
     """Whether the selectors match a device, as far as it is known."""
     devices: Sequence[Device] = ()
     """For `All` those wanted, else those to try."""
@@ -65,15 +64,9 @@ class RequestPlan:
             return False
         matches = self.matched.get(device)
         if matches is None:
-            matches = self.matched[device] = self._matches(device)
+            matches = self.matched.matches(device, f"class {self.device_class.name}", f"claim {self.claim}")
         # As in Kubernetes this comes last: a selector that fails for a device of another node is an error, too.
         return matches and (not device.own_nodes or device.nodes.match(self.context.pools.node))
-
-    def _matches(self, device: Device) -> bool:
-        compiled, of_class = self.context.compile_selector, self.device_class
-        return matching.matches(device, of_class.selectors, compiled, f"class {of_class.name}") and matching.matches(
-            device, self.request.selectors, compiled, f"claim {self.claim}"
-        )
 
     def has_capacity(self, device: Device, held: Sequence[Mapping[str, int]]) -> bool:
         """Return whether the capacity for the request is left of a device; raise NodeError if it cannot be computed."""

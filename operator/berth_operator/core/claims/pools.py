@@ -12,42 +12,13 @@ from berth_operator.core.claims import features as gates
 from berth_operator.core.claims.counter_sets import CounterSet
 from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.nodes import TargetNode
+from berth_operator.core.claims.selected import Selected
 from berth_operator.core.claims.slices import CounterID, Device, PoolID, Slice
 
 K = TypeVar("K")
 
-Selectors = tuple[tuple[str | None, ...], tuple[str | None, ...]]
-"""CEL expressions of a class and of a request."""
 MAX_SELECTORS: Final = 32
-"""Selectors whose matches are kept."""
-
-
-class Selected:
-    """Which devices selectors match, as far as it is known: pods of one kind come by the hundred.
-
-    Evaluating selectors takes longer than all else, and what they match is the same for all nodes.
-    """
-
-    def __init__(self) -> None:
-        self._by_selectors: dict[Selectors, dict[Device, bool]] = {}
-
-    def of(self, selectors: Selectors) -> dict[Device, bool]:
-        """Return what is known of selectors, to look up and to add to."""
-        known = self._by_selectors.pop(selectors, None)
-        if known is None and len(self._by_selectors) >= MAX_SELECTORS:
-            del self._by_selectors[next(iter(self._by_selectors))]
-        # The least recently used ones come first.
-        return self._by_selectors.setdefault(selectors, {} if known is None else known)
-
-    def matching(self, device: Device) -> int:
-        """Return how many selections that were requested of late match a device, as far as it is known."""
-        return len([None for known in self._by_selectors.values() if known.get(device)])
-
-    def forget(self, devices: Iterable[Device]) -> None:
-        """Forget devices that are no longer listed."""
-        for device in devices:
-            for known in self._by_selectors.values():
-                known.pop(device, None)
+"""Selections of devices that the claims of a pod may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +41,7 @@ class SliceIndex:
 
     def put(self, slice_: Slice) -> None:
         """Add a slice."""
+        self.selected.put(slice_.devices)
         self.by_pool[slice_.pool].append(slice_)
         (self.by_node[slice_.nodes.name] if slice_.nodes.name else self.of_many).append(slice_)
 

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.resources import CPU, MEMORY
+from berth_operator.core.claims.errors import NoWorkError
 from berth_operator.core.decision import alike, capacity, gang_search, topology
 from berth_operator.core.decision.alike import ANY as ANY_CHOICE
 from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
@@ -32,7 +33,6 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.topology import Domain, DomainError
 from berth_operator.core.fleet import claim_counts, claim_products
-from berth_operator.core.fleet.claim_counts import NoWorkError
 from berth_operator.core.fleet.claims.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -104,6 +104,11 @@ class Gang:
     def uid(self) -> str:
         """Return the gang's key, which no pod's UID equals."""
         return self.key
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the members."""
+        return self.members[0].namespace
 
     @property
     def needed(self) -> int:

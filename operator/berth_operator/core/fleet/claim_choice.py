@@ -18,18 +18,18 @@ from berth_api.allocation import Grant
 from berth_operator.core.claims import allocator
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
-from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError
+from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError, NoWorkError
 from berth_operator.core.claims.extended import RequestMapping
 from berth_operator.core.claims.plans import RequestPlan
 from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.requests import ALL, Request
 from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.selectors import compile_selector
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges, extended_resources
-from berth_operator.core.fleet.claim_counts import LOOK, NoWorkError, key_of, kind_of, matches, refusal, states
+from berth_operator.core.fleet.claim_counts import LOOK, key_of, kind_of, matches, refusal, states
 from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.claims.matching import NO_MATCH
 from berth_operator.core.fleet.claims.node_devices import NodeDevices
@@ -77,11 +77,11 @@ class _Target:
         self.fleet.claims.supply.work.spend(len(devices) * LOOK)
         return left
 
-    def _may_get(self, kind: DeviceKind, request: Request, matched: dict[Device, bool], device: Device) -> bool:
+    def _may_get(self, kind: DeviceKind, request: Request, matched: SelectorPair, device: Device) -> bool:
         # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
         if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
             return False
-        suits = matches(self.fleet, kind, matched, device)
+        suits = matches(matched, device)
         return suits is None or (suits and not (device.taints and prevented(device, request)))
 
 
@@ -238,7 +238,6 @@ def _by_search(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocatio
         pools=target.devices.pools,
         classes=target.fleet.claims.classes,
         allocated=target.allocated,
-        compile_selector=compile_selector,
         new_share_id=_share_ids(claims),
         order=target.order,
         prefer=None if target.first_fit else lambda plan, devices: preference.order(plan, target.order(plan, devices)),

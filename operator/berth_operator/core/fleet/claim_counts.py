@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from berth_api.request import CARD
 from berth_api.values.selectors import Requirement
-from berth_operator.core.claims import capacity, matching
+from berth_operator.core.claims import capacity
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.capacity import CapacityError
-from berth_operator.core.claims.errors import AllocationError, NodeError
+from berth_operator.core.claims.errors import AllocationError, NoWorkError
 from berth_operator.core.claims.nodes import NAME
 from berth_operator.core.claims.plans import MAX_DEVICES
 from berth_operator.core.claims.preference import MAX_RANKED
 from berth_operator.core.claims.requests import ALL, Alternatives, Request
 from berth_operator.core.claims.results import MAX_SUBREQUESTS
-from berth_operator.core.claims.selectors import compile_selector
+from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.stock import Stock
@@ -36,8 +36,6 @@ from berth_operator.core.values.request import NodeTerm, PodRequest
 
 Points = npt.NDArray[np.int64]
 
-EVALUATION: Final = 4
-"""Work for evaluating the selectors of a device: about as many microseconds."""
 LOOK: Final = 0.25
 """Work for a device of which it is known whether it matches."""
 UNLIMITED: Final = 1_000_000
@@ -46,10 +44,6 @@ KEPT: Final = 5
 """Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
 """Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
-
-
-class NoWorkError(NodeError):
-    """The work about claims is used up."""
 
 
 def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
@@ -293,12 +287,14 @@ def _counted(fleet: Fleet, kind: DeviceKind) -> DeviceCounts:
     counts = supply.counts(kind, len(fleet.names))
     if counts.stale is None:
         counts.stale = set(fleet.rows)
+    put_off = set()
     while counts.stale and not supply.work.is_over():
         node = counts.stale.pop()
         try:
             _count(fleet, node, kind, counts)
         except NoWorkError:
-            counts.stale.add(node)
+            put_off.add(node)
+    counts.stale |= put_off
     return counts
 
 
@@ -315,7 +311,7 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> N
             # Of a pool for many nodes: counting it for each of them would take too long.
             number, possible, shared = MAX_DEVICES, MAX_DEVICES, True
         # The search reports selectors that fail.
-        elif device.nodes.name == node and matches(fleet, kind, matched, device) is not False:
+        elif device.nodes.name == node and matches(matched, device) is not False:
             possible += 1
             if device.id not in held:
                 number, shared = number + 1, shared or device.shareable
@@ -356,22 +352,15 @@ def _fits(kind: DeviceKind, device: Device, allocated: Allocated) -> bool:
     return amounts is not None and capacity.fits(device.capacity, amounts, () if held is None else (held,))
 
 
-def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:
-    """Return whether a device matches a kind's selectors, of which `matched` has what is known; None if they fail.
+def matches(matched: SelectorPair, device: Device) -> bool | None:
+    """Return whether a device matches the selectors of a kind; None if they fail.
 
     Raises:
-        NoWorkError: it would have to be evaluated, and there is no work left.
+        NoWorkError: it would have to be evaluated, and there is no work left, or the worker process does it.
     """
-    known = matched.get(device)
-    if known is None:
-        if fleet.claims.supply.work.is_over():
-            raise NoWorkError("the search is not finished yet")
-        fleet.claims.supply.work.learn(EVALUATION)
-        try:
-            of_class, of_request = kind.selectors
-            known = matched[device] = matching.matches(
-                device, of_class, compile_selector, "class"
-            ) and matching.matches(device, of_request, compile_selector, "claim")
-        except AllocationError:
-            return None
-    return known
+    try:
+        return matched.matches(device, "class", "claim")
+    except NoWorkError:
+        raise
+    except AllocationError:
+        return None

@@ -1,7 +1,8 @@
 """The scheduling queue: it selects the unit (pod or gang) that is decided next.
 
 * active: ordered by priority, then weight, then creation time, then order of arrival in the watch, because creation
-  times have a resolution of one second.
+  times have a resolution of one second. Among units that need devices for ResourceClaims, the namespaces take turns
+  before the creation time counts (`ClaimLane`).
 * backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are made
   for the unit do not exist yet; it becomes active with them.
 * parked: the unit fits nowhere. Units of one class are parked and woken together, by the changes that may let one of
@@ -17,18 +18,17 @@ from functools import reduce
 from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
+from berth_operator.core.claims.turns import NamespaceTurns
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.filters import Filter
 from berth_operator.core.queue import event_labels
+from berth_operator.core.queue.claim_lane import ClaimLane, Order
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change
 
 FIRST_BACKOFF: Final = 1.0
 """Seconds of the first back-off."""
 MAX_BACKOFF: Final = 10.0
-
-Order = tuple[int, int, str, int, str]
-"""Sort key of a unit; the lowest is decided first."""
 
 
 class Unit(Protocol):
@@ -37,6 +37,10 @@ class Unit(Protocol):
     @property
     def uid(self) -> str:
         """Return the unique key."""
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace."""
 
     @property
     def class_key(self) -> Hashable:
@@ -121,10 +125,14 @@ def pause(tries: int) -> float:
 class Queue(Generic[U]):
     """The pending units; `now` is a monotonic clock in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, needs_devices: Callable[[U], bool] = lambda unit: any(_claims(unit))) -> None:
+        """Create a queue; `needs_devices`: whether devices for ResourceClaims may have to be found for a unit."""
+        self._needs_devices = needs_devices
         self._units: dict[str, U] = {}
         self._active: list[tuple[Order, str]] = []
         """Heap of (order, UID); entries are skipped if the unit is no longer active or its order has changed."""
+        self._lane = ClaimLane(NamespaceTurns())
+        """Those of the active units that need devices, which are not in `_active`."""
         self._is_active: dict[str, Order] = {}
         self._waiting: list[tuple[float, str]] = []
         """Heap of (end of the back-off, UID)."""
@@ -188,17 +196,44 @@ class Queue(Generic[U]):
         self._leave_woken(unit)
         self._unpark(unit)
 
-    def pop(self, now: float) -> U | None:
-        """Return the next unit to decide; it stays in the queue until it is removed, parked or put again."""
+    def pop(self, now: float, *, with_devices: bool = True) -> U | None:
+        """Return the next unit to decide; it stays in the queue until it is removed, parked or put again.
+
+        Without `with_devices`, it is one that needs no devices for ResourceClaims.
+        """
         self._end_backoffs(now)
-        while self._active:
-            order, uid = heapq.heappop(self._active)
-            if self._is_active.get(uid) == order:
-                del self._is_active[uid]
-                unit = self._units[uid]
-                self._leave_woken(unit)
-                return unit
-        return None
+        first = self._lane.first(self._is_active) if with_devices else None
+        if self.has_others() and (first is None or self._active[0][0] < first.order):
+            _, uid = heapq.heappop(self._active)
+        elif first is not None:
+            self._lane.pop(first)
+            uid = first.uid
+        else:
+            return None
+        del self._is_active[uid]
+        unit = self._units[uid]
+        self._leave_woken(unit)
+        return unit
+
+    def has_others(self) -> bool:
+        """Return whether a unit is active that needs no devices for ResourceClaims."""
+        while self._active and self._is_active.get(self._active[0][1]) != self._active[0][0]:
+            heapq.heappop(self._active)
+        return bool(self._active)
+
+    def needs_devices(self) -> bool:
+        """Return whether a unit is active that needs devices for ResourceClaims."""
+        return self._lane.first(self._is_active) is not None
+
+    @property
+    def turns(self) -> NamespaceTurns:
+        """Return the time that claims of the namespaces have taken."""
+        return self._lane.turns
+
+    def put_back(self, unit: U) -> None:
+        """Make a popped unit active again, whose decision was not finished; it may have changed since."""
+        self._units[unit.uid] = unit
+        self._push(unit)
 
     def parked_failure(self, unit: U) -> Failure | None:
         """Return the failure with which the unit's class is parked, which is still valid; None if it is not parked."""
@@ -321,7 +356,10 @@ class Queue(Generic[U]):
     def _push(self, unit: U) -> None:
         order = self._is_active[unit.uid] = order_of(unit)
         self._activated_at[unit.uid] = self.version
-        heapq.heappush(self._active, (order, unit.uid))
+        if self._needs_devices(unit):
+            self._lane.push(unit.namespace, order, unit.uid)
+        else:
+            heapq.heappush(self._active, (order, unit.uid))
 
     def _leave_woken(self, unit: U) -> None:
         """Remove a unit from those that were woken with its class; if it was active, the next one becomes active."""

@@ -59,7 +59,7 @@ class EventHint:
         concerned = bool(helpful or parked.other_bits & bits)
         if not (concerned and bits & _NODE_LOCAL_CHANGES and self._event.node in self._fleet.rows):
             return NOT_CONCERNED
-        return self._recheck_node(parked)
+        return self._fleet.claims.supply.work.complete(lambda: self._recheck_node(parked), None)
 
     def _waiting_filters(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
         """Yield the filters that reject the class, or may do so, and wait for the event."""

@@ -4,7 +4,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
 from berth_operator.core.queue.queueing_hints import EventHint
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -36,10 +36,13 @@ def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     if not queue.awaits(Change.EVICTABLE) or gone.node not in fleet.rows:
         return False
     with fleet.without(tuple(fleet.nominees_on(gone.node))):
-        without_lower_priority = WithoutLowerPriority(fleet, gone.node)
+        without_lower_priority, work = WithoutLowerPriority(fleet, gone.node), fleet.claims.supply.work
+
+        def may_take(parked: Parked[Unit]) -> bool:
+            return without_lower_priority.may_take(parked.unit, gone, parked.failure.filters)
+
         return queue.wake(
             Change.EVICTABLE,
-            lambda parked: (
-                None if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters) else NOT_CONCERNED
-            ),
+            # What is not known yet may let it preempt others.
+            lambda parked: None if work.complete(lambda: may_take(parked), instead=True) else NOT_CONCERNED,
         )

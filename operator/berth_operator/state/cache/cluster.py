@@ -123,7 +123,7 @@ class Cluster:
         )
 
     def _create_queue(self, pending: dict[str, PendingPod]) -> None:
-        self.queue: Queue[PendingPod | Gang] = Queue()
+        self.queue: Queue[PendingPod | Gang] = Queue(self.needs_devices)
         self.gang_tracker = GangTracker(timeout=self.gang_timeout)
         self.workload_queue: Queue[PendingPod | Gang] = Queue()
         """Workloads with quota whose AdmissionCheck is undecided, each as a gang of its pods."""
@@ -331,10 +331,13 @@ class Cluster:
         else:
             self.waker.changed(Change.CLAIM_DEVICES)
 
-    def refill_claim_work(self, amount: float) -> None:
-        """Allow more work about claims, and wake the pods for which there was not enough."""
-        if self.fleet.claims.supply.work.refill(amount):
-            self.waker.changed(Change.CLAIM_DEVICES)
+    def needs_devices(self, unit: PendingPod | Gang) -> bool:
+        """Return whether devices for ResourceClaims may have to be found for a unit."""
+        by_class = self.fleet.device_classes.keys() if self.fleet.claims.own else ()
+        return any(
+            each.claims or (by_class and any(part.resource in by_class for part in each.extended))
+            for each in unit.requests
+        )
 
     def set_own_pools(self, own: OwnPools) -> None:
         """Set the pools of ResourceSlices that no other scheduler serves."""

@@ -11,7 +11,6 @@ from berth_operator.core.claims.allocator import allocate
 from berth_operator.core.claims.closeness import NUMA_NODE, PARTITION, PCIE_ROOT
 from berth_operator.core.claims.preference import MAX_LOOKS, MAX_RANKED, Preference
 from berth_operator.core.claims.search import MAX_STEPS
-from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.stock import MAX_COMPARED
 from tests.claims import objects
@@ -49,15 +48,14 @@ def preferred(
     """Return the names of the devices that each claim gets; `before` are selectors of other requests of late."""
     pools = objects.pools_of(published)
     for expression in before:
-        selector, matched = compile_selector(expression), pools.selected.of(((), (expression,)))
-        matched.update({each: selector.matches(each.view) for each in pools.devices})
+        selection = pools.selected.of(((), (expression,)))
+        assert all(selection.matches(each, "", "") in (True, False) for each in pools.devices)
     linked = {DeviceID(objects.DRIVER, NODE, name): group for name, group in (links or {}).items()}
     found = allocate(
         [requests.read_claim(each) for each in claims],
         pools=pools,
         classes={"gpu": requests.read_class({"metadata": {"name": "gpu"}, "spec": {}})},
         allocated=allocated,
-        compile_selector=compile_selector,
         new_share_id=lambda: "share",
         prefer=Preference(pools, allocated, linked).order,
         max_steps=max_steps,
@@ -224,7 +222,6 @@ def test_only_so_many_devices_are_compared() -> None:
         pools=pools,
         classes={"gpu": requests.read_class({"metadata": {"name": "gpu"}, "spec": {}})},
         allocated=NOTHING,
-        compile_selector=compile_selector,
         new_share_id=str,
         prefer=order.order,
     )

@@ -19,9 +19,9 @@ Key = tuple[str, str, str]
 @given(st.integers(0, 2**40), st.booleans())
 def test_no_device_counter_or_capacity_is_given_twice_and_what_is_requested_holds(seed: int, preferred: bool) -> None:
     drawn = pinned.with_places(generate.scenario(seed), seed)
-    outcome = scenario.outcome(drawn, compile_selector, preferred=preferred)
+    outcome = scenario.outcome(drawn, preferred=preferred)
     if not outcome["results"]:
-        assert not (preferred and scenario.outcome(drawn, compile_selector)["results"])
+        assert not (preferred and scenario.outcome(drawn)["results"])
         return
     devices = dict(_devices(drawn))
     given_to = [

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from berth_operator.core.claims.selectors import compile_selector
 from tests.claims import scenario
 from tests.claims.generate import FEATURES
 
@@ -15,7 +14,7 @@ def test_allocations_are_those_of_kubernetes() -> None:
     assert len(rows) > 200
     different = []
     for drawn, theirs in rows:
-        ours = scenario.outcome({"features": FEATURES, **drawn}, compile_selector)
+        ours = scenario.outcome({"features": FEATURES, **drawn})
         if not scenario.same(ours, theirs):
             different.append((drawn, ours, theirs))
     assert different == []

@@ -1,6 +1,7 @@
 """The order of the queue, and the changes that wake parked pods."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.filters import devices
 from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import ANY, Change
 from tests.builders import GPU, asks, waiting
@@ -90,6 +92,31 @@ def test_a_pod_that_was_taken_is_still_known() -> None:
     queue.pop(0.0)
     assert "uid-a" in queue
     assert len(queue) == 1
+
+
+def claiming(name: str, namespace: str = "heavy", **fields: Any) -> PendingPod:
+    pod = waiting(name, **fields)
+    use = ClaimUse(claim=f"{namespace}/{name}")
+    return replace(pod, namespace=namespace, request=replace(pod.request, claims=(use,)))
+
+
+def test_namespaces_take_turns_with_claims_after_priority() -> None:
+    made = filled(claiming("a"), claiming("b"), claiming("c", "light"), claiming("d", priority=1))
+    order = []
+    while (pod := made.pop(0.0)) is not None:
+        order.append(pod.name)
+        made.turns.take(pod.namespace, 0.01, 0.0)
+    assert order == ["d", "c", "a", "b"]
+
+
+def test_pods_with_claims_can_be_passed_over_and_are_put_back_unfinished() -> None:
+    made = filled(claiming("a"), waiting("b"), waiting("c"))
+    assert (made.has_others(), made.needs_devices()) == (True, True)
+    assert [pod.name for _ in range(3) if (pod := made.pop(0.0, with_devices=False))] == ["b", "c"]
+    unit = made.pop(0.0)
+    assert unit is not None
+    made.put_back(unit)
+    assert (made.has_others(), made.needs_devices(), drained(made)) == (False, True, ["a"])
 
 
 # --- replaced and removed ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from berth_operator.core.claims.selectors.errors import SelectorError
-from berth_operator.core.claims.selectors.overloads import OVERLOADS
+from berth_operator.core.claims.selectors.overloads import OVERLOADS, Overload
 from berth_operator.core.claims.selectors.terms import (
     Bind,
     Call,
@@ -79,6 +79,32 @@ def qualified_name(term: Term) -> str | None:
 
 def _without_variables(given: Type) -> Type:
     return DYN if given.is_variable else Type(given.name, tuple(map(_without_variables, given.params)))
+
+
+_Fitting = tuple[list[Overload], list[Type]]
+"""The overloads of a function that fit, and the types of their results."""
+
+
+def _fitting(unifier: Unifier, function: str, types: tuple[Type, ...], *, is_method: bool) -> _Fitting:
+    overloads, results = [], []
+    for overload in OVERLOADS.get(function, ()):
+        if overload.is_method != is_method or len(overload.args) != len(types):
+            continue
+        *args, result = unifier.instantiate((*overload.args, overload.result))
+        if unifier.assignable(types, args):
+            overloads.append(overload)
+            results.append(unifier.resolve(result))
+    return overloads, results
+
+
+def _has_parts(given: Type) -> bool:
+    return bool(given.params) or given.is_variable or given == DYN
+
+
+@functools.lru_cache(maxsize=1_024)
+def _simple(function: str, is_method: bool, types: tuple[Type, ...]) -> _Fitting:  # noqa: FBT001 - one of a key
+    """Return what fits types without parts: nothing that the checker learns changes it."""
+    return _fitting(Unifier(), function, types, is_method=is_method)
 
 
 class _Checker:
@@ -160,14 +186,13 @@ class _Checker:
         types = [self.type_of(operand) for operand in term.operands]
         if term.function in ("_&&_", "_||_"):
             return self._logical(types)
-        results = []
-        for overload in OVERLOADS.get(term.function, ()):
-            *args, result = self._unifier.instantiate((*overload.args, overload.result))
-            is_alike = overload.is_method == (term.target is not None) and len(args) == len(types)
-            if is_alike and self._unifier.assignable(types, args):
-                term.overloads.append(overload)
-                results.append(self.resolve(result))
+        is_method, is_simple = term.target is not None, types and not any(map(_has_parts, types))
+        fitting = _simple if is_simple else self._fitting
+        term.overloads, results = fitting(term.function, is_method, tuple(types))
         return self._result(term, types, results)
+
+    def _fitting(self, function: str, is_method: bool, types: tuple[Type, ...]) -> _Fitting:  # noqa: FBT001 - one of a key
+        return _fitting(self._unifier, function, types, is_method=is_method)
 
     def _logical(self, types: list[Type]) -> Type:
         for each in types:

@@ -9,18 +9,21 @@ from berth_operator.core.claims.selectors.work import Evaluate, Frame, charge, s
 
 Steps = Callable[[Frame], Iterator[Any]]
 
+_ELEMENT: Final = 2
+"""Steps for an element, without those of the macro's body."""
+
 
 def comprehension(kind: str, steps: Steps, body: Evaluate) -> Evaluate:
     """Return the function that evaluates a macro."""
     return _KINDS[kind](steps, body)
 
 
-def steps(elements: Evaluate, slots: list[int], condition: Evaluate | None, *, work: int) -> Steps:
+def steps(elements: Evaluate, slots: list[int], condition: Evaluate | None) -> Steps:
     """Return what sets the variables to each element in turn, if the condition holds, and yields the first of them."""
 
     def step(frame: Frame) -> Iterator[Any]:
         for values in _iterated(elements(frame), len(slots)):
-            charge(frame, work)
+            charge(frame, _ELEMENT)
             for slot, value in zip(slots, values, strict=True):
                 frame[slot] = value
             if condition is None or _is_true(condition(frame)):

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from berth_operator.core.claims.selectors.checker import TYPE_IDENTS, qualified_name
 from berth_operator.core.claims.selectors.comprehensions import comprehension, steps
-from berth_operator.core.claims.selectors.errors import EvaluationError, SelectorError
+from berth_operator.core.claims.selectors.errors import EvaluationError, SelectorError, StepsError
 from berth_operator.core.claims.selectors.operators import ORDER, add, is_in, not_equal
-from berth_operator.core.claims.selectors.regex import compiled
+from berth_operator.core.claims.selectors.regex import compiled, is_simple
 from berth_operator.core.claims.selectors.terms import (
     Bind,
     Call,
@@ -33,15 +33,22 @@ from berth_operator.core.claims.selectors.values import (
     type_name,
 )
 from berth_operator.core.claims.selectors.version import Version
-from berth_operator.core.claims.selectors.work import DEVICE, MAX_WORK, WORK, Evaluate, Frame, charge, length, sized
+from berth_operator.core.claims.selectors.work import DEVICE, WORK, Evaluate, Frame, charge, sized, weight
 
 _QUADRATIC: Final = frozenset({"distinct", "sets.contains", "sets.intersects", "sets.equivalent"})
 """Functions that compare each element of a list with each other one."""
 _PATTERNS: Final = frozenset({"matches", "find", "findAll"})
 """Functions whose second argument is a regular expression; a constant one is compiled with the expression."""
 _CONSTANTS: Final = frozenset({bool, int, Uint, float, str})
-_PATTERN_WORK: Final = 32
+_PATTERN_WORK: Final = 200
 """Steps of compiling a regular expression that is no constant."""
+_CALL: Final = 2
+_PARSED: Final = 8
+"""Steps of a function that parses its argument."""
+_PARSERS: Final = frozenset({"quantity", "isQuantity", "semver", "isSemver", "ip", "isIP", "cidr", "isCIDR"})
+FOLDED: Final = 100_000
+LIMITED_FOLDED: Final = 1_000
+"""Steps that computing the constants of an expression may take; others are computed for each device."""
 _CONVERSIONS: Final = frozenset({"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "uint"})
 """Functions that Kubernetes computes when it compiles, so that an invalid constant is an error in any case."""
 
@@ -49,27 +56,35 @@ _CONVERSIONS: Final = frozenset({"bool", "bytes", "double", "duration", "dyn", "
 class Evaluator:
     """An expression that can be evaluated for devices."""
 
-    def __init__(self, term: Term) -> None:
-        builder = _Builder()
+    def __init__(self, term: Term, *, limited: bool) -> None:
+        """Compile a term; if `limited`, raise StepsError if its regular expressions may take long."""
+        builder = _Builder(limited=limited)
         self._evaluate = builder.build(term)
         self._empty: Final[Frame] = [None] * builder.slots
 
-    def evaluate(self, device: dict[str, Any]) -> Any:
-        """Return the value for a device.
+    def evaluate(self, device: dict[str, Any], limit: int) -> tuple[Any, int]:
+        """Return the value for a device, or the error that is it, and the steps that it took, at most `limit`.
 
         Raises:
-            SelectorError: it cannot be computed, or takes too much work.
+            StepsError: it takes more.
         """
         frame = self._empty.copy()
-        frame[WORK], frame[DEVICE] = MAX_WORK, device
-        return self._evaluate(frame)
+        frame[WORK], frame[DEVICE] = limit, device
+        try:
+            value = self._evaluate(frame)
+        except StepsError:
+            raise StepsError(limit) from None
+        except SelectorError as error:
+            value = error
+        return value, limit - max(0, frame[WORK])
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, *, limited: bool) -> None:
         self.slots = 2
-        self._terms = 0
-        """How many were built, which measures the body of a macro."""
+        self._limited = limited
+        self._folding: Frame = [LIMITED_FOLDED if limited else FOLDED, None]
+        """What is left to compute constants."""
         self._scopes: dict[str, list[tuple[int, bool]]] = {"device": [(DEVICE, False)]}
         """Variable -> (slot, whether it is computed when used) of each scope that has it, the innermost last."""
         self._constants: dict[Evaluate, Any] = {}
@@ -88,7 +103,6 @@ class _Builder:
 
     def build(self, term: Term) -> Evaluate:
         """Return the function that evaluates a term."""
-        self._terms += 1
         return self._rules[type(term)](term)
 
     def _constant(self, value: Any, *, is_literal: bool = True) -> Evaluate:
@@ -105,11 +119,10 @@ class _Builder:
         if not all(part in self._constants for part in parts):
             return evaluate
         try:
-            return self._constant(
-                evaluate([MAX_WORK, None]), is_literal=is_literal and self._literals.issuperset(parts)
-            )
+            value = evaluate(self._folding)
         except SelectorError:
             return evaluate
+        return self._constant(value, is_literal=is_literal and self._literals.issuperset(parts))
 
     # Variables
 
@@ -143,6 +156,7 @@ class _Builder:
             return result
 
         def bound(frame: Frame) -> Any:
+            frame[WORK] -= 1
             frame[slot] = compute
             return body(frame)
 
@@ -154,12 +168,17 @@ class _Builder:
         if qualified_name(term) in TYPE_IDENTS:
             return self._constant(TypeValue(TYPE_IDENTS[str(qualified_name(term))].name))
         operand, name = self.build(term.operand), term.name
-        if term.test:
-            return lambda frame: _present(operand(frame), name)
-        if term.optional:
-            return lambda frame: _found(operand(frame), name)
+        if term.test or term.optional:
+            look_up = _present if term.test else _found
+
+            def look(frame: Frame) -> Any:
+                frame[WORK] -= 1
+                return look_up(operand(frame), name)
+
+            return look
 
         def select(frame: Frame) -> Any:
+            frame[WORK] -= 1
             container = operand(frame)
             if type(container) is dict and name in container:
                 return container[name]
@@ -171,9 +190,15 @@ class _Builder:
         container, index = parts
         if index in self._constants:
             key = self._constants[index]
-            return lambda frame: _got(container(frame), key)
+
+            def at_key(frame: Frame) -> Any:
+                frame[WORK] -= 1
+                return _got(container(frame), key)
+
+            return at_key
 
         def at_index(frame: Frame) -> Any:
+            frame[WORK] -= 1
             found = container(frame)
             return NONE if _is_none(found) else _got(found, index(frame))
 
@@ -184,9 +209,9 @@ class _Builder:
     def _call(self, term: Call) -> Evaluate:
         parts = [self.build(operand) for operand in term.operands]
         if term.function in _CONVERSIONS and len(parts) == 1 and parts[0] in self._literals:
-            return self._constant(self._function(term, parts)([MAX_WORK, None]))
-        if term.function in _PATTERNS and parts[1] in self._literals:
-            compiled(self._constants[parts[1]])
+            return self._constant(self._function(term, parts)([FOLDED, None]))
+        if term.function in _PATTERNS:
+            self._compile(parts[1])
         if term.function == "_in_" and parts[1] in self._literals and self._constants[parts[1]] == []:
             return self._constant(value=False)  # Kubernetes does not evaluate what cannot be in an empty list
         if term.function == "_in_" and parts[1] in self._literals and _are_constants(self._constants[parts[1]]):
@@ -200,13 +225,22 @@ class _Builder:
             return _logical(parts, decisive=term.function == "_||_")
         return self._folded(self._function(term, parts), parts)
 
+    def _compile(self, pattern: Evaluate) -> None:
+        """Compile a constant regular expression with the expression; raise StepsError if any may take too long."""
+        if self._limited and not (pattern in self._constants and is_simple(self._constants[pattern])):
+            raise StepsError(LIMITED_FOLDED)
+        if pattern in self._literals:
+            compiled(self._constants[pattern])
+
     def _function(self, term: Call, parts: list[Evaluate]) -> Evaluate:
         overloads, name, power = term.overloads, term.function, 2 if term.function in _QUADRATIC else 1
-        least = _PATTERN_WORK if name in _PATTERNS and parts[1] not in self._constants else 0
+        least = _PARSED if name in _PARSERS else _CALL
+        if name in _PATTERNS and parts[1] not in self._constants:
+            least = _PATTERN_WORK
 
         def call(frame: Frame) -> Any:
             values = [part(frame) for part in parts]
-            charge(frame, least + (sum(map(length, values)) ** power >> 4))
+            charge(frame, least + sum(map(weight, values)) ** power)
             for overload in overloads:
                 if overload.accepts(values):
                     return sized(frame, overload.function(*values))
@@ -248,12 +282,12 @@ class _Builder:
 
     def _comprehension(self, term: Comprehension) -> Evaluate:
         elements = self.build(term.range)
-        slots, terms = [self._enter(name) for name in term.variables], self._terms
+        slots = [self._enter(name) for name in term.variables]
         condition = None if term.condition is None else self.build(term.condition)
         body = self.build(term.body)
         for name in term.variables:
             self._scopes[name].pop()
-        return comprehension(term.kind, steps(elements, slots, condition, work=1 + (self._terms - terms >> 4)), body)
+        return comprehension(term.kind, steps(elements, slots, condition), body)
 
 
 def _raising(error: EvaluationError) -> Evaluate:
@@ -290,6 +324,7 @@ def _present(container: Any, name: str) -> bool:
 
 def _conditional(condition: Evaluate, when_true: Evaluate, when_false: Evaluate) -> Evaluate:
     def choose(frame: Frame) -> Any:
+        frame[WORK] -= 1
         value = condition(frame)
         if type(value) is not bool:
             raise no_overload("_?_:_", value)
@@ -304,6 +339,7 @@ def _logical(parts: list[Evaluate], *, decisive: bool) -> Evaluate:
     def decide(frame: Frame) -> Any:
         failed: EvaluationError | None = None
         for part in parts:
+            frame[WORK] -= 1
             try:
                 value = part(frame)
                 if value is decisive:
@@ -322,7 +358,7 @@ def _logical(parts: list[Evaluate], *, decisive: bool) -> Evaluate:
 def _equality(left: Evaluate, right: Evaluate) -> Evaluate:
     def is_equal(frame: Frame) -> bool:
         value, other = left(frame), right(frame)
-        charge(frame, length(value) >> 4)
+        charge(frame, 1 + weight(value))
         return equal(value, other)
 
     return is_equal
@@ -331,24 +367,35 @@ def _equality(left: Evaluate, right: Evaluate) -> Evaluate:
 def _inequality(left: Evaluate, right: Evaluate) -> Evaluate:
     def differs(frame: Frame) -> bool:
         value, other = left(frame), right(frame)
-        charge(frame, length(value) >> 4)
+        charge(frame, 1 + weight(value))
         return not_equal(value, other)
 
     return differs
 
 
 def _order(holds: Callable[[int], bool]) -> Callable[[Evaluate, Evaluate], Evaluate]:
-    return lambda left, right: lambda frame: holds(compare(left(frame), right(frame)))
+    def build(left: Evaluate, right: Evaluate) -> Evaluate:
+        def is_ordered(frame: Frame) -> bool:
+            frame[WORK] -= 1
+            return holds(compare(left(frame), right(frame)))
+
+        return is_ordered
+
+    return build
 
 
 def _addition(left: Evaluate, right: Evaluate) -> Evaluate:
-    return lambda frame: sized(frame, add(left(frame), right(frame)))
+    def plus(frame: Frame) -> Any:
+        frame[WORK] -= 1
+        return sized(frame, add(left(frame), right(frame)))
+
+    return plus
 
 
 def _membership(left: Evaluate, right: Evaluate) -> Evaluate:
     def is_member(frame: Frame) -> bool:
         value, container = left(frame), right(frame)
-        charge(frame, length(container) >> 4)
+        charge(frame, 1 + weight(container))
         return is_in(value, container)
 
     return is_member
@@ -372,6 +419,7 @@ def _hashed(value: Evaluate) -> Evaluate:
 
 def _or_optional(left: Evaluate, right: Evaluate) -> Evaluate:
     def either(frame: Frame) -> Any:
+        frame[WORK] -= 1
         value = left(frame)
         if not isinstance(value, OptionalValue):
             raise no_overload("or", value)
@@ -382,6 +430,7 @@ def _or_optional(left: Evaluate, right: Evaluate) -> Evaluate:
 
 def _or_value(left: Evaluate, right: Evaluate) -> Evaluate:
     def either(frame: Frame) -> Any:
+        frame[WORK] -= 1
         value = left(frame)
         if not isinstance(value, OptionalValue):
             raise no_overload("orValue", value)
@@ -392,6 +441,7 @@ def _or_value(left: Evaluate, right: Evaluate) -> Evaluate:
 
 def _optional_index(container: Evaluate, index: Evaluate) -> Evaluate:
     def at_index(frame: Frame) -> OptionalValue:
+        frame[WORK] -= 1
         found = container(frame)
         return NONE if _is_none(found) else _found(found, index(frame))
 

@@ -7,6 +7,15 @@ from berth_operator.core.claims.selectors.errors import EvaluationError, Selecto
 from berth_operator.core.claims.selectors.overloads import functions, methods
 
 _CACHED: Final = 256
+_SIMPLE: Final = 128
+"""Characters of a simple pattern."""
+_COSTLY: Final = ("{", "\\p", "\\P")
+"""Repetitions multiply a pattern, and classes of Unicode have thousands of ranges: 130 ms for `[\\pL\\pN]{100}`."""
+
+
+def is_simple(pattern: str) -> bool:
+    """Return whether compiling a pattern takes less than a millisecond."""
+    return len(pattern) <= _SIMPLE and not any(part in pattern for part in _COSTLY)
 
 
 @lru_cache(maxsize=_CACHED)

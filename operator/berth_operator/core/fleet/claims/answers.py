@@ -6,25 +6,32 @@ node found nothing.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from berth_operator.core.claims.amounts import ExactQuantity
-from berth_operator.core.claims.pools import Selectors
+from berth_operator.core.claims.changes import ChangeLog
+from berth_operator.core.claims.kept import Kept
+from berth_operator.core.claims.selected import Selectors
 from berth_operator.core.fleet.arrays.copies import with_own
 
-MAX_KINDS: Final = 64
+MAX_KINDS: Final = 4_096
+MAX_BYTES: Final = 32 * 2**20
+"""Memory for counts; a few kinds are kept in any case."""
+BYTES: Final = 20
+"""Of one row in the counts of a kind."""
+COPIED_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
-"""Requests whose refusals are kept; they may have one for each node."""
+"""Requests whose refusals are kept in any case; they may have one for each node."""
+MAX_REFUSALS: Final = 160_000
+"""Refusals that are kept."""
 
 _COLUMNS: Final = ("devices", "possible", "divided", "shared", "invalid", "cost")
 
 Mask = npt.NDArray[np.bool_]
 Hundredths = npt.NDArray[np.int32]
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class DeviceKind(NamedTuple):
@@ -40,7 +47,7 @@ class DeviceKind(NamedTuple):
 class DeviceCounts:
     """How many devices of a kind each row may give: at least as many as it can; and what it costs to give one."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, seen: int = 0) -> None:
         self.devices = np.zeros(rows, np.int32)
         self.possible = np.zeros(rows, np.int32)
         """The same if nothing there were held."""
@@ -54,6 +61,8 @@ class DeviceCounts:
         """The least that taking a device of the kind costs on each row, in hundredths of a device: `claims.stock`."""
         self.stale: set[str] | None = None
         """Nodes that are not counted, or changed since; None for all."""
+        self.seen = seen
+        """The changes of nodes that it knows of."""
 
     def fit(self, rows: int) -> None:
         """Enlarge to a number of rows."""
@@ -76,39 +85,49 @@ class SearchRefusals:
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
     """Node -> what ended the search there; empty if it found nothing."""
+    seen: int = 0
+    """The changes of nodes that it knows of."""
 
     def copy(self) -> "SearchRefusals":
         """Return an independent copy."""
-        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy())
+        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy(), seen=self.seen)
 
 
 class Answers:
-    """All that was computed, the least recently used first."""
+    """All that was computed."""
 
     def __init__(self) -> None:
-        self._counts: dict[DeviceKind, DeviceCounts] = {}
-        self._refusals: dict[Hashable, SearchRefusals] = {}
+        self._counts: Kept[DeviceKind, DeviceCounts] = Kept(lambda counts: counts.stale is None or bool(counts.stale))
+        self._refusals: Kept[Hashable, SearchRefusals] = Kept()
+        self._changes: ChangeLog[str] = ChangeLog()
+        """The nodes for which something changed."""
 
-    def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
-        """Return the counts of a kind, to be brought up to date."""
-        counts = _used(self._counts, kind, MAX_KINDS) or DeviceCounts(rows)
-        counts.fit(rows)
-        self._counts[kind] = counts
+    def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts | None:
+        """Return the counts of a kind, to be brought up to date; None if there is no memory until others are."""
+        most = max(COPIED_KINDS, min(MAX_KINDS, MAX_BYTES // (BYTES * (rows + 1))))
+        counts = self._counts.use(kind, lambda: DeviceCounts(rows, self._changes.now), most)
+        if counts is not None:
+            counts.fit(rows)
+            if counts.stale is not None:
+                counts.stale.update(self._changes.since(counts.seen))
+            counts.seen = self._changes.now
         return counts
 
-    def refusals(self, request: Hashable) -> SearchRefusals:
-        """Return the refusals of a request, to look up and to add to."""
-        refusals = _used(self._refusals, request, MAX_REQUESTS) or SearchRefusals()
-        self._refusals[request] = refusals
+    def refusals(self, request: Hashable, nodes: int) -> SearchRefusals:
+        """Return the refusals of a request, to look up and to add to; there is one for each of `nodes` at most."""
+        most = max(MAX_REQUESTS, min(MAX_KINDS, MAX_REFUSALS // (nodes + 1)))
+        refusals = self._refusals.use(request, SearchRefusals, most)
+        assert refusals is not None  # noqa: S101 - all of them may be replaced
+        if refusals.by_node:
+            for node in self._changes.since(refusals.seen):
+                refusals.by_node.pop(node, None)
+        refusals.seen = self._changes.now
         return refusals
 
     def drop(self, node: str) -> None:
         """Drop what was computed for a node."""
-        for counts in self._counts.values():
-            if counts.stale is not None:
-                counts.stale.add(node)
-        for refusals in self._refusals.values():
-            refusals.by_node.pop(node, None)
+        if self._counts or self._refusals:
+            self._changes.note(node)
 
     def drop_refusals(self) -> None:
         """Drop the refusals of all nodes."""
@@ -120,14 +139,11 @@ class Answers:
         self._refusals.clear()
 
     def copy(self) -> Self:
-        """Return an independent copy."""
-        parts = {name: {key: each.copy() for key, each in kept.items()} for name, kept in vars(self).items()}
-        return with_own(self, **parts)
-
-
-def _used(kept: dict[K, V], key: K, most: int) -> V | None:
-    """Remove and return a value that is put back as the last one; the first one goes if there are too many."""
-    value = kept.pop(key, None)
-    if value is None and len(kept) >= most:
-        del kept[next(iter(kept))]
-    return value
+        """Return an independent copy with what was used last: copying all of it would take too long."""
+        new = type(self)()
+        new._changes = self._changes.copy()  # noqa: SLF001 - of this class
+        for kind, counts in self._counts.newest(COPIED_KINDS):
+            new._counts.put(kind, counts.copy())  # noqa: SLF001
+        for request, refusals in self._refusals.newest(MAX_REQUESTS):
+            new._refusals.put(request, refusals.copy())  # noqa: SLF001
+        return new

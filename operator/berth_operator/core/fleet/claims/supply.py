@@ -21,7 +21,6 @@ from berth_operator.core.fleet.claims.answers import Answers, DeviceCounts, Devi
 from berth_operator.core.fleet.claims.holdings import Holdings
 from berth_operator.core.fleet.claims.matching import CardIndex
 from berth_operator.core.fleet.claims.node_devices import NodeDevices
-from berth_operator.core.fleet.claims.work import Work
 from berth_operator.core.values.inventory import CardInfo
 
 
@@ -33,7 +32,7 @@ class Supply:
         self._is_own = is_own
         self.index = SliceIndex()
         self.holdings = Holdings()
-        self.work = Work()
+        self.work = self.index.selected.work
         self._indexed: dict[str, Slice] = {}
         """Name -> slice in the index, whose devices have the taints of rules as well."""
         self._cards: dict[str, Collection[CardInfo]] = {}
@@ -176,14 +175,18 @@ class Supply:
         return known
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
-        """Return the counts of a kind of device, to be brought up to date."""
+        """Return the counts of a kind of device, to be brought up to date; none that stay if there is no memory."""
         self._settle(self._changed)
-        return self._answers.counts(kind, rows)
+        counts = self._answers.counts(kind, rows)
+        if counts is None:
+            self.work.put_off()
+            return DeviceCounts(rows)
+        return counts
 
     def refusals(self, request: Hashable) -> SearchRefusals:
         """Return why a request was refused on nodes, to look up and to add to."""
         self._settle(self._changed)
-        return self._answers.refusals(request)
+        return self._answers.refusals(request, len(self._nodes))
 
     def _settle(self, pools: set[PoolID]) -> None:
         """Drop what was computed for the nodes of pools that changed."""

@@ -1,0 +1,70 @@
+"""The worker process: evaluates the selectors that it reads from its input, one job after the other.
+
+It imports little, has a bound of memory and a low priority of the processor, and ends with the operator, which
+closes its input. Nothing that it reads is ever logged.
+"""
+
+import json
+import os
+import pickle
+import resource
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Final
+
+from berth_operator.core.claims.selectors import DeviceView, Selector, SelectorError, compile_selector
+
+MAX_MEMORY: Final = 256 * 2**20
+"""Bytes of address space."""
+NICENESS: Final = 10
+MAX_SECONDS: Final = 0.5
+"""Seconds after which a job ends; devices that are left are asked for again."""
+MAX_TEXT: Final = 500
+"""Characters of an error."""
+HEADER: Final = struct.Struct("!I")
+"""The length of a job in bytes."""
+
+
+def main() -> None:
+    """Answer jobs, each by a line of JSON, until the input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(NICENESS)
+    for expression, views in _jobs(sys.stdin.buffer):
+        sys.stdout.write(json.dumps(answer(expression, views)) + "\n")
+        sys.stdout.flush()
+
+
+def _jobs(source: BinaryIO) -> Iterator[tuple[str, Sequence[DeviceView]]]:
+    while len(header := source.read(HEADER.size)) == HEADER.size:
+        yield pickle.loads(source.read(*HEADER.unpack(header)))  # noqa: S301 - the operator wrote it
+
+
+def answer(expression: str, views: Sequence[DeviceView]) -> dict[str, Any]:
+    """Return why an expression does not compile, or what it is for the first of the devices, or why it fails."""
+    try:
+        selector = compile_selector(expression)
+    except SelectorError as error:
+        return {"invalid": str(error)[:MAX_TEXT]}
+    results: list[bool | str] = []
+    ends_at = time.monotonic() + MAX_SECONDS
+    for view in views:
+        results.append(_evaluated(selector, view))
+        if time.monotonic() >= ends_at:
+            break
+    return {"results": results}
+
+
+def _evaluated(selector: Selector, view: DeviceView) -> bool | str:
+    try:
+        return selector.matches(view)
+    except SelectorError as error:
+        return str(error)[:MAX_TEXT]
+    except MemoryError:
+        return "the expression takes too much memory"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Selectors that take more than a millisecond: a worker process evaluates them, and wakes the pods that need them.
+
+The namespaces take turns, by the time that the loop and the worker have taken for their claims. What the worker finds
+is kept with what the loop finds, also that an expression fails. Without a worker only these pods wait.
+"""
+
+import asyncio
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+import structlog
+
+from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
+from berth_operator.core.claims.offload import Job, Offload
+from berth_operator.core.claims.selectors import DeviceView
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache.cluster import Cluster
+
+MAX_TRIES: Final = 3
+"""Times that a job may end the worker until that counts as a failure of the expression."""
+MAX_FAILURES: Final = 256
+"""Expressions whose failures are counted."""
+FIRST_PAUSE: Final = 1.0
+MAX_PAUSE: Final = 60.0
+"""Seconds until the worker is started again."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Worker(Protocol):
+    """The worker process."""
+
+    async def evaluate(self, expression: str, views: list[DeviceView]) -> Evaluated:
+        """Evaluate an expression for devices; raise WorkerError."""
+
+    async def close(self) -> None:
+        """End the process."""
+
+
+class SlowSelectors:
+    """Passes jobs to the worker process and keeps what it finds."""
+
+    def __init__(self, cluster: Cluster, worker: Worker | None = None) -> None:
+        self._cluster, self._worker = cluster, worker or SelectorProcess()
+        self._selected = cluster.fleet.claims.supply.index.selected
+        self._asked = asyncio.Event()
+        self._offload = self._selected.offload = Offload(cluster.queue.turns, self._asked.set)
+        self._waiting: dict[str, set[Hashable]] = {}
+        """Expression -> classes of the queue that wait for it."""
+        self._failures: dict[str, int] = {}
+        """Expression -> number of times that it ended the worker."""
+        self._pause = FIRST_PAUSE
+
+    def begin(self) -> None:
+        """Begin the decision of a unit."""
+        self._offload.asked.clear()
+
+    def wait(self, class_key: Hashable) -> None:
+        """Wake a parked class when the worker has answered what its decision has asked for."""
+        for expression in self._offload.asked:
+            self._waiting.setdefault(expression, set()).add(class_key)
+
+    async def run(self) -> None:
+        """Evaluate until cancelled."""
+        try:
+            while True:
+                self._asked.clear()
+                if (job := self._offload.next_job()) is not None:
+                    await self._evaluate(job)
+                else:
+                    await self._asked.wait()
+        finally:
+            await self._worker.close()
+
+    async def _evaluate(self, job: Job) -> None:
+        began = self._cluster.clock()
+        try:
+            answer = await self._worker.evaluate(job.expression, [device.view for device in job.devices])
+        except WorkerError as error:
+            answer = self._failed(job, error)
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, MAX_PAUSE)
+        else:
+            self._failures.pop(job.expression, None)
+            self._pause = FIRST_PAUSE
+        self._keep(job, answer)
+        now = self._cluster.clock()
+        self._cluster.queue.turns.take(job.namespace, now - began, now)
+        self._offload.done()
+        # Those whose job found no place ask again.
+        is_left = self._offload.is_asked
+        self._wake(*(each for each in list(self._waiting) if each == job.expression or not is_left(each)))
+
+    def _failed(self, job: Job, error: WorkerError) -> Evaluated:
+        """Return what is kept of a job without an answer: nothing until it has ended the worker several times."""
+        if isinstance(error, StartError):
+            log.error("selectors that take long are not evaluated", error=str(error))
+            return Evaluated()
+        failures = self._failures.pop(job.expression, 0) + 1
+        if len(self._failures) >= MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
+        self._failures[job.expression] = failures
+        log.warning("no answer about a selector", error=str(error), namespace=job.namespace, failures=failures)
+        if failures < MAX_TRIES:
+            return Evaluated()
+        return Evaluated(results=[f"its evaluation failed {failures} times: {error}"] * len(job.devices))
+
+    def _keep(self, job: Job, answer: Evaluated) -> None:
+        if answer.invalid:
+            self._selected.refuse(job.expression, answer.invalid)
+        for device, result in zip(job.devices, answer.results, strict=False):
+            self._selected.learn(job.expression, device, result)
+
+    def _wake(self, *expressions: str) -> None:
+        for expression in expressions:
+            for class_key in self._waiting.pop(expression, ()):
+                self._cluster.queue.wake_class(class_key)
+        self._cluster.workload_queue.wake(Change.CLAIM_DEVICES)
+        self._cluster.listener.work_ready()

@@ -1,0 +1,54 @@
+"""Active units that need devices for ResourceClaims: by priority, then the namespaces take turns.
+
+What a selector matches may take long to find out. So the namespace whose claims have taken the least time recently
+comes first, and within a namespace the unit that is first in the queue, until it is decided.
+"""
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from berth_operator.core.claims.turns import NamespaceTurns
+
+Order = tuple[int, int, str, int, str]
+"""Sort key of a unit; the lowest is decided first."""
+
+
+class First(NamedTuple):
+    """The unit that comes first."""
+
+    order: Order
+    uid: str
+    namespace: str
+
+
+class ClaimLane:
+    """Units by namespace; entries are skipped if the unit is no longer active or its order has changed."""
+
+    def __init__(self, turns: NamespaceTurns) -> None:
+        self.turns = turns
+        self._by_namespace: dict[str, list[tuple[Order, str]]] = {}
+
+    def push(self, namespace: str, order: Order, uid: str) -> None:
+        """Add a unit."""
+        heapq.heappush(self._by_namespace.setdefault(namespace, []), (order, uid))
+
+    def first(self, active: Mapping[str, Order]) -> First | None:
+        """Return the unit whose turn it is; None if there is none. `active` has the order of each active unit."""
+        firsts = []
+        for namespace, units in list(self._by_namespace.items()):
+            while units and active.get(units[0][1]) != units[0][0]:
+                heapq.heappop(units)
+            if units:
+                firsts.append(First(*units[0], namespace))
+            else:
+                del self._by_namespace[namespace]
+        return min(firsts, key=self._turn, default=None)
+
+    def pop(self, first: First) -> None:
+        """Remove the unit that `first` has returned."""
+        heapq.heappop(self._by_namespace[first.namespace])
+
+    def _turn(self, first: First) -> tuple[object, ...]:
+        priority, weight, *age = first.order
+        return priority, weight, self.turns.taken(first.namespace), *age
