@@ -96,6 +96,7 @@ def allocation(
     allocated: Allocated = NOTHING,
     classes: Sequence[Object] = ({"metadata": {"name": "gpu"}, "spec": {}},),
     max_steps: int = MAX_STEPS,
+    max_narrowing: int = MAX_STEPS,
     labels: Mapping[str, str] | None = None,
 ) -> tuple[Allocation, ...] | None:
     """Return what claims get on NODE."""
@@ -108,6 +109,7 @@ def allocation(
         compile_selector=compile_selector,
         new_share_id=lambda: "share",
         max_steps=max_steps,
+        max_narrowing=max_narrowing,
     )
 
 

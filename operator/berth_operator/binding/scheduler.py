@@ -120,7 +120,8 @@ class Scheduler:
             self._reserver.follow()
             self._cluster.refill_claim_work(CLAIM_WORK)
             is_more = self._fits is not None and self._fits.follow()
-            if await self._schedule_batch(term) or is_more or self._review.wakes_one() or self._claim_work.unfinished:
+            is_more = await self._schedule_batch(term) or is_more
+            if is_more or self._review.wakes_one() or self._claim_work.unfinished or self._cluster.search_on():
                 await asyncio.sleep(0)
             else:
                 await self._wait()

@@ -76,10 +76,24 @@ class SearchRefusals:
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
     """Node -> what ended the search there; empty if it found nothing."""
+    doublings: dict[str, int] = field(default_factory=dict)
+    """Node -> how often the bound of the next search there is doubled, because the last one ended at its bound."""
 
     def copy(self) -> "SearchRefusals":
         """Return an independent copy."""
-        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy())
+        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy(), doublings=self.doublings.copy())
+
+    def drop(self, node: str) -> None:
+        """Drop what is known of a node."""
+        self.by_node.pop(node, None)
+        self.doublings.pop(node, None)
+
+    def go_on(self, most: int) -> bool:
+        """Let searches go on that ended at a bound that was doubled less often than that; return whether one does."""
+        ended = [node for node, doublings in self.doublings.items() if node in self.by_node and doublings <= most]
+        for node in ended:
+            del self.by_node[node]
+        return bool(ended)
 
 
 class Answers:
@@ -108,7 +122,11 @@ class Answers:
             if counts.stale is not None:
                 counts.stale.add(node)
         for refusals in self._refusals.values():
-            refusals.by_node.pop(node, None)
+            refusals.drop(node)
+
+    def go_on(self, most: int) -> Hashable | None:
+        """Return a request of which searches go on, after `SearchRefusals.go_on`; None if there is none."""
+        return next((request for request, refusals in self._refusals.items() if refusals.go_on(most)), None)
 
     def drop_refusals(self) -> None:
         """Drop the refusals of all nodes."""
