@@ -19,8 +19,8 @@ Left = tuple[int, ...]
 """What is left of each counter of a set, in billionths."""
 
 NONE: Final[Mask] = 0
-MAX_LOOKS: Final = 8_000
-"""Devices and capacities that are compared with all requests, about a microsecond each."""
+MAX_LOOKS: Final = 6_000
+"""Comparisons of devices, capacities and values with all requests before the first step, about a microsecond each."""
 
 
 class CounterSetID(NamedTuple):
@@ -63,9 +63,10 @@ class Demand:
 class CandidateDevices:
     """The devices that requests may get, if nothing else is chosen."""
 
-    def __init__(self, planned: Planned, choices: Choices) -> None:
-        """Compare all devices with all requests; raise AllocationError if a selector fails."""
+    def __init__(self, choices: Choices) -> None:
         self._choices = choices
+        self.demands: tuple[Demand, ...] = ()
+        self.shared: Mask = NONE
         self.devices: list[Device] = []
         self._numbers: dict[Device, int] = {}
         self.constraints: list[Constrained] = []
@@ -74,20 +75,28 @@ class CandidateDevices:
         self._likeness: dict[int, Hashable] = {}
         self._suitable: defaultdict[Hashable, dict[Device, bool]] = defaultdict(dict)
         """Kind of a request -> whether it may get a device."""
+
+    def compare(self, planned: Planned) -> None:
+        """Compare all devices with all requests.
+
+        Raises:
+            AllocationError: a selector fails, or this would take too long.
+        """
         self.demands = self._merged(
             Demand(claim=claim, requests=(place,), options=tuple(self._option(plan) for plan in request.plans))
             for claim, requests in enumerate(planned)
             for place, request in enumerate(requests)
         )
-        self.shared: Mask = _mask(number for number, device in enumerate(self.devices) if choices.is_shared(device))
+        self.shared = _mask(number for number, device in enumerate(self.devices) if self._choices.is_shared(device))
 
     def _option(self, plan: RequestPlan) -> DemandOption:
         constraints = tuple(map(self._constraint, plan.constraints))
         order, amounts = [], {}
         suitable = self._suitable[_kind(plan)]
+        self._look(len(plan.devices) // 4)
         for device in plan.devices:
             if device not in suitable:
-                self.looks += 1 + len(device.capacity)
+                self._look(1 + len(device.capacity))
                 suitable[device] = self._choices.is_candidate(plan, device)
             if suitable[device]:
                 number = self._number(device)
@@ -95,8 +104,6 @@ class CandidateDevices:
                 if self._choices.is_shared(device):
                     taken = capacity.consumed(device.capacity, plan.request.capacity) or {}
                     amounts[number] = {name: quantity.amount for name, quantity in taken.items()}
-        if self.looks > MAX_LOOKS:
-            raise TooMuchWorkError(f"more than {MAX_LOOKS} devices and capacities would have to be compared")
         return DemandOption(
             plan=plan,
             # `All` of no devices fails.
@@ -106,6 +113,11 @@ class CandidateDevices:
             constraints=constraints,
             amounts=amounts,
         )
+
+    def _look(self, looks: int) -> None:
+        self.looks += looks
+        if self.looks > MAX_LOOKS:
+            raise TooMuchWorkError(f"no devices were found within {MAX_LOOKS} comparisons")
 
     def _number(self, device: Device) -> int:
         number = self._numbers.setdefault(device, len(self.devices))
@@ -162,20 +174,20 @@ class CandidateDevices:
 
         Of values that must be equal, one that is not there often enough for every request is left out.
         """
-        return tuple(
-            _mask(number for number, equal in groups.items() if self._is_enough(constraint, equal))
-            for constraint, groups in enumerate(self.equal)
-        )
+        return tuple(map(self._allowed, range(len(self.constraints))))
 
-    def _is_enough(self, constraint: int, equal: Mask) -> bool:
-        if self.constraints[constraint].constraint.distinct:
-            return True
-        constrained = (
-            demand
+    def _allowed(self, constraint: int) -> Mask:
+        constrained = [
+            (demand.options[0].devices, demand.count)
             for demand in self.demands
             if len(demand.options) == 1 and constraint in demand.options[0].constraints
-        )
-        return all((each.options[0].devices & equal).bit_count() >= each.count for each in constrained)
+        ]
+        allowed, distinct = NONE, self.constraints[constraint].constraint.distinct
+        for equal in set(self.equal[constraint].values()):
+            self._look(1 + len(constrained) // 4)
+            if distinct or all((devices & equal).bit_count() >= count for devices, count in constrained):
+                allowed |= equal
+        return allowed
 
     # --- counters -----------------------------------------------------------------------------------------------
 

@@ -7,11 +7,10 @@ that are alike only one is tried. What it finds is chosen again by the rules of 
 In a pod each device is given once, also with admin access.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from berth_operator.core.claims.candidates import (
-    MAX_LOOKS,
     NONE,
     CandidateDevices,
     CounterSetID,
@@ -27,6 +26,8 @@ from berth_operator.core.claims.plans import MAX_DEVICES, Planned, RequestPlan
 STEP: Final = 2
 """How many times as long a step takes as one of a `Search`."""
 
+COMPARED: Final = 16
+"""Values, or sets of counters, that are compared in the time of a step."""
 SKIPPED: Final = 64
 """Devices that are passed over in the time of a step."""
 EVERY: Final[Mask] = -1
@@ -66,7 +67,8 @@ class NarrowingSearch:
     def __init__(self, planned: Planned, choices: Choices, max_steps: int) -> None:
         """Prepare a search; a step is a device that is tried, or a request for which what is left is counted."""
         self._planned, self._choices = planned, choices
-        self._max_steps, self._spent, self._looks = max_steps, 0, MAX_LOOKS
+        self._max_steps, self._spent = max_steps, 0
+        self._candidates = CandidateDevices(choices)
         self._taken: dict[tuple[int, int], RequestPlan] = {}
         self._blocking: dict[tuple[CounterSetID, Left], Mask] = {}
 
@@ -76,8 +78,7 @@ class NarrowingSearch:
         Raises:
             AllocationError: the search must end.
         """
-        self._candidates = CandidateDevices(self._planned, self._choices)
-        self._looks = self._candidates.looks
+        self._candidates.compare(self._planned)
         stack = [self._children(self._root())]
         while stack:
             branch = next(stack[-1], None)
@@ -94,7 +95,7 @@ class NarrowingSearch:
     @property
     def steps(self) -> int:
         """Return how much was done, in what a `Search` does for a device."""
-        return self._looks + STEP * self._spent
+        return self._candidates.looks + STEP * self._spent
 
     def taken(self, claim: int) -> Iterator[RequestPlan]:
         """Yield, for each request of a claim, itself or the subrequest that was taken."""
@@ -147,7 +148,8 @@ class NarrowingSearch:
             with_counters &= ~mask
         found: tuple[int, Options] | None = None
         least, sizes = 0, [0] * len(self._planned)
-        wants = _Wants(self._candidates)
+        wants = _Wants(self._candidates, self._spend)
+        self._spend(len(branch.blocked) // COMPARED)
         for place, (demand, progress) in enumerate(zip(self._candidates.demands, branch.progress, strict=True)):
             self._spend(1)
             sizes[demand.claim] += demand.count if progress.option is None else _count(demand, progress.option)
@@ -261,8 +263,8 @@ class NarrowingSearch:
 class _Wants:
     """What several demands want of the same devices, or of devices with different values."""
 
-    def __init__(self, candidates: CandidateDevices) -> None:
-        self._candidates = candidates
+    def __init__(self, candidates: CandidateDevices, spend: Callable[[int], None]) -> None:
+        self._candidates, self._spend = candidates, spend
         self._alike: dict[Mask, int] = {}
         """Devices that are not shared -> how many demands want of exactly these."""
         self._all, self._of_all = 0, NONE
@@ -290,6 +292,7 @@ class _Wants:
     def _has_values(self, constraint: int, mask: Mask, wanted: int) -> bool:
         if (values := self._candidates.values.get(constraint)) is None:
             return True
+        self._spend(len(values) // COMPARED)
         before, of_those = self._differing.get(constraint, (0, NONE))
         wanted, mask = before + wanted, of_those | mask
         self._differing[constraint] = wanted, mask
