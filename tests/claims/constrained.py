@@ -122,7 +122,7 @@ class Draw:
 
     def _exactly(self) -> Object:
         kind = self.rng.choice(KINDS)
-        exactly = {
+        exactly: Object = {
             "deviceClassName": kind,
             "allocationMode": "ExactCount",
             "count": self.rng.choice((1, 1, 1, 2, 2, 3, 4)),

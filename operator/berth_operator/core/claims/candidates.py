@@ -19,7 +19,7 @@ Left = tuple[int, ...]
 """What is left of each counter of a set, in billionths."""
 
 NONE: Final[Mask] = 0
-MAX_LOOKS: Final = 6_000
+MAX_LOOKS: Final = 10_000
 """Comparisons of devices, capacities and values with all requests before the first step, about a microsecond each."""
 
 
@@ -96,8 +96,8 @@ class CandidateDevices:
         self._look(len(plan.devices) // 4)
         for device in plan.devices:
             if device not in suitable:
-                self._look(1 + len(device.capacity))
                 suitable[device] = self._choices.is_candidate(plan, device)
+                self._look(1 + len(device.capacity) if suitable[device] else 1)
             if suitable[device]:
                 number = self._number(device)
                 order.append(number)
