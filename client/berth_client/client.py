@@ -18,7 +18,8 @@ from urllib.parse import urlencode
 
 import orjson
 
-from berth_client import decoding, wire
+from berth_api.values import decoding
+from berth_client import wire
 from berth_client.connections import ConnectionPool, Response
 from berth_client.endpoints import Endpoint
 from berth_client.errors import ApiError, Unreachable

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 
-from berth_client import decoding
+from berth_api.values import decoding
 from berth_client.client import IDLE_SECONDS
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.lists import pages

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
+from berth_api.values.decoding import MAX_DEPTH, loads
 from berth_client import reflector
-from berth_client.decoding import MAX_DEPTH, loads
 
 
 @pytest.mark.parametrize(
