@@ -51,15 +51,14 @@ def outcome(
 
     It takes the first devices that fit, or those that it prefers. `bounds` are those of each attempt, in steps.
     """
-    for max_steps, max_narrowing in bounds[:-1]:
+    message = ""
+    for attempt, bound in enumerate(bounds):
         try:
-            return _outcome(scenario, compile_selector, max_steps, max_narrowing, preferred=preferred)
-        except TooMuchWorkError:
-            continue
-    try:
-        return _outcome(scenario, compile_selector, *bounds[-1], preferred=preferred)
-    except TooMuchWorkError as error:
-        return {"results": None, "error": str(error)}
+            # Each attempt changes to the other order of devices, as the operator's do.
+            return _outcome(scenario, compile_selector, *bound, preferred=preferred ^ (attempt % 2 == 1))
+        except TooMuchWorkError as error:
+            message = str(error)
+    return {"results": None, "error": message}
 
 
 def _outcome(

@@ -176,8 +176,17 @@ class NarrowingSearch:
             for constraint in option.constraints:
                 mask &= branch.allowed[constraint]
             wanted = _count(demand, number) - len(progress.chosen)
-            if mask.bit_count() >= wanted:
+            if mask.bit_count() >= wanted and (len(demand.options) == 1 or self._has_values(option, mask, wanted)):
                 yield number, mask
+
+    def _has_values(self, option: DemandOption, mask: Mask, wanted: int) -> bool:
+        """Return whether there are enough values where all have to be different; for one option `_Wants` does."""
+        distinct = filter(None, (self._candidates.values.get(each) for each in option.constraints))
+        for values in distinct:
+            self._spend(len(values) // COMPARED)
+            if sum(1 for value in values if value & mask) < wanted:
+                return False
+        return True
 
     def _child(self, branch: Branch, place: int, got: Progress, option: DemandOption) -> Branch | None:
         """Return a branch with one more device; None if it cannot be had."""

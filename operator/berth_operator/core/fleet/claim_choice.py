@@ -241,7 +241,10 @@ def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0)
 
 
 def _by_search(target: _Target, claims: Sequence[ClaimState], doublings: int) -> tuple[Allocation, ...] | None:
-    """Search with bounds that were doubled this often; then the search in an order ended at its own before."""
+    """Search with bounds that were doubled this often; then the search in an order ended at its own before.
+
+    Each doubling changes to the other order of devices: what one order finds late the other often finds soon.
+    """
     supply = target.fleet.claims.supply
     preferences: list[Preference] = []
 
@@ -258,7 +261,7 @@ def _by_search(target: _Target, claims: Sequence[ClaimState], doublings: int) ->
         compile_selector=compile_selector,
         new_share_id=_share_ids(claims),
         order=target.order,
-        prefer=None if target.first_fit else prefer,
+        prefer=None if target.first_fit == (doublings % 2 == 0) else prefer,
         max_steps=0 if doublings else MAX_STEPS,
         max_narrowing=MAX_NARROWING << doublings,
         spend=supply.work.spend,
