@@ -1,4 +1,4 @@
-"""The client of the API server: JSON in and out, and two kinds of failure.
+"""The client of the API server: JSON in and out, bytes where a caller needs protobuf, and two kinds of failure.
 
 * The server answered with an error: `ApiError`, with what its Status says.
 * It did not answer, or not in time: `Unreachable`. A write may or may not have been executed, so this client never
@@ -18,6 +18,8 @@ from urllib.parse import urlencode
 
 import orjson
 
+from berth_api.values import decoding
+from berth_client import wire
 from berth_client.connections import ConnectionPool, Response
 from berth_client.endpoints import Endpoint
 from berth_client.errors import ApiError, Unreachable
@@ -38,6 +40,7 @@ MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -187,21 +190,40 @@ class ApiClient:
             ApiError: the server refused it, or was busy too often.
             Unreachable: there is no answer within the timeout.
         """
+        payload = await self._exchange(
+            method, path, params, body=body, content_type=content_type, accept=accept, seconds=timeout
+        )
+        return _decode(payload, f"{method} {path}") if decode else None
+
+    async def get_protobuf(self, path: str, params: Params | None = None) -> bytes:
+        """Read an object, or a list, at quorum, in the API server's protobuf (`wire`); raises as `request`."""
+        return await self._exchange("GET", path, params, accept=PROTOBUF)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        *,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Send one request, again while the server is busy, and return the answer's payload."""
         url = self._url(path, params)
         name = f"{method} {url}"
         request = await self._encode(method, url, body, content_type, accept)
         clock = asyncio.get_running_loop().time
-        deadline = clock() + (self._timeout if timeout is None else timeout)
+        deadline = clock() + (self._timeout if seconds is None else seconds)
         for attempt in range(1, self._tries + 1):
             try:
-                payload = await self._send(method, request, name, deadline - clock())
+                return await self._send(method, request, name, deadline - clock())
             except ApiError as error:
                 wait = _wait(error)
                 if attempt == self._tries or wait is None or clock() + wait >= deadline:
                     raise
                 await asyncio.sleep(wait)
-            else:
-                return _decode(payload, name) if decode else None
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def stream(
@@ -256,8 +278,8 @@ class ApiClient:
         return response.payload
 
     async def _encode(self, method: str, url: str, body: Any, content_type: str, accept: str) -> bytes:
-        """Return a request as bytes, with the current token."""
-        data = b"" if body is None else orjson.dumps(body)
+        """Return a request as bytes, with the current token; a body of bytes is sent as it is."""
+        data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         authorization = await self._tokens.authorization()
         own = f"Authorization: {authorization}\r\n" if authorization else ""
         head = (
@@ -290,17 +312,29 @@ def _decode(payload: bytes, name: str) -> Any:
     if not payload:
         return None
     try:
-        return orjson.loads(payload)
+        return decoding.loads(payload)
     except orjson.JSONDecodeError as error:
         raise Unreachable(f"{name}: the answer is not JSON: {payload[:80]!r}") from error
 
 
 def _error_of(response: Response) -> ApiError:
     seconds = float(response.retry_after) if response.retry_after and response.retry_after.isdecimal() else None
+    if response.payload.startswith(wire.MAGIC):
+        return ApiError(response.status, *_status_of(response.payload), seconds)
     try:
-        body = orjson.loads(response.payload)
+        body = decoding.loads(response.payload)
     except orjson.JSONDecodeError:  # from a proxy or load balancer in front of the API server
         text = response.payload[:200].decode(errors="replace").strip()
         return ApiError(response.status, "Unknown", text, seconds)
     fields = body if isinstance(body, dict) else {}
     return ApiError.of_status({**fields, "code": response.status}, retry_after=seconds)
+
+
+def _status_of(payload: bytes) -> tuple[str, str]:
+    """Return the reason and the message of a Status in protobuf."""
+    try:
+        status = wire.opened(payload)
+        message, reason = (b"".join(wire.values(status, number)).decode(errors="replace") for number in (3, 4))
+    except wire.WireError as error:
+        return "Unknown", f"the answer is no Status: {error}"
+    return reason or "Unknown", message

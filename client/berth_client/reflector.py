@@ -29,6 +29,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 import structlog
 
+from berth_api.values import decoding
 from berth_client.client import IDLE_SECONDS
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.lists import pages
@@ -287,7 +288,7 @@ class Reflector:
 def _parse(line: bytes) -> tuple[EventType | Literal["BOOKMARK"], Object, str]:
     """Return an event's type, object and version; raise a `_RelistNeededError` for anything else."""
     try:
-        event = orjson.loads(line)
+        event = decoding.loads(line)
         event_type, obj = event["type"], event["object"]
         if event_type == "ERROR":
             raise _RelistNeededError(str(ApiError.of_status(obj)))

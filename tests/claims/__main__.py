@@ -1,10 +1,11 @@
 """Compare our allocator with upstream's: its tables' rows, and random scenarios (`make dra-rows`).
 
 The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and
-so is a row that JSON cannot carry. Differences from 0.36.3 that its defects explain are counted by name.
+so is a row that JSON cannot carry. Differences that defects of upstream explain are counted by name.
 
 What Berth's preference chooses in the scenarios is compared too: it finds devices wherever the first fit does, and
-upstream gives the same ones if it has no other choice (`tests.claims.pinned`).
+upstream gives the same ones if it has no other choice (`tests.claims.pinned`). On nodes where constraints leave few
+devices (`tests.claims.constrained`), Berth finds some within its bounds wherever upstream does within its own.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.claims import defects, generate, pinned, scenario, upstream
+from tests.claims import constrained, defects, generate, pinned, scenario, upstream
 
 OLD: Final = "0.36.3"
 """The version with defects."""
@@ -50,7 +51,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first scenario")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    rows, drawn, preferred = Tally(), Tally(), Tally()
+    rows, drawn, preferred, of_bounds = Tally(), Tally(), Tally(), Tally()
     for version in upstream.VERSIONS:
         upstream.program(version)
         for variant in ("stable", "incubating"):
@@ -59,10 +60,12 @@ def main() -> int:
             drawn.add(tally)
         for tally in _drawn(of_preference, version, arguments):
             preferred.add(tally)
-    differences = rows.differences + drawn.differences + preferred.differences
+    for tally in _drawn(of_constrained, upstream.VERSIONS[-1], arguments):
+        of_bounds.add(tally)
+    differences = rows.differences + drawn.differences + preferred.differences + of_bounds.differences
     for difference in differences[:SHOWN]:
         print(difference)
-    print(json.dumps(_summary(rows, drawn, preferred)))
+    print(json.dumps(_summary(rows, drawn, preferred) | _of_constrained(of_bounds)))
     return bool(differences)
 
 
@@ -87,6 +90,15 @@ def _summary(rows: Tally, drawn: Tally, preferred: Tally) -> Object:
         "upstream_defects": dict(rows.defects + drawn.defects + preferred.defects),
         "random_kinds": dict(drawn.kinds),
         "left_out": dict(rows.left_out + drawn.left_out + preferred.left_out),
+    }
+
+
+def _of_constrained(tally: Tally) -> Object:
+    return {
+        "constrained": tally.compared,
+        "constrained_different": len(tally.differences),
+        "constrained_kinds": dict(tally.kinds),
+        "constrained_left_out": dict(tally.left_out),
     }
 
 
@@ -124,7 +136,7 @@ def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
         tally.kinds[scenario.kind(theirs)] += 1
         ours = scenario.outcome(drawn)
         if not scenario.same(ours, theirs):
-            name = defects.name_of(drawn, ours, theirs) if version == OLD else ""
+            name = defects.name_of(drawn, ours, theirs, old=version == OLD)
             _note(tally, f"{version} seed {seed}", name, ours, theirs)
     return tally
 
@@ -150,8 +162,25 @@ def of_preference(version: str, seeds: Sequence[int]) -> Tally:
         tally.kinds["same as first fit" if first_fit == ours[seed] else "another choice"] += 1
         placements = pinned.placement(ours[seed]), pinned.placement(theirs)
         if not scenario.same(*placements):
-            name = defects.name_of(one, *placements) if version == OLD else ""
+            name = defects.name_of(one, *placements, old=version == OLD)
             _note(tally, f"{version} seed {seed}: not accepted", name, *placements)
+    return tally
+
+
+def of_constrained(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare what is found within the bounds of the operator, in both orders, with what upstream finds."""
+    tally = Tally()
+    scenarios = [constrained.scenario(seed) for seed in seeds]
+    for seed, drawn, theirs in zip(seeds, scenarios, upstream.outcomes(version, scenarios), strict=True):
+        for preferred in (False, True):
+            ours = scenario.outcome(drawn, preferred=preferred, bounds=scenario.BOUNDED)
+            if theirs.get("late"):
+                tally.left_out[f"ended by the bound on upstream's work; ours: {scenario.kind(ours)}"] += 1
+                continue
+            tally.compared += 1
+            tally.kinds[f"{scenario.kind(theirs)}; ours: {scenario.kind(ours)}"] += 1
+            if bool(theirs["results"]) != bool(ours["results"]):
+                _note(tally, f"{version} constrained seed {seed}, preferred {preferred}", "", ours, theirs)
     return tally
 
 

@@ -1,6 +1,6 @@
-"""What the allocator of 0.36.3 does wrong, each by its name; 0.37.2 mends all of it.
+"""What upstream's allocator does wrong, each by its name; 0.37.2 mends all of what 0.36.3 does but one.
 
-A difference from 0.36.3 that one of these explains is counted by its name, any other is a difference of ours.
+A difference that one of these explains is counted by its name, any other is a difference of ours.
 """
 
 import copy
@@ -23,9 +23,17 @@ ROWS: Final = {
 """Rows of the tables of 0.36.3 that expect a wrong result."""
 
 
-def name_of(scenario: Object, ours: Object, theirs: Object) -> str:
-    """Return the name of the defect that explains a difference; empty if none does."""
-    return next((name for name, explains in _DEFECTS.items() if explains(scenario, ours, theirs)), "")
+def name_of(scenario: Object, ours: Object, theirs: Object, *, old: bool) -> str:
+    """Return the name of the defect that explains a difference, from 0.36.3 if `old`; empty if none does."""
+    defects = _DEFECTS | _OF_ALL if old else _OF_ALL
+    return next((name for name, explains in defects.items() if explains(scenario, ours, theirs)), "")
+
+
+def _admin_takes(scenario: Object, *_: Object) -> bool:
+    """kubernetes#140729: admin access takes from counters and from the capacities of shared devices."""
+    devices = [device for each in scenario["slices"] for device in each["spec"].get("devices", ())]
+    taken = any(each.get("consumesCounters") or each.get("allowMultipleAllocations") for each in devices)
+    return taken and any(request.get("adminAccess") for request in _requests(scenario))
 
 
 def _configurations(_: Object, ours: Object, theirs: Object) -> bool:
@@ -93,7 +101,7 @@ def _large_count(scenario: Object, *_: Object) -> bool:
     return any(request.get("count", 1) > MAX_INT64 // 4 for request in _requests(scenario))
 
 
-_DEFECTS: Final[Mapping[str, Callable[[Object, Object, Object], bool]]] = {
+_DEFECTS: Final[dict[str, Callable[[Object, Object, Object], bool]]] = {
     "requests of configurations": _configurations,
     "format of consumed capacity": _formats,
     "distinctAttribute within a request": _distinct,
@@ -104,6 +112,7 @@ _DEFECTS: Final[Mapping[str, Callable[[Object, Object, Object], bool]]] = {
     "large counts": _large_count,
     "slices with counters are for every node": _relevant_counters,
 }
+_OF_ALL: Final[dict[str, Callable[[Object, Object, Object], bool]]] = {"admin access takes": _admin_takes}
 
 
 def _requests(scenario: Object) -> Iterator[Object]:

@@ -95,6 +95,7 @@ def allocation(
     allocated: Allocated = NOTHING,
     classes: Sequence[Object] = ({"metadata": {"name": "gpu"}, "spec": {}},),
     max_steps: int = MAX_STEPS,
+    max_narrowing: int = MAX_STEPS,
     labels: Mapping[str, str] | None = None,
 ) -> tuple[Allocation, ...] | None:
     """Return what claims get on NODE."""
@@ -106,6 +107,7 @@ def allocation(
         allocated=allocated,
         new_share_id=lambda: "share",
         max_steps=max_steps,
+        max_narrowing=max_narrowing,
     )
 
 

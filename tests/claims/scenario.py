@@ -1,18 +1,19 @@
 """A scenario, as upstream's program and ours read it, and what ours does with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from berth_operator.core.claims import requests, slices
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.allocator import allocate
 from berth_operator.core.claims.amounts import ExactQuantity
-from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError
+from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
 from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import SliceIndex, gather
 from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.slices import DeviceID
+from berth_operator.core.fleet import claim_choice
 
 Object = Mapping[str, Any]
 
@@ -30,11 +31,35 @@ SHARE_ID: Final = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 MAX_STEPS: Final = 300_000
 
 
-def outcome(scenario: Object, *, preferred: bool = False) -> dict[str, Any]:
+UNLIMITED: Final = ((MAX_STEPS, MAX_STEPS),)
+BOUNDED: Final = (
+    (claim_choice.MAX_STEPS, claim_choice.MAX_NARROWING),
+    *((0, claim_choice.MAX_NARROWING << doublings) for doublings in range(1, claim_choice.MAX_DOUBLINGS + 1)),
+)
+"""The bounds of the operator's attempts, each after one that ended at its bound."""
+
+
+def outcome(
+    scenario: Object,
+    *,
+    preferred: bool = False,
+    bounds: Sequence[tuple[int, int]] = UNLIMITED,
+) -> dict[str, Any]:
     """Return what our allocator does, in the form of upstream's program: results, or an error.
 
-    It takes the first devices that fit, or those that it prefers.
+    It takes the first devices that fit, or those that it prefers. `bounds` are those of each attempt, in steps.
     """
+    message = ""
+    for attempt, bound in enumerate(bounds):
+        try:
+            # Each attempt changes to the other order of devices, as the operator's do.
+            return _outcome(scenario, *bound, preferred=preferred ^ (attempt % 2 == 1))
+        except TooMuchWorkError as error:
+            message = str(error)
+    return {"results": None, "error": message}
+
+
+def _outcome(scenario: Object, max_steps: int, max_narrowing: int, *, preferred: bool) -> dict[str, Any]:
     features = Features(**{ours: theirs in scenario["features"] for theirs, ours in GATES.items()})
     metadata = scenario["node"]["metadata"]
     node = TargetNode(name=metadata["name"], labels=metadata.get("labels") or {})
@@ -50,8 +75,9 @@ def outcome(scenario: Object, *, preferred: bool = False) -> dict[str, Any]:
             allocated=allocated,
             new_share_id=lambda: SHARE_ID,
             features=features,
-            prefer=Preference(pools, allocated).order if preferred else None,
-            max_steps=MAX_STEPS,
+            prefer=(lambda: Preference(pools, allocated).order) if preferred else None,
+            max_steps=max_steps,
+            max_narrowing=max_narrowing,
         )
         if allocations is None:
             return {"results": None}
@@ -59,6 +85,8 @@ def outcome(scenario: Object, *, preferred: bool = False) -> dict[str, Any]:
         return {"results": [each.written(binding_conditions=bindings) for each in allocations]}
     except InvalidPoolsError as error:
         return {"results": None, "error": str(error), "oneNode": True}
+    except TooMuchWorkError:
+        raise
     except AllocationError as error:
         return {"results": None, "error": str(error)}
 

@@ -5,10 +5,13 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import orjson
+
 from berth_api import names
-from berth_client.client import MERGE
+from berth_client import wire
+from berth_client.client import MERGE, PROTOBUF
 from berth_client.errors import ApiError
-from tests.resource_claims import claim
+from tests.resource_claims import NVIDIA_DRIVER, claim
 
 Raw = dict[str, Any]
 
@@ -23,6 +26,8 @@ class Server:
     def __init__(self, show: Callable[[Raw], None], forget: Callable[[str], None]) -> None:
         self.claims: dict[str, Raw] = {}
         self.reads: list[str] = []
+        self.written = b""
+        """What was written as JSON."""
         self.writes: list[str] = []
         """`claim` or `claim/status`, as they were carried out."""
         self.faults: dict[str, list[Exception | Callable[[], None]]] = {}
@@ -37,6 +42,8 @@ class Server:
         """Pod -> what was written of its status."""
         self.keeps_extended = True
         """Whether the feature gate DRAExtendedResource is on."""
+        self.parameters: dict[str, bytes] = {}
+        """Claim or class -> the parameters of its one configuration, as they are stored."""
         self._show, self._forget = show, forget
 
     # --- calls of the operator --------------------------------------------------------------------------------
@@ -50,6 +57,14 @@ class Server:
             return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}}
         return copy.deepcopy(self._known(name))
 
+    async def get_protobuf(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        await asyncio.sleep(self.seconds)
+        if params is not None:
+            return _in_protobuf(b"", parameters=self.parameters[params["fieldSelector"].partition("=")[2]])
+        name = path.rpartition("/")[2]
+        status = (self._known(name).get("status") or {}).get("allocation")
+        return _in_protobuf(name.encode(), parameters=self.parameters.get(name, b""), allocation=orjson.dumps(status))
+
     async def request(
         self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, content_type: str = ""
     ) -> Any:
@@ -57,6 +72,13 @@ class Server:
             return await self._others(method, path, body, content_type)
         name, _, part = path.partition("/resourceclaims/")[2].partition("/")
         manager = (params or {})["fieldManager"]
+        # As it arrives: parameters may be written byte by byte.
+        if content_type == PROTOBUF:
+            body = self._of_protobuf(name, body)
+        else:
+            sent = orjson.dumps(body)
+            self.written += sent
+            body = orjson.loads(sent)
         await asyncio.sleep(self.seconds)
         if params is not None and "dryRun" in params:
             return self._check(name, part, manager, body)
@@ -70,7 +92,7 @@ class Server:
         self.writes.append(f"{name}/{part}" if part else name)
         if part:
             own = [{"manager": manager, "fieldsV1": {"f:status": {"f:allocation": {}}}}]
-            self.change(name, status=copy.deepcopy(body.get("status", {})), metadata={"managedFields": own})
+            self.change(name, status=body.get("status", {}), metadata={"managedFields": own})
         else:
             self.change(name, metadata={key: body["metadata"].get(key) for key in ("finalizers", "labels")})
         if isinstance(fault, Exception):
@@ -104,6 +126,28 @@ class Server:
         self.pod_statuses[path.split("/")[6]] = body["status"] if self.keeps_extended else {}
         return {"status": body["status"] if self.keeps_extended else {}}
 
+    def _of_protobuf(self, name: str, body: bytes) -> Raw:
+        """Return the claim that is written: its spec and the allocation are those that were read."""
+        message, known = wire.opened(body), self._known(name)
+        assert wire.values(message, 2, 1, 3, 2, 1, 2, 1) == [self.parameters.get(name, b"")]
+        labels = [
+            [one.decode() for one in wire.values(each, 1) + wire.values(each, 2)]
+            for each in wire.values(message, 1, 11)
+        ]
+        metadata = {
+            "resourceVersion": wire.values(message, 1, 6)[0].decode(),
+            "labels": dict(labels),
+            "finalizers": [each.decode() for each in wire.values(message, 1, 14)],
+        }
+        fields = {"resource": 3, "name": 4, "uid": 5}
+        references = [
+            {field: wire.values(each, number)[0].decode() for field, number in fields.items()}
+            for each in wire.values(message, 3, 2)
+        ]
+        allocation = [orjson.loads(each) for each in wire.values(message, 3, 1)]
+        status = {"allocation": allocation[0], "reservedFor": references} if allocation else {}
+        return {**known, "metadata": {**known["metadata"], **metadata}, "status": status}
+
     def _known(self, name: str) -> Raw:
         if name not in self.claims:
             raise ApiError(404, "NotFound", f"resourceclaims {name} not found")
@@ -131,3 +175,20 @@ class Server:
     def remove(self, name: str) -> None:
         del self.claims[name]
         asyncio.get_running_loop().call_later(self.lag, self._forget, f"ns/{name}")
+
+
+def _in_protobuf(name: bytes, *, parameters: bytes, allocation: bytes = b"null") -> bytes:
+    """Return a claim or a list of one class; what stands for the allocation is JSON."""
+    opaque = wire.encoded(1, NVIDIA_DRIVER.encode()) + wire.encoded(2, wire.encoded(1, parameters))
+    config = wire.encoded(1, opaque)
+    if not name:
+        return wire.MAGIC + _nested(2, 2, 2, 2, 1, value=config)
+    status = _nested(3, 1, value=allocation) if allocation != b"null" else b""
+    message = _nested(1, 1, value=name) + _nested(2, 1, 3, 2, value=config) + status
+    return wire.MAGIC + wire.encoded(2, message)
+
+
+def _nested(*path: int, value: bytes) -> bytes:
+    for number in reversed(path):
+        value = wire.encoded(number, value)
+    return value

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from berth_api import names
@@ -15,7 +16,7 @@ from berth_operator.binding.prebind.claim_writer import TRIES
 from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
 from berth_operator.binding.upkeep import doubled_claims
 from berth_operator.core.claims import requests, slices, status
-from berth_operator.core.claims.requests import DeviceClass
+from berth_operator.core.claims.requests import Config, DeviceClass
 from berth_operator.core.claims.results import Allocation, Result
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.claims.status import ClaimState
@@ -31,6 +32,8 @@ from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 pytestmark = pytest.mark.looptime
 
 Raw = dict[str, Any]
+
+CLASS = DeviceClass(name=NVIDIA_DRIVER)
 
 
 def now() -> float:
@@ -63,9 +66,16 @@ class World:
             self.server.change(name)
         await asyncio.sleep(LAG + 0.01)
 
-    def placement(self, *allocated: str, reserved: tuple[str, ...] = (), name: str = "p", card: int = 0) -> Placement:
+    def placement(
+        self,
+        *allocated: str,
+        reserved: tuple[str, ...] = (),
+        name: str = "p",
+        card: int = 0,
+        device_class: DeviceClass = CLASS,
+    ) -> Placement:
         pending = self.cluster.pending[f"uid-{name}"]
-        allocations = tuple(allocation(self.server.claims[each], card) for each in allocated)
+        allocations = tuple(allocation(self.server.claims[each], card, device_class) for each in allocated)
         claims = PodClaims(allocations=allocations, reserved=tuple(f"ns/{each}" for each in reserved))
         return Placement(pod=pending, node="node", claims=claims)
 
@@ -94,7 +104,7 @@ async def world() -> World:
     return own
 
 
-def allocation(raw: Raw, card: int = 0) -> Allocation:
+def allocation(raw: Raw, card: int, device_class: DeviceClass) -> Allocation:
     """Return the allocation of a GPU for a claim."""
     spec = requests.read_claim(raw)
     [device] = slices.read(resource_slice(gpu(card))).devices
@@ -102,7 +112,7 @@ def allocation(raw: Raw, card: int = 0) -> Allocation:
     return Allocation(
         claim=spec,
         results=(Result(request=request, device=device),),
-        chosen=((request, DeviceClass(name=NVIDIA_DRIVER)),),
+        chosen=((request, device_class),),
         node="node",
     )
 
@@ -147,12 +157,22 @@ async def test_a_claim_that_is_allocated_gets_the_pod_as_one_more_consumer(world
     assert world.server.writes == written
 
 
-async def test_parameters_with_null_are_written_as_they_are(world: World) -> None:
-    opaque = {"driver": NVIDIA_DRIVER, "parameters": {"a": None, "b": [None]}}
+async def test_parameters_are_written_byte_by_byte_as_claim_and_class_have_them(world: World) -> None:
+    of_claim, of_class = b'{"a": null, "b": [1.50, 1e3, 12345678901234567890123], "c": "\\u003c<&"}', b'{ "n": 1.0 }'
+    world.server.parameters = {"c": of_claim, NVIDIA_DRIVER: of_class}
+    opaque = {"driver": NVIDIA_DRIVER, "parameters": orjson.loads(of_claim)}
     spec = world.server.claims["c"]["spec"]
     world.server.claims["c"]["spec"] = {"devices": {**spec["devices"], "config": [{"opaque": opaque}]}}
-    await world.bind(world.placement("c"))
-    assert world.status()["allocation"]["devices"]["config"] == [{"source": "FromClaim", "opaque": opaque}]
+    config = Config(raw={"opaque": {"driver": NVIDIA_DRIVER, "parameters": orjson.loads(of_class)}})
+    placement = world.placement("c", device_class=DeviceClass(name=NVIDIA_DRIVER, config=(config,)))
+    await world.bind(placement)
+    assert [each["source"] for each in world.status()["allocation"]["devices"]["config"]] == ["FromClass", "FromClaim"]
+    assert of_class in world.server.written
+    assert of_claim in world.server.written
+    world.put_pod("q")
+    await world.bind(world.placement(reserved=("c",), name="q"))
+    await world.binder.release(placement, world.leads)
+    assert world.consumers() == ["q"]
 
 
 async def test_a_write_that_conflicts_is_made_again_on_what_is_there(world: World) -> None:
@@ -289,37 +309,57 @@ async def test_a_pod_that_shares_a_claim_waits_until_the_other_has_allocated_it(
     assert world.status() == {}
 
 
-async def test_pods_that_share_a_claim_write_it_one_after_the_other(world: World) -> None:
-    sharers = [f"s{number:02}" for number in range(30)]
-    for name in sharers:
+def sharing(world: World, number: int, *, claim: str = "c") -> list[Placement]:
+    names_ = [f"s{each:03}" for each in range(number)]
+    for name in names_:
         world.put_pod(name)
-    placements = [world.placement(reserved=("c",), name=name) for name in sharers]
-    await asyncio.gather(world.bind(world.placement("c")), *map(world.bind, placements))
-    assert sorted(world.consumers()) == ["p", *sharers]
-    assert world.server.writes == ["c", *["c/status"] * 31]
-    assert len(world.server.reads) == 30  # none was made again after a conflict
+    return [world.placement(reserved=(claim,), name=name) for name in names_]
 
 
-async def test_pods_whose_turn_never_came_on_a_slow_server_make_no_call(world: World) -> None:
+async def test_pods_that_share_a_claim_are_reserved_by_two_writes(world: World) -> None:
+    await asyncio.gather(world.bind(world.placement("c")), *map(world.bind, sharing(world, 30)))
+    assert len(world.consumers()) == 31
+    # The first one writes alone, and the second one for all that wait for their turn.
+    assert world.server.writes == ["c", *["c/status"] * 3]
+    assert len(world.server.reads) == 2
+
+
+async def test_a_claim_is_reserved_for_256_pods_and_the_others_are_told(world: World) -> None:
+    results = await asyncio.gather(
+        world.bind(world.placement("c")), *map(world.bind, sharing(world, 260)), return_exceptions=True
+    )
+    assert len(world.consumers()) == 256
+    refused = [str(each) for each in results if each]
+    assert refused == ["binding claims: claim ns/c is reserved for 256 pods; the API allows no more"] * 5
+
+
+async def test_a_write_for_several_pods_that_fails_is_made_for_each_of_them(world: World) -> None:
     await world.bind(world.placement("c"))
-    sharers = [f"s{number:03}" for number in range(200)]
-    for name in sharers:
-        world.put_pod(name)
-    world.server.seconds, began, calls = 0.4, now(), len(world.server.reads)
+    world.server.faults["c/status"] = [lambda: None, ApiError(403, "Forbidden", "one of them is not allowed")]
+    await asyncio.gather(*map(world.bind, sharing(world, 3)))
+    assert sorted(world.consumers()) == ["p", "s000", "s001", "s002"]
+    assert world.server.writes[2:] == ["c/status"] * 3
+    assert not world.server.faults["c/status"]
 
-    async def bind(number: int) -> None:
-        # Their time ends one after the other as well, so that each has its turn in the last moment.
-        await asyncio.sleep(number / 100)
-        await world.bind(world.placement(reserved=("c",), name=sharers[number]))
 
-    results = await asyncio.gather(*map(bind, range(len(sharers))), return_exceptions=True)
-    bound = results.count(None)
-    assert 20 < bound < len(sharers)
-    assert set(map(str, filter(None, results))) == {"binding claims: not done within 30 s"}
-    # What was under way is released.
-    assert world.consumers() == ["p", *sharers[:bound]]
-    assert len(world.server.reads) - calls < bound + 5
-    assert now() - began < TIMEOUT + 5
+async def test_pods_that_are_gone_or_out_of_time_do_not_keep_the_others_that_share_their_claim(world: World) -> None:
+    await world.bind(world.placement("c"))
+    gone, late, *others = sharing(world, 5)
+    world.server.late = [1.0]
+
+    async def bind_late() -> None:
+        with pytest.raises(TimeoutError):
+            # It ends while the write for all is in flight.
+            await asyncio.wait_for(world.bind(late), 0.5)
+
+    first = asyncio.create_task(bind_late())
+    await asyncio.sleep(0)
+    world.cluster.remove_pending("uid-s000")
+    results = await asyncio.gather(world.bind(gone), *map(world.bind, others), return_exceptions=True)
+    await first
+    assert [type(each) for each in results] == [GoneError, *[type(None)] * 3]
+    assert set(world.consumers()) >= {"p", "s002", "s003", "s004"}
+    assert "s000" not in world.consumers()
 
 
 async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_uses_them(world: World) -> None:

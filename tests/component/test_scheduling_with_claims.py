@@ -55,7 +55,7 @@ class Claims:
 
     def add(self, node: str, gpus: int = 2) -> None:
         """Add a node, which a driver has listed."""
-        self.world.add_node(node, cards=gpus, allocatable={"cpu": "1"}, labels={HOSTNAME: node})
+        self.world.add_node(node, cards=gpus, allocatable={"cpu": "1", "pods": "300"}, labels={HOSTNAME: node})
         self.watch.put_slice(resource_slice(*map(gpu, range(gpus)), node=node))
 
     def leave(self, node: str) -> None:
@@ -380,3 +380,33 @@ async def test_a_gang_with_claims_evicts_pods_that_hold_devices() -> None:
         await asyncio.sleep(30)
         assert api.bound().keys() == {"m0", "m1"}
         assert len(api.deletes) == 2
+
+
+async def test_250_pods_that_share_a_claim_are_bound_at_20_a_second_where_a_call_takes_300_ms() -> None:
+    claims = Claims()
+    claims.claims.seconds = 0.3
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        for number in range(250):
+            claims.pod(f"p{number:03}", "c")
+        await asyncio.sleep(250 / 20)
+        assert len(api.bound()) == 250
+        assert len(claims.consumers("c")) == 250
+
+
+async def test_a_search_that_ended_at_its_bound_goes_on_in_turns_that_are_idle() -> None:
+    claims = Claims()
+    shared = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "10"}}}
+    claims.watch.put_slice(resource_slice(*({**gpu(number), **shared} for number in range(8)), node="node"))
+    exactly = {"deviceClassName": NVIDIA_DRIVER, "capacity": {"requests": {"memory": "6"}}}
+    # One more than there are devices, which only a search of all of them shows.
+    requests = [{"name": f"r{number}", "exactly": exactly} for number in range(9)]
+    async with claims.world.running() as api:
+        await claims.put({**claim("c"), "spec": {"devices": {"requests": requests}}})
+        claims.pod("p", "c")
+        await asyncio.sleep(5)
+        assert "no devices were found within 8000 steps" in api.messages("p")[-1]
+        claims.claims.change("c", spec={"devices": {"requests": requests}})
+        claims.pod("q")
+        await asyncio.sleep(5)
+        assert api.bound() == {"q": "node"}

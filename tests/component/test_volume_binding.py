@@ -69,6 +69,9 @@ class Server:
         self.controller(path)
         return self.objects[path]
 
+    async def get_protobuf(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        raise AssertionError(f"no claim has parameters, so {path} {params} is not read")
+
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         raise AssertionError(f"a pod without ResourceClaims needs no {path}: {params}")
 

@@ -216,6 +216,9 @@ class Api:
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {body}")
 
+    async def get_protobuf(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        raise AssertionError(f"no claim has parameters, so {path} {params} is not read")
+
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {params}")
 

@@ -6,6 +6,9 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from berth_client import wire
+from berth_client.wire import WireError
+from berth_operator.binding.prebind import stored_claims
 from berth_operator.core.claims import slices
 from berth_operator.core.claims.errors import AllocationError
 from berth_operator.core.claims.fields import FieldError
@@ -123,8 +126,24 @@ def _in_loop(expression: str) -> None:
 _VIEW: Final = slices.read(objects.slice_of(_DEVICE)).devices[0].view
 _held("[1].all(x, x == 1)")  # imports what is imported once
 
+_METADATA: Final = wire.texts(1, ["c"]) + wire.texts(6, ["1"]) + wire.encoded(11, wire.texts(1, ["a"])) + b"\x38\x01"
+_CONFIG: Final = wire.encoded(2, wire.encoded(1, wire.texts(1, ["gpu.io"]) + wire.encoded(2, wire.texts(1, ["{}"]))))
+_STORED: Final = wire.MAGIC + wire.encoded(
+    2, wire.encoded(1, _METADATA) + wire.encoded(2, wire.encoded(1, wire.encoded(3, _CONFIG))) + wire.encoded(3, b"")
+)
+_SHOWN: Final = {
+    "metadata": {"resourceVersion": "2", "labels": {"a": "b"}, "finalizers": ["f"]},
+    "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]},
+}
+
+
+def _merged(stored: bytes) -> Any:
+    return stored_claims.configs_of_claim(stored), stored_claims.merged(stored, _SHOWN)
+
+
 TARGETS: Final = (
     Target(name="selector in the loop", inputs=_EXPRESSIONS, parse=_held),
+    Target(name="stored claim", inputs=inputs.damaged(st.just(_STORED)), parse=_merged, errors=(WireError,)),
     Target(
         name="resource claims",
         inputs=st.tuples(*(inputs.objects(each) for each in (_SLICE, _COUNTERS, _CLAIM, _CLASS))),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from berth_api.values import decoding
 from berth_kubectl.errors import CommandError, ReadError
 
 VARIABLE: Final = "BERTH_KUBECTL"
@@ -47,7 +48,7 @@ class Kubectl:
         """
         text = self._output("get", "--raw", path)
         try:
-            return orjson.loads(text)
+            return decoding.loads(text)
         except orjson.JSONDecodeError as error:
             raise ReadError(f"GET {path}: the answer is not JSON: {error}") from error
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from berth_api.values import decoding
 from berth_kubectl.errors import ReadError
 from berth_kubectl.transport.kubectl import Kubectl, failure
 from berth_kubectl.transport.request import Request
@@ -205,7 +206,7 @@ def _unpacked(body: bytes) -> bytes:
 
 def _decoded(request: Request, body: bytes) -> Any:
     try:
-        return orjson.loads(body)
+        return decoding.loads(body)
     except orjson.JSONDecodeError as error:
         raise ReadError(f"GET {request.path}: the answer is not JSON: {error}") from error
 

@@ -139,7 +139,7 @@ class Scheduler:
             is_more = self._follow_workloads()
             is_more = await self._schedule_batch(term) or self._cluster.queue.needs_devices() or is_more
             left = self._claim_work.left
-            if is_more or self._review.wakes_one():
+            if is_more or self._review.wakes_one() or self._cluster.search_on():
                 await asyncio.sleep(0)
             else:
                 await self._wait()

@@ -27,18 +27,19 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured/schedulerapi"
 )
 
-// mostCalls ends a search by its work instead of by kube-scheduler's time, so that it ends alike everywhere.
+// mostCalls ends a search by its work instead of by kube-scheduler's time, so that it ends alike everywhere. A scenario
+// may name another number.
 const mostCalls = 4000
 
 // bounded is a context that ends after some questions; the allocator asks once for each device that it looks for.
 type bounded struct {
 	context.Context
-	calls int
+	calls, most int
 }
 
 func (b *bounded) Err() error {
 	b.calls++
-	if b.calls > mostCalls {
+	if b.calls > b.most {
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -61,6 +62,7 @@ type scenario struct {
 	Slices   []*resourceapi.ResourceSlice `json:"slices"`
 	Claims   []*resourceapi.ResourceClaim `json:"claims"`
 	Held     []held                       `json:"held"`
+	Calls    int                          `json:"calls,omitempty"`
 }
 
 type outcome struct {
@@ -103,7 +105,7 @@ func main() {
 
 func printRows(out *json.Encoder, variant string) {
 	for _, each := range allocatortesting.Rows(variants[variant].supported, variant == "incubating") {
-		results, err := allocate(variant, each.Features, each.State, each.Classes, each.Slices, each.Node, each.Claims)
+		results, err := allocate(variant, each.Features, each.State, each.Classes, each.Slices, each.Node, each.Claims, mostCalls)
 		printed := row{Scenario: asScenario(each), Outcome: asOutcome(results, err)}
 		printed.Lossy = isLossy(printed.Scenario)
 		if err := each.Holds(results, err); err != nil {
@@ -125,20 +127,21 @@ func isLossy(given scenario) bool {
 func run(in *json.Decoder, out *json.Encoder) {
 	for in.More() {
 		var one scenario
+		one.Calls = mostCalls
 		must(in.Decode(&one))
-		results, err := allocate("incubating", features(one.Features), state(one.Held), one.Classes, one.Slices, one.Node, one.Claims)
+		results, err := allocate("incubating", features(one.Features), state(one.Held), one.Classes, one.Slices, one.Node, one.Claims, one.Calls)
 		must(out.Encode(asOutcome(results, err)))
 	}
 }
 
 func allocate(variant string, features internal.Features, state internal.AllocatedState, classes []*resourceapi.DeviceClass,
-	given []*resourceapi.ResourceSlice, node *v1.Node, claims []*resourceapi.ResourceClaim) (results []resourceapi.AllocationResult, err error) {
+	given []*resourceapi.ResourceSlice, node *v1.Node, claims []*resourceapi.ResourceClaim, calls int) (results []resourceapi.AllocationResult, err error) {
 	defer func() {
 		if got := recover(); got != nil {
 			err = fmt.Errorf("panic: %v", got)
 		}
 	}()
-	ctx := &bounded{Context: context.Background()}
+	ctx := &bounded{Context: context.Background(), most: calls}
 	// Copies: 0.36.3 changes quantities of its input in place.
 	copied := make([]*resourceapi.ResourceSlice, len(given))
 	for i := range given {

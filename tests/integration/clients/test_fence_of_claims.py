@@ -153,6 +153,11 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
     for more in (reported, {"reservedFor": [job]}):
         why = await claims.refusal(allocated, status={**claims.allocated, **more}, term=7)
         assert "no more of a ResourceClaim's status" in why
+    # As many as the API allows, by one write: their comparison stays within the cost that a policy may have.
+    more_pods = [{"resource": "pods", "name": f"q{number}", "uid": f"uid-{number}"} for number in range(255)]
+    references = [*claims.allocated["reservedFor"], *more_pods]
+    written = await claims.put(allocated, status={**claims.allocated, "reservedFor": references}, term=7)
+    assert len(written["status"]["reservedFor"]) == 256
 
 
 async def test_only_claims_for_extended_resources_of_a_pod_are_created_and_deleted(claims: Claims) -> None:

@@ -62,7 +62,9 @@ class Claims:
 
     def create(self, name: str) -> None:
         exactly = {"deviceClassName": self.driver.name}
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+        # With spaces and `<`, which the API server does not send back as they are.
+        opaque = {"driver": NVIDIA_DRIVER, "parameters": {"a": "b < c", "n": 1.0}}
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}], "config": [{"opaque": opaque}]}}
         self.world.api.post(self._collection, {"metadata": {"name": name}, "spec": spec})
 
     @property

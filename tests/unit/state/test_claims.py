@@ -654,3 +654,17 @@ def test_what_is_kept_of_the_slices_of_a_node_that_is_gone_ends() -> None:
     leave(world)
     world.later(claims.KEPT_SECONDS + 1)
     assert not list(world.cluster.fleet.claims.nodes())
+
+
+@pytest.mark.parametrize("kind", ["device classes", "resource claims"])
+def test_parameters_for_drivers_are_not_kept(kind: str) -> None:
+    config = [{"opaque": {"driver": NVIDIA_DRIVER, "parameters": {"a": 1}}}, {}]
+    raw = claim()
+    raw["spec"] = (
+        {"config": config} if kind == "device classes" else {"devices": {**raw["spec"]["devices"], "config": config}}
+    )
+    raw["status"] = {"allocation": {"devices": {"config": [{"source": "FromClass", **config[0]}]}}}
+    source, _ = claims.sources(ResourceClaims(Cluster(grace=1.0, clock=lambda: 0.0)))[kind]
+    kept = source.transform(raw)
+    assert "parameters" not in str(kept)
+    assert str(kept).count(f"{{'opaque': {{'driver': '{NVIDIA_DRIVER}'}}}}") >= 1

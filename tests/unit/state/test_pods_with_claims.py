@@ -639,16 +639,51 @@ def test_a_wrong_selector_is_told(expression: str, expected: str) -> None:
     assert isinstance(world.decision("q", "d"), Placement)
 
 
+def _put_too_much(world: World) -> None:
+    """Have 8 devices for one of 9 requests each, of which all have to be tried with all."""
+    shared = [
+        {
+            **listed(f"x{each}", {"uuid": f"u{each}"}),
+            "capacity": {"m": {"value": "10"}},
+            "allowMultipleAllocations": True,
+        }
+        for each in range(8)
+    ]
+    world.to.put_slice(resource_slice(*shared, node="b"))
+    world.put_claim(*({**request(capacity={"requests": {"m": "6"}}), "name": f"r{each}"} for each in range(9)))
+
+
 def test_a_search_that_takes_too_long_is_refused_on_its_node() -> None:
     world = World("a", "b")
-    # Every pair has to be tried: no two have the same value.
-    many = [listed(f"x{each}", {"uuid": f"u{each}"}) for each in range(128)]
-    world.to.put_slice(resource_slice(*many, node="b"))
-    constraints = {"constraints": [{"matchAttribute": f"{NVIDIA_DRIVER}/uuid"}]}
-    world.put_claim(request(count=2), devices=constraints)
+    _put_too_much(world)
     outcome = world.decision()
     assert isinstance(outcome, Failure)
     assert dict(outcome.reasons) == {NOT_ALL: 1, "no devices were found within 5000 steps": 1}
+
+
+def test_a_search_that_ended_at_its_bound_goes_on_while_there_is_nothing_else_to_do_until_it_was_doubled_twice() -> (
+    None
+):
+    world = World("a", "b")
+    _put_too_much(world)
+    _park(world)
+
+    def decided() -> Failure:
+        outcome = decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy())
+        assert isinstance(outcome, Failure)
+        return outcome
+
+    for steps in (4000, 8000):
+        assert world.cluster.search_on()
+        assert woken(world) == ["p"]
+        outcome = decided()
+        assert f"no devices were found within {steps} steps" in dict(outcome.reasons)
+        world.cluster.queue.park(world.cluster.pending["uid-p"], outcome)
+    assert not world.cluster.search_on()
+    assert not woken(world)
+    # A change on the node begins again.
+    _put_too_much(world)
+    assert "no devices were found within 5000 steps" in dict(decided().reasons)
 
 
 def test_what_is_not_counted_yet_is_counted_in_the_next_turn() -> None:

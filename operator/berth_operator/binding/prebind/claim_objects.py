@@ -1,9 +1,11 @@
 """ResourceClaims as they are written: with an allocation, reserved for a pod, or released again.
 
 Whole objects are written, as kube-scheduler does: a JSON merge patch would lose the nulls in the parameters of
-configurations. Each keeps the resourceVersion that was read, so that no change in between is overwritten.
+configurations. Each keeps the resourceVersion that was read, so that no change in between is overwritten. What has
+free JSON is written as it is stored, in protobuf (`stored_claims`).
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from berth_api import names
@@ -21,6 +23,10 @@ Object = dict[str, Any]
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Of allocated claims; the resource claim controller of Kubernetes removes it."""
+
+
+MAX_CONSUMERS: Final = 256
+"""Pods and other objects for which the API lets a claim be reserved."""
 
 
 class ResourceClaimError(PreBindError):
@@ -41,6 +47,11 @@ def collection(namespace: str) -> str:
 def key_of(claim: ResourceClaim) -> str:
     """Return namespace/name."""
     return keys.join(claim.namespace, claim.name)
+
+
+def version(claim: Object) -> int:
+    """Return the resourceVersion."""
+    return int(claim["metadata"]["resourceVersion"])
 
 
 def read(raw: Object) -> ClaimState:
@@ -134,24 +145,27 @@ def check_conditions(written: Object, allocation: Allocation) -> None:
 
 def allocated(current: Object, written: Object, pod: PendingPod, time: str) -> Object:
     """Return a claim with an allocation (as `Allocation.written`) of this time, reserved for a pod."""
-    allocation = {**written, "allocationTimestamp": time}
-    return _with_status(current, allocation=allocation, reservedFor=_reserved(current, pod))
+    return reserved(_with_status(current, allocation={**written, "allocationTimestamp": time}), (pod,))
 
 
-def reserved(current: Object, pod: PendingPod, node: str) -> Object | None:
-    """Return an allocated claim that is reserved for a pod as well; None if it is already.
+def check_usable(state: ClaimState, node: str) -> None:
+    """Check that a claim is allocated, and can be used on a node.
 
     Raises:
         ResourceClaimError: it is not allocated any more, or to another node.
     """
-    state = read(current)
     if state.deleting:
         raise ResourceClaimError(f"claim {state.key} got deleted in the meantime")
     if not state.allocation:
         raise ResourceClaimError(f"claim {state.key} got deallocated elsewhere in the meantime")
     if state.nodes and node not in state.nodes:
         raise ResourceClaimError(f"claim {state.key} got allocated on another node in the meantime")
-    return None if pod.uid in state.reserved_for else _with_status(current, reservedFor=_reserved(current, pod))
+
+
+def reserved(current: Object, pods: Iterable[PendingPod]) -> Object:
+    """Return a claim that is reserved for pods as well."""
+    more = ({"resource": "pods", "name": pod.name, "uid": pod.uid} for pod in pods)
+    return _with_status(current, reservedFor=[*_references(current), *more])
 
 
 def is_reserved(current: Object, pod: PendingPod) -> bool:
@@ -176,6 +190,31 @@ def released(current: Object, pod: PendingPod) -> Object | None:
 _OF_SCHEDULERS: Final = ("allocation", "reservedFor", "devices")
 
 
+def keeps_free_json(current: Object, changed: Object, subresource: str) -> bool:
+    """Return whether a write has free JSON that the API server has already, and which must not change by a byte."""
+    if not subresource:
+        return _has_parameters(current["spec"])
+    before, after = (each.get("status") or {} for each in (current, changed))
+    stays = before.get("allocation") and after.get("allocation")
+    return bool(stays) and (_has_parameters(before["allocation"]) or any("data" in each for each in _devices(before)))
+
+
+def without_parameters(claim: Object) -> Object:
+    """Return a claim without the configurations in its spec, to write its status: they stay as they are stored."""
+    if not _has_parameters(claim["spec"]):
+        return claim
+    devices = {key: value for key, value in claim["spec"]["devices"].items() if key != "config"}
+    return {**claim, "spec": {**claim["spec"], "devices": devices}}
+
+
+def _has_parameters(owner: Object) -> bool:
+    return any(each.get("opaque") for each in (owner.get("devices") or {}).get("config") or ())
+
+
+def _devices(status_: Object) -> list[Object]:
+    return status_.get("devices") or []
+
+
 def _is_same(current: Object, claim: ResourceClaim) -> bool:
     if claim.uid:
         return bool(current["metadata"]["uid"] == claim.uid)
@@ -186,10 +225,6 @@ def _is_same(current: Object, claim: ResourceClaim) -> bool:
 
 def _references(current: Object) -> list[Object]:
     return (current.get("status") or {}).get("reservedFor") or []
-
-
-def _reserved(current: Object, pod: PendingPod) -> list[Object]:
-    return [*_references(current), {"resource": "pods", "name": pod.name, "uid": pod.uid}]
 
 
 def _with_status(current: Object, **fields: Any) -> Object:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from berth_client.client import JSON, PROTOBUF
 from berth_client.errors import CallError
-from berth_operator.binding.prebind import claim_objects
+from berth_client.wire import WireError
+from berth_operator.binding.prebind import claim_objects, stored_claims
 from berth_operator.binding.prebind.changes import GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
@@ -26,6 +28,9 @@ class Api(Protocol):
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
         """Read an object at quorum."""
+
+    async def get_protobuf(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        """Read an object, or a list, at quorum in protobuf."""
 
     async def request(
         self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, content_type: str = ...
@@ -53,6 +58,10 @@ class ClaimWriter:
         """Read an object at quorum; raise CallError."""
         return await self._api.get(path)
 
+    async def read_protobuf(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        """Read an object, or a list, at quorum in protobuf; raise CallError."""
+        return await self._api.get_protobuf(path, params)
+
     async def change(self, key: str, change: Change, *, current: Object | None = None, subresource: str = "") -> Object:
         """Write a change of a claim; read it again if it changed meanwhile, or if an answer was lost.
 
@@ -65,7 +74,7 @@ class ClaimWriter:
             try:
                 current = current or await self._api.get(path)
                 changed = change(current)
-                return current if changed is None else await self._put(path + subresource, changed)
+                return current if changed is None else await self._put(path, subresource, current, changed)
             except CallError as error:
                 if attempt == TRIES or (error.is_refused and error.status != HTTPStatus.CONFLICT):
                     raise
@@ -74,12 +83,23 @@ class ClaimWriter:
             pause *= 2
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _put(self, path: str, body: Object) -> Object:
-        if path.endswith("/status"):
-            await self._check_fence(path, body)
-        return dict(await self.send("PUT", path, body))
+    async def _put(self, path: str, subresource: str, current: Object, changed: Object) -> Object:
+        body: Any = claim_objects.without_parameters(changed)
+        options = {"content_type": JSON}
+        if claim_objects.keeps_free_json(current, changed, subresource):
+            # If it changed since `current` was read, the resourceVersion of `changed` conflicts.
+            body, options = await self._merged(path, changed), {"content_type": PROTOBUF}
+        if subresource:
+            await self._check_fence(path + subresource, body, options)
+        return dict(await self.send("PUT", path + subresource, body, **options))
 
-    async def send(self, method: str, path: str, body: Object, **options: str) -> Any:
+    async def _merged(self, path: str, changed: Object) -> bytes:
+        try:
+            return stored_claims.merged(await self._api.get_protobuf(path), changed)
+        except WireError as error:
+            raise ResourceClaimError(f"{path}: cannot be read in protobuf: {error}") from error
+
+    async def send(self, method: str, path: str, body: Any, **options: str) -> Any:
         """Send one write in our term, and return the decoded answer; raise GoneError if the term has ended."""
         params = {"fieldManager": self._fence.manager(self._current_term())}
         try:
@@ -92,10 +112,12 @@ class ClaimWriter:
             self.unanswered = True
             raise
 
-    async def _check_fence(self, path: str, body: Object) -> None:
+    async def _check_fence(self, path: str, body: Any, options: Mapping[str, str]) -> None:
         term = self._current_term()
         try:
-            await self._fence.check(term, lambda params: self._api.request("PUT", path, params=params, body=body))
+            await self._fence.check(
+                term, lambda params: self._api.request("PUT", path, params=params, body=body, **options)
+            )
         except NotFencedError as error:
             raise ResourceClaimError(str(error)) from error
 

@@ -22,11 +22,12 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind import claim_objects, parameters
 from berth_operator.binding.prebind.changes import Changes, GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.prebind.claim_writer import Api, ClaimWriter
 from berth_operator.binding.prebind.extended_claims import ExtendedClaims
+from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.status import ClaimState
@@ -51,6 +52,7 @@ class ClaimBinder:
         """Create a binder; `fenced`: nothing is written unless the API server refuses the writes of other terms."""
         self._cluster, self._lease = cluster, lease
         self._writer = ClaimWriter(api=api, lease=lease, term=term, fenced=fenced)
+        self._reservations = ClaimReservations(self._writer, lease)
         self._extended = ExtendedClaims(self._writer, cluster.fleet.claims, lease)
         self._claims = cluster.fleet.claims
         self._claims.writer = f"{lease}/"
@@ -163,7 +165,7 @@ class ClaimBinder:
             await self._allocate(claim_objects.key_of(allocation.claim), placement, allocation, written)
         for key in placement.claims.reserved:
             await self._wait_until_allocated(key, placement, leads)
-            await self._reserve(key, placement, written)
+            await self._reservations.reserve(key, self._turn(placement, leads, written))
         if placement.claims.mappings:
             self._check(placement, leads)
             # After all others: what the pod's status shows of this claim cannot be removed again.
@@ -174,6 +176,11 @@ class ClaimBinder:
             await self._extended.record(placement.pod, key, placement.claims.mappings)
         await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
 
+    def _turn(self, placement: Placement, leads: Leads, written: dict[str, int]) -> Turn:
+        return Turn(
+            pod=placement.pod, node=placement.node, check=lambda: self._check(placement, leads), written=written
+        )
+
     async def _allocate(
         self,
         key: str,
@@ -183,7 +190,7 @@ class ClaimBinder:
         current: Object | None = None,
     ) -> None:
         """Allocate a claim, which may have been read."""
-        pod, body = placement.pod, allocation.written()
+        pod, body = placement.pod, await parameters.written(allocation, self._writer.read_protobuf)
         if current is None and (known := self._claims.claims.get(key)) is not None and known.raw is not None:
             current = dict(known.raw)
 
@@ -204,24 +211,7 @@ class ClaimBinder:
             current = await self._writer.change(key, protect, current=current)
             changed = await self._writer.change(key, allocate, current=current, subresource="/status")
         claim_objects.check_conditions(changed, allocation)
-        written[key] = _version(changed)
-
-    async def _reserve(self, key: str, placement: Placement, written: dict[str, int]) -> None:
-        """Reserve an allocated claim, unless it is.
-
-        It is read at quorum: the watch may still show what was released since.
-        """
-
-        def reserve(current: Object) -> Object | None:
-            return claim_objects.reserved(current, placement.pod, placement.node)
-
-        def protect(current: Object) -> Object | None:
-            written[key] = 0
-            return claim_objects.protected(current, self._lease) if reserve(current) else None
-
-        async with self._writer.alone(key):
-            current = await self._writer.change(key, protect)
-            written[key] = _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
+        written[key] = claim_objects.version(changed)
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
@@ -288,7 +278,3 @@ def _keys(placement: Placement) -> list[str]:
 def _age(claim: ClaimState) -> float:
     """Return the seconds since a claim was allocated; 0 if it does not say when."""
     return (times.now() - times.parse(claim.allocated_at)).total_seconds() if claim.allocated_at else 0.0
-
-
-def _version(claim: Object) -> int:
-    return int(claim["metadata"]["resourceVersion"])

@@ -30,7 +30,10 @@ class Chosen:
 
 
 class Choices:
-    """The devices chosen so far for each claim of a search."""
+    """The devices chosen so far for each claim of a search.
+
+    A request with admin access ignores what others take of a device, and takes nothing of its counters and capacities.
+    """
 
     def __init__(self, claims: int, pools: NodePools, allocated: Allocated, features: Features) -> None:
         self.of_claim: list[list[Chosen]] = [[] for _ in range(claims)]
@@ -51,7 +54,7 @@ class Choices:
         """
         if self._in_use(plan, device) or not self._suits(plan, device):
             return False
-        counters = self._counters_for(device)
+        counters = None if plan.request.admin else self._counters_for(device)
         if counters is not None and not counters.reserve(device):
             return False
         if self._constrain(plan, device):
@@ -69,11 +72,40 @@ class Choices:
         chosen = self.of_claim[plan.number].pop()
         if chosen.consumed is None:
             self._claims_of[chosen.device].pop()
-        else:
+        elif not plan.request.admin:
             self._shares[chosen.device].pop()
         _relax(plan.constraints)
         if chosen.counters is not None:
             chosen.counters.release(chosen.device)
+
+    # --- what may be chosen, for a search that compares it before ---------------------------------------------
+
+    def is_candidate(self, plan: RequestPlan, device: Device) -> bool:
+        """Return whether a request may have a device if nothing else is chosen; raise AllocationError."""
+        if self._in_use(plan, device) or not self._suits(plan, device):
+            return False
+        return not plan.wants_all or self._has_capacity(plan, device)
+
+    def counters(self, pool: PoolID) -> Counters:
+        """Return what is left of a pool's counters."""
+        counters = self._counters.get(pool)
+        if counters is None:
+            counters = self._counters[pool] = Counters.of(self.pools.by_id[pool], self._allocated)
+        return counters
+
+    def is_shared(self, device: Device) -> bool:
+        """Return whether several requests may have a device."""
+        return device.shareable and self._features.consumable_capacity
+
+    def has_shares(self, device: Device) -> bool:
+        """Return whether some of a device is taken."""
+        return self._allocated.is_shared(device.id) or bool(self._shares.get(device))
+
+    def shared_capacity(self, device: Device) -> Mapping[str, int]:
+        """Return what allocated claims take of a device's capacities, in billionths."""
+        return self._allocated.capacity.get(device.id, {})
+
+    # ----------------------------------------------------------------------------------------------------------
 
     def _in_use(self, plan: RequestPlan, device: Device) -> bool:
         claims = self._claims_of.get(device, ())
@@ -90,7 +122,9 @@ class Choices:
         return not (device.taints and self._features.device_taints and prevented(device, plan.request))
 
     def _has_capacity(self, plan: RequestPlan, device: Device) -> bool:
-        return not self._features.consumable_capacity or plan.has_capacity(device, self._held(device))
+        return not self._features.consumable_capacity or plan.has_capacity(
+            device, () if plan.request.admin else self._held(device)
+        )
 
     def _held(self, device: Device) -> Sequence[Mapping[str, int]]:
         allocated, shares = self._allocated.capacity.get(device.id), self._shares.get(device, ())
@@ -98,18 +132,9 @@ class Choices:
 
     def _counters_for(self, device: Device) -> Counters | None:
         """Return the counters that a device takes from; None if it takes none, or a share of it did so already."""
-        if not device.consumes or (self._is_shared(device) and self._has_shares(device)):
+        if not device.consumes or (self.is_shared(device) and self.has_shares(device)):
             return None
-        counters = self._counters.get(device.pool)
-        if counters is None:
-            counters = self._counters[device.pool] = Counters.of(self.pools.by_id[device.pool], self._allocated)
-        return counters
-
-    def _is_shared(self, device: Device) -> bool:
-        return device.shareable and self._features.consumable_capacity
-
-    def _has_shares(self, device: Device) -> bool:
-        return self._allocated.is_shared(device.id) or bool(self._shares.get(device))
+        return self.counters(device.pool)
 
     def _constrain(self, plan: RequestPlan, device: Device) -> bool:
         """Add a device to the constraints on a request, to all or none; raise NodeError if `All` cannot have it."""
@@ -124,10 +149,11 @@ class Choices:
 
     def _record(self, plan: RequestPlan, device: Device, counters: Counters | None) -> None:
         amounts = None
-        if self._is_shared(device):
+        if self.is_shared(device):
             fractional = self._features.fractional_ranges
             amounts = capacity.consumed(device.capacity, plan.request.capacity, fractional=fractional) or {}
-            self._shares[device].append({name: quantity.amount for name, quantity in amounts.items()})
+            if not plan.request.admin:
+                self._shares[device].append({name: quantity.amount for name, quantity in amounts.items()})
         else:
             self._claims_of.setdefault(device, []).append(plan.number)
         self.of_claim[plan.number].append(Chosen(plan, device, counters, amounts))

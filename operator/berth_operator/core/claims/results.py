@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.amounts import ExactQuantity
@@ -43,6 +43,17 @@ class Result:
         return fields | {key: value for key, value in optional.items() if value}
 
 
+class AppliedConfig(NamedTuple):
+    """A configuration that applies to an allocation."""
+
+    entry: Object
+    """As `devices.config` has it."""
+    device_class: str
+    """The class that has it; empty for the claim itself."""
+    place: int
+    """Its place among the configurations of the class or claim."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a claim gets."""
@@ -57,7 +68,7 @@ class Allocation:
     def written(self, *, binding_conditions: bool = True) -> Object:
         """Return `status.allocation`, without the timestamp; raise NodeError."""
         results = [each.written(binding_conditions=binding_conditions) for each in self.results]
-        devices = {"results": results, "config": list(self._config())}
+        devices = {"results": results, "config": [config.entry for config in self.configs()]}
         selector = node_selector([each.device for each in self.results], self.node)
         allocation: Object = {"devices": {key: value for key, value in devices.items() if value}}
         return allocation if selector is None else allocation | {"nodeSelector": selector}
@@ -88,17 +99,17 @@ class Allocation:
             if choice.full_name in taken
         )
 
-    def _config(self) -> Iterator[Object]:
+    def configs(self) -> Iterator[AppliedConfig]:
         """Yield configurations: each class's once, in the order of requests, and those of the claim that apply."""
         by_class: dict[str, tuple[DeviceClass, list[str]]] = {}
         for request, device_class in self.chosen:
             by_class.setdefault(device_class.name, (device_class, []))[1].append(request.full_name)
         for device_class, names in by_class.values():
-            for config in device_class.config:
-                yield self._applied("FromClass", names, config.raw)
-        for config in self.claim.config:
+            for place, config in enumerate(device_class.config):
+                yield AppliedConfig(self._applied("FromClass", names, config.raw), device_class.name, place)
+        for place, config in enumerate(self.claim.config):
             if not config.requests or any(self._named(request, config.requests) for request, _ in self.chosen):
-                yield self._applied("FromClaim", config.requests, config.raw)
+                yield AppliedConfig(self._applied("FromClaim", config.requests, config.raw), "", place)
 
     def _applied(self, source: str, names: Sequence[str], raw: Mapping[str, Any]) -> Object:
         """Return an entry of `devices.config`; without `requests` if it is for all of them."""

@@ -13,7 +13,7 @@ from berth_operator.core.claims.errors import NodeError, TooMuchWorkError
 from berth_operator.core.claims.plans import MAX_DEVICES, Planned, RequestPlan
 
 MAX_STEPS: Final = 1_000_000
-"""Devices that are tried before a search is given up."""
+"""Devices that are tried before a search is given up; each counts as many times as it has capacities."""
 
 
 class SearchOutcome(Enum):
@@ -79,7 +79,7 @@ class Search:
 
     @property
     def steps(self) -> int:
-        """Return the number of devices that were tried."""
+        """Return how much was done: devices that were tried, and capacities that were compared."""
         return self._max_steps - self._steps_left
 
     def taken(self, claim: int) -> Iterator[RequestPlan]:
@@ -137,7 +137,8 @@ class Search:
             return SearchOutcome.TOO_MANY
         plan, devices, take = frame.plan, frame.plan.devices, self._choices.take
         for place in range(frame.next, frame.end):
-            self._step()
+            # Each of its capacities takes as long as the rest.
+            self._step(len(devices[place].capacity) or 1)
             if take(plan, devices[place]):
                 frame.taken, frame.next = True, place + 1
                 return self._enter_device(frame.claim, frame.request, plan, frame.number + 1, place + 1)
@@ -156,7 +157,7 @@ class Search:
         self._claim_with_too_many = frame.claim
         return SearchOutcome.TOO_MANY
 
-    def _step(self) -> None:
-        self._steps_left -= 1
+    def _step(self, steps: int) -> None:
+        self._steps_left -= steps
         if self._steps_left < 0:
             raise TooMuchWorkError(f"no devices were found within {self._max_steps} steps")

@@ -18,9 +18,9 @@ from berth_api.allocation import Grant
 from berth_operator.core.claims import allocator
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
-from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError, NoWorkError
+from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError, NoWorkError, TooMuchWorkError
 from berth_operator.core.claims.extended import RequestMapping
-from berth_operator.core.claims.plans import RequestPlan
+from berth_operator.core.claims.plans import Order, RequestPlan
 from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.requests import ALL, Request
@@ -40,8 +40,14 @@ from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_STEPS: Final = 5_000
-"""Devices that a search on one node tries, divided by their number of capacities: those that are certainly not given
-are left out before. Decision 33 has how long that takes."""
+"""Devices that a search on one node tries in an order, each as many times as it has capacities.
+
+Those that are certainly not given are left out before. Decision 33 has how long that takes.
+"""
+MAX_NARROWING: Final = 2_000
+"""Steps of the search that goes on where the one in an order did not end."""
+MAX_DOUBLINGS: Final = 2
+"""How often, while the loop has nothing else to do, this bound is doubled for a search that ended at it."""
 MAX_LOOKS: Final = 60_000
 """Devices that all requests of a pod compare on one node."""
 LOOKS_OF_MATCH: Final = 2
@@ -173,9 +179,13 @@ def _search(
     """Return what claims get on a row; if nothing, keep the reason."""
     node = fleet.names[row]
     known = fleet.claims.supply.refusals(key_of(fleet, request))
+    doublings = known.doublings.get(node, 0)
     try:
-        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), claims)
+        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), claims, doublings)
     except NoWorkError:
+        return None
+    except TooMuchWorkError as error:
+        known.by_node[node], known.doublings[node] = str(error), doublings + 1
         return None
     except ClaimError as error:
         known.everywhere = str(error)
@@ -218,21 +228,31 @@ def _looks(target: _Target, request: Request) -> int:
     if request.mode != ALL:
         return len(devices)
     matched = target.devices.pools.selected.of(kind_of(target.fleet, request).selectors)
-    number = sum(matched.get(each) is not False for each in devices)
-    return len(devices) + number * (LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * target.devices.capacities)
+    wanted = (each for each in devices if matched.get(each) is not False)
+    return len(devices) + sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(each.capacity) for each in wanted)
 
 
-def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
+def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0) -> tuple[Allocation, ...] | None:
     try:
         _check_size(target, claims)
-        return _by_search(target, claims)
+        return _by_search(target, claims, doublings)
     finally:
         target.fleet.claims.supply.work.spend(SEARCH + len(target.devices.pools.devices) * LOOK)
 
 
-def _by_search(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
+def _by_search(target: _Target, claims: Sequence[ClaimState], doublings: int) -> tuple[Allocation, ...] | None:
+    """Search with bounds that were doubled this often; then the search in an order ended at its own before.
+
+    Each doubling changes to the other order of devices: what one order finds late the other often finds soon.
+    """
     supply = target.fleet.claims.supply
-    preference = Preference(target.devices.pools, target.allocated, target.devices.links)
+    preferences: list[Preference] = []
+
+    def prefer() -> Order:
+        preference = Preference(target.devices.pools, target.allocated, target.devices.links)
+        preferences.append(preference)
+        return lambda plan, devices: preference.order(plan, target.order(plan, devices))
+
     allocations = allocator.allocate(
         [each.claim for each in claims],
         pools=target.devices.pools,
@@ -240,11 +260,12 @@ def _by_search(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocatio
         allocated=target.allocated,
         new_share_id=_share_ids(claims),
         order=target.order,
-        prefer=None if target.first_fit else lambda plan, devices: preference.order(plan, target.order(plan, devices)),
-        max_steps=MAX_STEPS // max(1, target.devices.capacities),
+        prefer=None if target.first_fit == (doublings % 2 == 0) else prefer,
+        max_steps=0 if doublings else MAX_STEPS,
+        max_narrowing=MAX_NARROWING << doublings,
         spend=supply.work.spend,
     )
-    supply.work.spend(preference.looks)
+    supply.work.spend(sum(preference.looks for preference in preferences))
     for allocation in allocations or ():
         _check(target, allocation)
     return allocations

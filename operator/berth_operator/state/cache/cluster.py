@@ -29,7 +29,7 @@ from berth_operator.core.claims import extended
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
-from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet import claim_choice, claim_counts
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -338,6 +338,19 @@ class Cluster:
             each.claims or (by_class and any(part.resource in by_class for part in each.extended))
             for each in unit.requests
         )
+
+    def search_on(self) -> bool:
+        """Let the search for the devices of a pod go on that ended at its bound, and wake the pod.
+
+        Return whether there was one. Call it while the active queue is empty.
+        """
+        request = self.fleet.claims.supply.go_on(claim_choice.MAX_DOUBLINGS)
+        if request is None:
+            return False
+        for pod in self.pending.values():
+            if claim_counts.key_of(self.fleet, pod.request) == request:
+                self.queue.wake_class(pod.class_key)
+        return True
 
     def set_own_pools(self, own: OwnPools) -> None:
         """Set the pools of ResourceSlices that no other scheduler serves."""

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from berth_api import names
+from berth_client.objects import without_managed_fields
 from berth_client.reflector import Source
 from berth_operator.core.claims import requests, slices, status, taint_rules
 from berth_operator.core.claims.fields import FieldError
@@ -139,9 +140,20 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
     """Return {name of the kind: (source, table)} for what the API server serves of dynamic resource allocation."""
     return {
         "resource slices": _source(f"{_V1}/resourceslices", to.put_slice, to.remove_slice),
-        "device classes": _source(f"{_V1}/deviceclasses", to.put_class, to.remove_class),
+        "device classes": (
+            Source(
+                path=f"{_V1}/deviceclasses",
+                optional=True,
+                transform=lambda raw: _without_parameters(without_managed_fields(raw)),
+            ),
+            Table(key=_name, put=to.put_class, remove=to.remove_class),
+        ),
         "resource claims": (
-            Source(path=f"{_V1}/resourceclaims", optional=True, transform=status.with_writers),
+            Source(
+                path=f"{_V1}/resourceclaims",
+                optional=True,
+                transform=lambda raw: _without_parameters(status.with_writers(raw)),
+            ),
             Table(key=_key, put=to.put_claim, remove=to.remove_claim),
         ),
         # One of the two is served, or none; a server with both shows the same objects by both.
@@ -165,6 +177,19 @@ def _name(raw: Mapping[str, Any]) -> str:
 
 def _key(raw: Mapping[str, Any]) -> str:
     return f"{raw['metadata']['namespace']}/{_name(raw)}"
+
+
+def _without_parameters(raw: Object) -> Object:
+    """Remove the parameters for drivers of a claim or class, and return it.
+
+    They may be 10 KiB for each of 32 configurations, nested thousands deep, and are written as they are stored
+    (`binding.prebind.parameters`).
+    """
+    spec, allocation = raw["spec"], (raw.get("status") or {}).get("allocation") or {}
+    for owner in (spec, spec.get("devices") or {}, allocation.get("devices") or {}):
+        for config in owner.get("config") or ():
+            (config.get("opaque") or {}).pop("parameters", None)
+    return raw
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:

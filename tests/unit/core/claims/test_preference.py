@@ -44,6 +44,7 @@ def preferred(
     links: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
     max_steps: int = MAX_STEPS,
+    max_narrowing: int = MAX_STEPS,
 ) -> list[list[str]] | None:
     """Return the names of the devices that each claim gets; `before` are selectors of other requests of late."""
     pools = objects.pools_of(published)
@@ -57,8 +58,9 @@ def preferred(
         classes={"gpu": requests.read_class({"metadata": {"name": "gpu"}, "spec": {}})},
         allocated=allocated,
         new_share_id=lambda: "share",
-        prefer=Preference(pools, allocated, linked).order,
+        prefer=lambda: Preference(pools, allocated, linked).order,
         max_steps=max_steps,
+        max_narrowing=max_narrowing,
     )
     return None if found is None else [[each.device.id.device for each in one.results] for one in found]
 
@@ -209,7 +211,9 @@ def test_a_selector_that_fails_for_another_device_leaves_the_first_fit() -> None
 def test_a_preference_that_takes_too_long_leaves_the_first_fit() -> None:
     wanted, taken = claim(request(count=3)), held("gpu-7")
     assert preferred([eight()], wanted, allocated=taken) == [["gpu-4", "gpu-5", "gpu-6"]]
-    assert preferred([eight()], wanted, allocated=taken, max_steps=10) == [["gpu-0", "gpu-1", "gpu-2"]]
+    # Of the search that narrows down what is left as well.
+    assert preferred([eight()], wanted, allocated=taken, max_steps=10) == [["gpu-4", "gpu-5", "gpu-6"]]
+    assert preferred([eight()], wanted, allocated=taken, max_steps=10, max_narrowing=0) == [["gpu-0", "gpu-1", "gpu-2"]]
 
 
 def test_only_so_many_devices_are_compared() -> None:
@@ -223,7 +227,7 @@ def test_only_so_many_devices_are_compared() -> None:
         classes={"gpu": requests.read_class({"metadata": {"name": "gpu"}, "spec": {}})},
         allocated=NOTHING,
         new_share_id=str,
-        prefer=order.order,
+        prefer=lambda: order.order,
     )
     assert found is not None
     assert len({each.results[0].device for each in found}) == len(many)

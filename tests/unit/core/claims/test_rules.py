@@ -9,7 +9,18 @@ from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.errors import ClaimError, InvalidPoolsError, NodeError, TooMuchWorkError
 from berth_operator.core.claims.slices import DeviceID
 from tests.claims import objects
-from tests.claims.objects import Object, allocation, chosen, claim, device, exactly, first_available, request, slice_of
+from tests.claims.objects import (
+    Object,
+    allocation,
+    chosen,
+    claim,
+    device,
+    exactly,
+    first_available,
+    mig_gpu,
+    request,
+    slice_of,
+)
 
 MODEL = "gpu.io/model"
 TWO = slice_of(device("a"), device("b"))
@@ -71,10 +82,68 @@ def test_requests_of_one_claim_share_a_device_that_allows_it_but_one_request_nev
 
 
 def test_a_search_that_takes_too_long_ends() -> None:
+    # Each of the devices is large enough for one of the requests, and all have to be tried with all.
+    shared = slice_of(*(device(f"d{number}", memory="10", allowMultipleAllocations=True) for number in range(8)))
+    wanted = [request(f"r{number}", capacity={"requests": {"memory": "6"}}) for number in range(9)]
+    with pytest.raises(TooMuchWorkError, match="no devices were found within 2000 steps"):
+        chosen([shared], claim(*wanted), max_steps=1000, max_narrowing=2000)
+    assert len(chosen([shared], claim(*wanted[:8]), max_steps=10) or []) == 1
+
+
+# The search that goes on where the one in Kubernetes' order did not end
+
+
+def test_a_request_with_few_devices_decides_for_those_before_it() -> None:
+    root, kind = "resource.kubernetes.io/pcieRoot", 'device.attributes["gpu.io"].kind == '
+    devices = [
+        device(
+            f"gpu-{gpu}-mig-{part}",
+            attributes={root: {"string": f"root-{gpu}"}, "kind": {"string": "mig"}},
+            capacity={f"c-{number}": {"value": "1"} for number in range(15)},
+        )
+        for gpu in range(8)
+        for part in range(7)
+    ]
+    nics = [
+        device(f"nic-{number}", attributes={root: {"string": f"root-{number}"}, "kind": {"string": "nic"}})
+        for number in range(8)
+    ]
+    held = taken(*(f"nic-{number}" for number in range(8) if number != 5))
+    wanted = request("gpu", 2, where=f'{kind}"mig"'), request("nic", where=f'{kind}"nic"')
+    constraint = {"matchAttribute": root}
+    expected = ["gpu:gpu-5-mig-0", "gpu:gpu-5-mig-1", "nic:nic-5"]
+    got = chosen([slice_of(*devices, *nics)], claim(*wanted, constraints=[constraint]), allocated=held, max_steps=5000)
+    assert got == [expected]
+    # Without any step in Kubernetes' order.
+    assert got == chosen(
+        [slice_of(*devices, *nics)],
+        claim(*wanted, constraints=[constraint]),
+        allocated=held,
+        max_steps=0,
+        max_narrowing=100,
+    )
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        (claim(request("a", 12), request("b", 2), constraints=[{"distinctAttribute": MODEL, "requests": ["b"]}]),),
+        (claim(request("a", 20)), claim(request("b", 5))),
+        (claim(request("a", 0), request("b", 1)),),
+        (claim(request("a", 2), constraints=[{"matchAttribute": "gpu.io/other"}]),),
+    ],
+)
+def test_what_is_not_there_is_not_searched(claims: tuple[Object, ...]) -> None:
     many = slice_of(*(device(f"d{number}", model="x") for number in range(24)))
-    distinct = {"distinctAttribute": MODEL, "requests": ["b"]}
-    with pytest.raises(TooMuchWorkError, match="no devices were found within 1000 steps"):
-        chosen([many], claim(request("a", 12), request("b", 2), constraints=[distinct]), max_steps=1000)
+    assert chosen([many], *claims, max_steps=0, max_narrowing=30) is None
+
+
+def test_claims_with_equal_constraints_get_different_values() -> None:
+    devices = [device(f"{model}{number}", model=model) for model in "xy" for number in range(2)]
+    pair = [
+        claim(request("a", 2), name=name, constraints=[{"matchAttribute": MODEL}]) for name in ("claim-0", "claim-1")
+    ]
+    assert chosen([slice_of(*devices)], *pair, max_steps=0) == [["a:x0", "a:x1"], ["a:y0", "a:y1"]]
 
 
 # Pools
@@ -172,6 +241,19 @@ def test_admin_access_takes_a_device_that_is_held_but_keeps_it_from_later_reques
     assert chosen([TWO], claim(admin), allocated=taken("a")) == [["admin:a"]]
     assert chosen([TWO], claim(admin, request("user"))) == [["admin:a", "user:b"]]
     assert chosen([TWO], claim(request("admin", 3, adminAccess=True))) is None
+
+
+def test_admin_access_neither_needs_nor_takes_counters_or_capacity() -> None:
+    devices, counters = mig_gpu("g")
+    published = [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[counters])]
+    admin = request("admin", adminAccess=True, where='device.attributes["gpu.io"].model == "whole"')
+    user = request("user", where='device.attributes["gpu.io"].model == "1g"')
+    got = chosen(published, claim(admin, user), allocated=taken("g-1g-0"))
+    assert got == [["admin:g", "user:g-1g-1"]]
+    shared = [slice_of(device("a", memory="8Gi", allowMultipleAllocations=True))]
+    everything = request("admin", adminAccess=True), request("user"), request("monitor", adminAccess=True)
+    assert chosen(shared, claim(*everything)) == [["admin:a", "user:a", "monitor:a"]]
+    assert chosen(shared, claim(request("user"), request("other"))) is None
 
 
 def test_two_claims_have_admin_access_to_one_device() -> None:

@@ -85,12 +85,28 @@ class SearchRefusals:
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
     """Node -> what ended the search there; empty if it found nothing."""
+    doublings: dict[str, int] = field(default_factory=dict)
+    """Node -> how often the bound of the next search there is doubled, because the last one ended at its bound."""
     seen: int = 0
     """The changes of nodes that it knows of."""
 
     def copy(self) -> "SearchRefusals":
         """Return an independent copy."""
-        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy(), seen=self.seen)
+        return SearchRefusals(
+            everywhere=self.everywhere, by_node=self.by_node.copy(), doublings=self.doublings.copy(), seen=self.seen
+        )
+
+    def drop(self, node: str) -> None:
+        """Drop what is known of a node."""
+        self.by_node.pop(node, None)
+        self.doublings.pop(node, None)
+
+    def go_on(self, most: int) -> bool:
+        """Let searches go on that ended at a bound that was doubled less often than that; return whether one does."""
+        ended = [node for node, doublings in self.doublings.items() if node in self.by_node and doublings <= most]
+        for node in ended:
+            del self.by_node[node]
+        return bool(ended)
 
 
 class Answers:
@@ -118,9 +134,9 @@ class Answers:
         most = max(MAX_REQUESTS, min(MAX_KINDS, MAX_REFUSALS // (nodes + 1)))
         refusals = self._refusals.use(request, SearchRefusals, most)
         assert refusals is not None  # noqa: S101 - all of them may be replaced
-        if refusals.by_node:
+        if refusals.by_node or refusals.doublings:
             for node in self._changes.since(refusals.seen):
-                refusals.by_node.pop(node, None)
+                refusals.drop(node)
         refusals.seen = self._changes.now
         return refusals
 
@@ -128,6 +144,12 @@ class Answers:
         """Drop what was computed for a node."""
         if self._counts or self._refusals:
             self._changes.note(node)
+
+    def go_on(self, most: int) -> Hashable | None:
+        """Return a request of which searches go on, after `SearchRefusals.go_on`; None if there is none."""
+        return next(
+            (request for request, refusals in self._refusals.newest(len(self._refusals)) if refusals.go_on(most)), None
+        )
 
     def drop_refusals(self) -> None:
         """Drop the refusals of all nodes."""

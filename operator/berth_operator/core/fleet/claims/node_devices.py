@@ -28,8 +28,6 @@ class NodeDevices:
     """Of whole cards with NVLinks: equal for those that are linked all with all."""
     products: frozenset[tuple[str, Hashable]]
     """The drivers of the own devices, with the products that these are; None for devices that name none."""
-    capacities: int
-    """The largest number of capacities that a device has."""
 
     @property
     def driver_count(self) -> int:
@@ -51,7 +49,6 @@ def of_node(
         cards={name: each for name, each in matches.items() if each.cards or each.unknown},
         links={} if cards is None else dict(_links(matches, cards)),
         products=frozenset((each.id.driver, _product(each)) for each in own),
-        capacities=max((len(each.capacity) for each in pools.devices), default=0),
     )
 
 

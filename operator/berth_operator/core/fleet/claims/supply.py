@@ -183,6 +183,10 @@ class Supply:
             return DeviceCounts(rows)
         return counts
 
+    def go_on(self, most: int) -> Hashable | None:
+        """Return a request of which searches that ended at their bound go on; None if there is none."""
+        return self._answers.go_on(most)
+
     def refusals(self, request: Hashable) -> SearchRefusals:
         """Return why a request was refused on nodes, to look up and to add to."""
         self._settle(self._changed)

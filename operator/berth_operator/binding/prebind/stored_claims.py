@@ -1,0 +1,88 @@
+"""Claims and classes as etcd has them, in protobuf: their parameters for drivers are free JSON, compared byte by byte.
+
+`{"v": 1.50}` comes as `{"v":1.50}` from the API server, a parser makes `{"v": 1.5}` of it, and what is written
+then is refused as a change of an immutable field. So the claim is written as it is stored, but for the fields below.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from berth_client import wire
+
+Object = dict[str, Any]
+
+# Numbers of fields, as in k8s.io/api/resource/v1/generated.proto.
+_METADATA, _STATUS = 1, 3
+_RESOURCE_VERSION, _LABELS, _FINALIZERS = 6, 11, 14
+_ALLOCATION, _RESERVED_FOR, _DEVICES = 1, 2, 4
+_REFERENCE: Final = {"apiGroup": 1, "resource": 3, "name": 4, "uid": 5}
+_CLAIM_CONFIG: Final = (2, 1, 3)
+_CLASS_CONFIG: Final = (2, 2, 2)
+"""From a list of classes."""
+_OPAQUE: Final = 1
+"""From a DeviceConfiguration."""
+
+
+class StoredConfig(NamedTuple):
+    """A configuration for a driver."""
+
+    driver: str
+    parameters: bytes
+    """JSON as it was written."""
+
+
+def merged(stored: bytes, claim: Object) -> bytes:
+    """Return a stored claim with the labels, finalizers, `reservedFor` and the resourceVersion of `claim`.
+
+    Its allocation and what drivers report of devices stay as they are stored, or go if `claim` has none.
+
+    Raises:
+        WireError: what is stored cannot be read.
+    """
+    message = wire.opened(stored)
+    metadata = b"".join(wire.values(message, _METADATA))
+    status = b"".join(wire.values(message, _STATUS))
+    kept = wire.without(message, {_METADATA, _STATUS})
+    return wire.enclosed(
+        stored,
+        wire.encoded(_METADATA, _metadata(metadata, claim["metadata"]))
+        + kept
+        + wire.encoded(_STATUS, _status(status, claim.get("status") or {})),
+    )
+
+
+def configs_of_claim(stored: bytes) -> list[StoredConfig]:
+    """Return the configurations of a claim; raise WireError."""
+    return [_config(each, 2) for each in wire.values(wire.opened(stored), *_CLAIM_CONFIG)]
+
+
+def configs_of_class(stored: bytes) -> list[StoredConfig]:
+    """Return the configurations of a class, from a list of this class alone; raise WireError."""
+    return [_config(each, 1) for each in wire.values(wire.opened(stored), *_CLASS_CONFIG)]
+
+
+def _config(stored: bytes, device_configuration: int) -> StoredConfig:
+    [*_, opaque] = [b"", *wire.values(stored, device_configuration, _OPAQUE)]
+    return StoredConfig(
+        driver=b"".join(wire.values(opaque, 1)).decode(errors="replace"), parameters=b"".join(wire.values(opaque, 2, 1))
+    )
+
+
+def _metadata(stored: bytes, metadata: Object) -> bytes:
+    labels = (wire.texts(1, [key]) + wire.texts(2, [value]) for key, value in (metadata.get("labels") or {}).items())
+    return (
+        wire.without(stored, {_RESOURCE_VERSION, _LABELS, _FINALIZERS})
+        + wire.texts(_RESOURCE_VERSION, [metadata["resourceVersion"]])
+        + b"".join(wire.encoded(_LABELS, entry) for entry in labels)
+        + wire.texts(_FINALIZERS, metadata.get("finalizers") or ())
+    )
+
+
+def _status(stored: bytes, status: Object) -> bytes:
+    gone = {number for name, number in (("allocation", _ALLOCATION), ("devices", _DEVICES)) if not status.get(name)}
+    references = (
+        b"".join(wire.texts(number, [each[name]]) for name, number in _REFERENCE.items() if each.get(name))
+        for each in status.get("reservedFor") or ()
+    )
+    return wire.without(stored, {_RESERVED_FOR, *gone}) + b"".join(
+        wire.encoded(_RESERVED_FOR, each) for each in references
+    )
