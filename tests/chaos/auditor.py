@@ -57,6 +57,10 @@ class Limits:
     """How long before an eviction the pod of a higher priority may have waited."""
     ended: frozenset[str] = frozenset()
     """UIDs of the pods that the workload deleted."""
+    scheduler: str = ""
+    """Berth's `schedulerName`; empty if all pods are Berth's."""
+    deleted: frozenset[str] | None = None
+    """UIDs of the pods that Berth deleted; None for all that are not in `ended`."""
     calm_from: float = float("inf")
     """From when on no Event may be missing: there were no more faults."""
 
@@ -68,6 +72,7 @@ class Pod:
     key: str
     uid: str
     priority: int
+    is_ours: bool = True
     gang: str = ""
     gang_size: int = 0
     node: str = ""
@@ -145,7 +150,7 @@ class Auditor:
         for gang in self._gangs:
             yield from self._overdue(gang)
         for number, pod in self._gone.values():
-            if pod.uid not in self._explained:
+            if pod.uid not in self._explained and (self._limits.deleted is None or pod.uid in self._limits.deleted):
                 yield self._finding(
                     FindingKind.LOST, pod.key, f"it was deleted at revision {number}, no Event says why"
                 )
@@ -184,6 +189,7 @@ class Auditor:
             key=key,
             uid=raw["metadata"]["uid"],
             priority=int(raw["spec"].get("priority") or 0),
+            is_ours=raw["spec"].get("schedulerName") == self._limits.scheduler if self._limits.scheduler else True,
             gang=annotations.get(GANG, ""),
             gang_size=int(annotations.get(GANG_SIZE, 0)),
         )
@@ -227,6 +233,11 @@ class Auditor:
         shown = (node, annotations.get(ALLOCATION, ""), annotations.get(TERM, ""))
         before = (pod.node, pod.allocation, pod.term)
         if shown == before:
+            return
+        if not pod.is_ours:
+            if not pod.node:
+                self._stops_waiting(pod)
+            pod.node = node
             return
         if any(before):
             yield self._finding(FindingKind.CHANGED, pod.key, f"{before} became {shown}")

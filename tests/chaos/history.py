@@ -86,7 +86,7 @@ DEVICES_AND_CLAIMS: Final = (
 NODES: Final = (
     Source(Kind.NODE, "/registry/minions/"),
     DEVICES,
-    Source(Kind.HEARTBEAT, "/registry/leases/berth-node-lease/"),
+    Source(Kind.HEARTBEAT, "/registry/leases/", "berth-node-lease"),
 )
 """What decides whether a pod fits on a node, its pods apart."""
 

@@ -1,7 +1,7 @@
 """Audits what happens to pods over time: revisions of pods, Nodes, Devices, heartbeats and Events, in etcd's order.
 
 It shares no code with what it audits, and is a pure function of the history; times are the recorder's.
-`python -m tests.chaos.life_auditor FOLDER` audits a recorded run again.
+`python -m tests.chaos.month FOLDER` audits a recorded month again.
 
 * HARMED: Berth deletes a pod that runs only for a recorded reason that was true at that moment. A pod of a higher
   priority waited that its node would take without the pods of lower priorities; or its gang had not formed; or its card
@@ -25,16 +25,12 @@ UNREPORTED: a pod that uses a card that it does not hold is named on its Device 
 Nothing is concluded for pods with constraints that `tests.chaos.fitting` does not know.
 """
 
-import json
 import re
-import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from tests.chaos import fitting, history, requests, waiting_reasons
+from tests.chaos import fitting, waiting_reasons
 from tests.chaos.findings import Finding, FindingKind
 from tests.chaos.fitting import CARDS, SHARE, Room
 from tests.chaos.harm_auditor import HarmAuditor
@@ -282,19 +278,3 @@ def _labels(pod: Pod) -> Mapping[str, str]:
 
 def _rollout(pod: Pod) -> object:
     return {key: value for key, value in _labels(pod).items() if key != HASH}
-
-
-def main(folder: Path) -> None:
-    """Audit the run in a folder again."""
-    run = json.loads((folder / requests.RUN).read_text())
-    limits = LifeLimits(scheduler=run["scheduler"], deleted=requests.deleted(folder / requests.LOG, run["account"]))
-    auditor = LifeAuditor(limits)
-    findings = [each for revision in history.read(folder / "history.jsonl") for each in auditor.take(revision)]
-    for found in [*findings, *auditor.end()]:
-        sys.stdout.write(f"{found}\n")
-    counts = Counter(str(found.kind) for found in findings)
-    sys.stdout.write(f"{auditor.pods} pods, {auditor.reasons_checked} reasons checked, {dict(counts)}\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

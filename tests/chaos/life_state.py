@@ -159,10 +159,11 @@ class ClusterState:
             self._node_has_changed(revision.name)
 
     def _heartbeat(self, revision: Revision) -> None:
+        name = revision.name.partition("/")[2]
         if revision.object is None:
-            self._heard.pop(revision.name, None)
+            self._heard.pop(name, None)
             return
-        if not self._is_heard(name := revision.name.partition("/")[2]):
+        if not self._is_heard(name):
             self._node_has_changed(name)
         self._heard[name] = (self.now, float(revision.object["spec"].get("leaseDurationSeconds") or 0))
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from tests.chaos.auditor import GANG
@@ -26,6 +26,8 @@ class LivePod:
     bound_at: float = 0.0
     """When its bind was recorded, by the monotonic clock in seconds."""
     is_leaving: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """The object as stored."""
 
 
 class Live:
@@ -90,4 +92,5 @@ def _live(name: str, raw: Mapping[str, Any], now: float, known: LivePod | None) 
         node=node,
         bound_at=known.bound_at if known is not None and was_bound else now if node else 0.0,
         is_leaving="deletionTimestamp" in metadata,
+        raw=raw,
     )

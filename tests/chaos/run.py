@@ -22,7 +22,7 @@ from tests.chaos import site as site_module
 from tests.chaos.auditor import Auditor, Limits
 from tests.chaos.findings import Finding, FindingKind
 from tests.chaos.schedule import Strike, schedule
-from tests.chaos.site import HISTORY, OURS, Build, Site
+from tests.chaos.site import CHAOS, HISTORY, OURS, Build, Scene, Site
 
 DEFAULT: Final[Mapping[str, object]] = {}
 FAST: Final[Mapping[str, object]] = {"lease_duration": 7, "renew_deadline": 5, "retry_period": 1}
@@ -45,6 +45,7 @@ class Plan:
     pods: int
     fast: bool
     build: Build = OURS
+    scene: Scene = CHAOS
 
     @property
     def timing(self) -> Mapping[str, object]:
@@ -75,7 +76,7 @@ class Outcome:
 
 def run(plan: Plan, folder: Path) -> Outcome:
     """Run the faults of a plan, and audit what has happened."""
-    with site_module.opened(folder, timing=plan.timing, seed=plan.seed, build=plan.build) as site:
+    with site_module.opened(folder, timing=plan.timing, seed=plan.seed, build=plan.build, scene=plan.scene) as site:
         site.until_probed()
         for number, strike in enumerate(plan.strikes, start=1):
             site.workload.allow(plan.pods * number // len(plan.strikes))
@@ -88,7 +89,8 @@ def run(plan: Plan, folder: Path) -> Outcome:
                 site.undo()
             site.check()
         calm_from = _settle(site)
-    with_causes = Limits(ended=frozenset(site.workload.ended), calm_from=calm_from)
+    causes = {"ended": frozenset(site.workload.ended), **plan.scene.limits(folder)}
+    with_causes = Limits(calm_from=calm_from, **causes)
     return _audited(plan, site, folder, with_causes)
 
 
@@ -134,6 +136,8 @@ def _audited(plan: Plan, site: Site, folder: Path, limits: Limits) -> Outcome:
     auditor = Auditor(limits)
     findings = [each for revision in history.read(folder / HISTORY) for each in auditor.take(revision)]
     findings += auditor.end()
+    more = plan.scene.audit(folder)
+    findings += more.findings
     lost = sum(each.kind is FindingKind.LOST for each in findings)
     measured = site.figures.summary()
     summary = {
@@ -143,6 +147,7 @@ def _audited(plan: Plan, site: Site, folder: Path, limits: Limits) -> Outcome:
         "conflicts": len(findings) - lost,
         "lost": lost,
         **measured,
+        **more.figures,
         "seed": plan.seed,
     }
     return Outcome(
