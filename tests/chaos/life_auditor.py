@@ -20,7 +20,7 @@ Once nothing has changed for some time:
   for which the reason holds;
 * STARVED: no pod fits, and no complete gang of up to four members, by an exhaustive search.
 
-UNREPORTED: a pod that uses a card that it does not hold is named on its Device and by an Event, within a bound.
+UNREPORTED: a pod that uses a card that it does not hold has an Event about that within a bound.
 
 Nothing is concluded for pods with constraints that `tests.chaos.fitting` does not know.
 """
@@ -43,6 +43,7 @@ EXHAUSTIVE: Final = 4
 """Members of gangs for which every assignment is tried."""
 HASH: Final = "pod-template-hash"
 STARTING: Final = "NodeStarting"
+NOT_HELD: Final = "CardNotHeld"
 HOLDERS: Final = re.compile(r"held by pods? (?P<names>[a-z0-9, -]+)\.$")
 
 
@@ -141,9 +142,9 @@ class LifeAuditor:
     def _event(self, event: Object) -> None:
         self._harm.take(event)
         for misuse in self._limits.misuses:
-            about, note = event["involvedObject"].get("uid"), event.get("message") or ""
+            about = event["involvedObject"].get("uid")
             within = misuse.since <= self._state.now <= misuse.since + self._limits.reported
-            if misuse.uid == about and within and "does not hold" in note:
+            if misuse.uid == about and within and event["reason"] == NOT_HELD:
                 self._named.add(misuse.uid)
 
     # --- what waits -------------------------------------------------------------------------------------------

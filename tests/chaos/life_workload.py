@@ -18,9 +18,9 @@ from tests.chaos.live import Live, LivePod
 from tests.chaos.machines import WORKLOAD_MODEL
 from tests.chaos.workload import HIGH, MODEL, PREFIX, TWO, WHOLE, Workload
 
-LIFE: Final = (5.0, 30.0)
+LIFE: Final = (4.0, 18.0)
 """Range of the seconds from a pod's bind to its end."""
-GANG_LIFE: Final = (40.0, 120.0)
+GANG_LIFE: Final = (30.0, 80.0)
 MEMBERS: Final = (2, 3, 3, 4)
 PATIENCE: Final = 200.0
 """Seconds after which the user of a pod that waits gives up."""

@@ -21,12 +21,12 @@ from tests.bench import figures as output
 from tests.chaos import faults, history, requests, run
 from tests.chaos.autoscaler import CAPACITY, Autoscaler
 from tests.chaos.history import NODES
-from tests.chaos.life_auditor import LifeAuditor, LifeLimits
+from tests.chaos.life_auditor import LifeAuditor, LifeLimits, Misuse
 from tests.chaos.life_workload import LifeWorkload
 from tests.chaos.machines import Park
 from tests.chaos.run import Plan
 from tests.chaos.schedule import Strike, schedule
-from tests.chaos.site import ACCOUNT, HISTORY, Audit, Scene
+from tests.chaos.site import ACCOUNT, HISTORY, MISUSES, Audit, Scene
 
 STARTUP: Final = 120
 """Seconds for which a node counts as starting."""
@@ -59,10 +59,15 @@ def limits(folder: Path) -> Mapping[str, Any]:
 
 def audit(folder: Path) -> Audit:
     """Audit a recorded month by the rules of `tests.chaos.life_auditor`."""
-    auditor = LifeAuditor(LifeLimits(startup=STARTUP, **limits(folder)))
+    auditor = LifeAuditor(LifeLimits(startup=STARTUP, misuses=_misuses(folder / MISUSES), **limits(folder)))
     findings = [each for revision in history.read(folder / HISTORY) for each in auditor.take(revision)]
     findings += auditor.end()
     return Audit(findings=findings, figures={"pods": auditor.pods, "reasons_checked": auditor.reasons_checked})
+
+
+def _misuses(file: Path) -> list[Misuse]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Misuse(**json.loads(line)) for line in lines]
 
 
 MONTH: Final = Scene(
@@ -77,14 +82,12 @@ MONTH: Final = Scene(
 )
 
 
-def plan(*, seed: int, events: int, pods: int, kinds: Sequence[str] = ()) -> Plan:
+def plan(*, seed: int, events: int, pods: int, kinds: Sequence[str] = (), rests: int = RESTS) -> Plan:
     """Return what happens in a month: events in a random order, with rests in which reasons are compared."""
     weights = {kind: faults.LIFE[kind] for kind in kinds or faults.LIFE if kind != REST}
-    strikes = schedule(seed=seed, count=events - RESTS, weights=weights)
-    between = -(-len(strikes) // RESTS)
-    parts = [strikes[first : first + between] for first in range(0, len(strikes), between)]
-    rests = [Strike(kind=REST, seed=number) for number in range(len(parts))]
-    ordered = [strike for part, rest in zip(parts, rests, strict=True) for strike in (*part, rest)]
+    ordered = schedule(seed=seed, count=events - rests, weights=weights)
+    for number in range(rests, 0, -1):
+        ordered.insert(number * (events - rests) // rests, Strike(kind=REST, seed=number))
     return Plan(seed=seed, strikes=ordered, pods=pods, fast=True, scene=MONTH)
 
 

@@ -34,6 +34,8 @@ PAUSE: Final = 1.0
 GANG_TIMEOUT: Final = 20.0
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 HISTORY: Final = "history.jsonl"
+MISUSES: Final = "misuses.jsonl"
+"""Which pods used cards that they did not hold, in the folder of a run."""
 ROOT: Final = Path(__file__).parents[2]
 FENCE: Final = Path("manifests/base/fence.yaml")
 

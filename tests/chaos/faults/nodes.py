@@ -2,17 +2,21 @@
 
 import http.client
 import itertools
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from devcluster.control_plane.api import ApiError
 from tests.chaos.faults.base import Family
 from tests.chaos.live import LivePod
 from tests.chaos.machines import CARDS
+from tests.chaos.site import DEVICES, MISUSES
 
 EVICTION_SECONDS: Final = 5.0
 """Longest time in which a budget keeps a node from being drained; then the pods are deleted."""
+REPORT_SECONDS: Final = 5.0
+"""How long a pod uses a card that it does not hold."""
 _NUMBERS: Final[Iterator[int]] = itertools.count()
 
 
@@ -24,6 +28,7 @@ class NodeFaults(Family):
         "node_rebooted": 4,
         "node_renamed": 2,
         "card_failed": 5,
+        "card_used_by_another_pod": 4,
     }
 
     def node_drained(self) -> None:
@@ -73,6 +78,30 @@ class NodeFaults(Family):
         self.site.world.change(node, unhealthy=self.chance.sample(range(CARDS), self.chance.randint(1, CARDS)))
         self.last(3.0, 8.0)
         self.site.world.change(node, unhealthy=[])
+
+    def card_used_by_another_pod(self) -> None:
+        """Report, as an agent next to a kubelet does, that a pod uses a card for probes, which it does not hold."""
+        node = self.chance.choice(self.site.machines.simulated)
+        path = f"{DEVICES}/{node}"
+        pods, since = self._pods_on(node), time.monotonic()
+        if not pods:
+            return
+        pod, namespace = self.chance.choice(pods), self.site.arena.namespace
+        card = self.site.cluster.api.get(path)["spec"]["devices"][CARDS]
+        use = {"type": "gpu", "minor": card["minor"], "id": card["id"], "memory": "2Gi"}
+        use |= {"namespace": namespace, "pod": pod.name, "podUID": pod.uid}
+        self._show(path, [use])
+        time.sleep(REPORT_SECONDS)
+        self._show(path, [])
+        known = self.site.live.pods.get(pod.name)
+        if known is not None and known.uid == pod.uid and not known.is_leaving:
+            misuse = {"uid": pod.uid, "name": f"{namespace}/{pod.name}", "node": node, "since": since}
+            with (self.site.world.processes.folder / MISUSES).open("a") as file:
+                file.write(json.dumps(misuse) + "\n")
+
+    def _show(self, path: str, uses: Sequence[Mapping[str, Any]]) -> None:
+        change = {"status": {"unheld": uses}}
+        self.site.insist(lambda: self.site.cluster.api.merge(f"{path}/status", change))
 
     def _cordon(self, node: str, *, on: bool) -> None:
         self._patch(node, {"spec": {"unschedulable": True if on else None}})

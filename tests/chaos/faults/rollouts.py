@@ -40,7 +40,7 @@ class Rollouts(Family):
         return workload
 
     def rolled_out(self) -> None:
-        """Give a Deployment's pods a new version, by the default rolling update."""
+        """Roll out a new version of a Deployment, by the default rolling update."""
         self.site.insist(self.workload.roll)
         self.last(0.5, 2.0)
 

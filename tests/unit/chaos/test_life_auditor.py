@@ -378,17 +378,14 @@ def test_node_that_is_up_and_called_starting_is_found(
 # --- UNREPORTED, and who deleted a pod ---
 
 
-@pytest.mark.parametrize(
-    ("note", "expected"), [("it uses gpu 0, which it does not hold", []), ("", [FindingKind.UNREPORTED])]
-)
+@pytest.mark.parametrize(("reason", "expected"), [("CardNotHeld", []), ("Scheduled", [FindingKind.UNREPORTED])])
 def test_use_of_another_pods_card_that_is_not_reported_is_found(
-    life: Life, note: str, expected: list[FindingKind]
+    life: Life, reason: str, expected: list[FindingKind]
 ) -> None:
     life.pod("a", 0)
     life.runs("a")
     life.passes(5)
-    if note:
-        life.event("a", "ForeignUse", note)
+    life.event("a", reason, "its processes use 2Gi of gpu 4")
 
     assert kinds(life, misuses=[Misuse(uid="uid-a", name="ns/a", node="n", since=1.0)]) == expected
 
