@@ -73,6 +73,8 @@ class Pod:
     uid: str
     priority: int
     is_ours: bool = True
+    allocation_is_optional: bool = False
+    """Whether it requests no devices."""
     gang: str = ""
     gang_size: int = 0
     node: str = ""
@@ -190,6 +192,7 @@ class Auditor:
             uid=raw["metadata"]["uid"],
             priority=int(raw["spec"].get("priority") or 0),
             is_ours=raw["spec"].get("schedulerName") == self._limits.scheduler if self._limits.scheduler else True,
+            allocation_is_optional=_requests_no_devices(raw),
             gang=annotations.get(GANG, ""),
             gang_size=int(annotations.get(GANG_SIZE, 0)),
         )
@@ -241,7 +244,7 @@ class Auditor:
             return
         if any(before):
             yield self._finding(FindingKind.CHANGED, pod.key, f"{before} became {shown}")
-        if not all(shown):
+        if not (node and annotations.get(TERM) and (pod.allocation_is_optional or annotations.get(ALLOCATION))):
             yield self._finding(FindingKind.NOT_AT_ONCE, pod.key, f"node, allocation and term are {shown}")
         first = not pod.node
         self._release(pod)
@@ -370,6 +373,11 @@ def held_cards(allocation: str) -> Mapping[str, Counter[str]]:
 def _disruption(raw: Object) -> str:
     conditions = (raw.get("status") or {}).get("conditions") or ()
     return next((each["reason"] for each in conditions if each["type"] == DISRUPTED and each["status"] == "True"), "")
+
+
+def _requests_no_devices(raw: Object) -> bool:
+    requested = [(each.get("resources") or {}).get("requests") or {} for each in raw["spec"].get("containers", ())]
+    return bool(requested) and not any("/" in name for amounts in requested for name in amounts)
 
 
 def has_ended(raw: Object) -> bool:
