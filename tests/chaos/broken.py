@@ -67,9 +67,9 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "eviction bound off": Edit(
         file=Path("operator/berth_operator/core/decision/lost_places.py"),
-        before="TO BE MERGED",
-        after="",
-        kinds=("urgent_pod", "neighbour_scaled"),
+        before="    return Lost(count=count, until=now + pause if pause else 0.0, last=now, takers=names)",
+        after="    return Lost(count=count, until=0.0, last=now, takers=names)",
+        kinds=("urgent_pod",),
         shows_as=frozenset({FindingKind.EVICTED_AGAIN}),
         events=12,
     ),

@@ -21,6 +21,8 @@ KNOWN: Final = frozenset({MODEL, GANG, GANG_SIZE, "berth.dev/epoch"})
 """Berth's annotations of pods that this module understands."""
 CONSTRAINTS: Final = ("affinity", "topologySpreadConstraints", "resourceClaims", "schedulingGates", "overhead")
 REPELLING: Final = ("NoSchedule", "NoExecute")
+PREEMPTING: Final = "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting"
+"""The taint by which Berth keeps other schedulers off a node that pods leave for a pod of Berth."""
 CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 SUFFIXES: Final = {"m": 1, "": 1000, "k": 10**6, "M": 10**9, "G": 10**12} | {
     f"{letter}i": 1000 * 2 ** (10 * power) for power, letter in enumerate("KMGT", start=1)
@@ -134,9 +136,11 @@ class Room:
     # --- reasons ----------------------------------------------------------------------------------------------
 
     def repels(self, request: Request) -> bool:
-        """Return whether the pod does not tolerate a taint, other than that of a cordon."""
+        """Return whether a pod of Berth does not tolerate a taint, other than that of a cordon."""
         return any(
-            taint["effect"] in REPELLING and taint["key"] != CORDON["key"] and not _tolerates(request, taint)
+            taint["effect"] in REPELLING
+            and taint["key"] not in (CORDON["key"], PREEMPTING)
+            and not _tolerates(request, taint)
             for taint in self.taints
         )
 

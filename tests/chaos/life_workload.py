@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from devcluster import Arena
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.chaos.auditor import GANG, GANG_SIZE
+from tests.chaos.fitting import PREEMPTING
 from tests.chaos.live import Live, LivePod
 from tests.chaos.machines import WORKLOAD_MODEL
 from tests.chaos.workload import HIGH, MODEL, PREFIX, TWO, WHOLE, Workload
@@ -95,6 +96,11 @@ class LifeWorkload(Workload):
     def scale(self, name: str, replicas: int) -> None:
         """Set the number of a Deployment's pods."""
         self._arena.merge("deployments", name, {"spec": {"replicas": replicas}})
+
+    def set_stubborn(self, *, is_stubborn: bool) -> None:
+        """Set whether the pods of kube-scheduler tolerate the taint by which Berth keeps a place."""
+        tolerations = [{"key": PREEMPTING, "operator": "Exists"}] if is_stubborn else []
+        self._arena.merge("deployments", NEIGHBOUR, {"spec": {"template": {"spec": {"tolerations": tolerations}}}})
 
     def roll_large(self) -> None:
         """Change how many cards the pod of a Deployment has, on a node that has too few for both versions."""
@@ -269,6 +275,7 @@ class LifeWorkload(Workload):
             NEIGHBOUR, NEIGHBOURS, {"cpu": "2"}, priorityClassName=LOW, nodeSelector=CONTENDED
         )
         deployment["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
+        deployment["spec"]["template"]["spec"]["tolerations"] = [{"key": PREEMPTING, "operator": "Exists"}]
         return deployment
 
     def _template(self, name: str, requests: Mapping[str, str], **spec: Any) -> Manifest:

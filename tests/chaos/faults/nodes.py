@@ -119,7 +119,7 @@ class NodeFaults(Family):
     def _drain(self, node: str) -> None:
         """Evict the pods of a node, and delete those that a budget protects for too long."""
         end = time.monotonic() + EVICTION_SECONDS
-        while left := self._pods_on(node):
+        while (left := self._pods_on(node)) and time.monotonic() < end + EVICTION_SECONDS:
             for pod in left:
                 if time.monotonic() > end or not self._evicts(pod):
                     self.site.remove(pod)

@@ -90,7 +90,9 @@ class Rollouts(Family):
         self.last(1.0, 3.0)
 
     def neighbour_scaled(self) -> None:
-        """Scale what kube-scheduler runs on the same node."""
+        """Scale what kube-scheduler runs on the same node, and change whether taints keep it away."""
+        is_stubborn = self.chance.random() < 0.5
+        self.site.insist(lambda: self.workload.set_stubborn(is_stubborn=is_stubborn))
         replicas = self.chance.choice((NEIGHBOURS // 3, NEIGHBOURS, NEIGHBOURS))
         self.site.insist(lambda: self.workload.scale(NEIGHBOUR, replicas))
         self.last(0.5, 2.0)
