@@ -75,8 +75,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "formed gangs forgotten": Edit(
         file=Path("operator/berth_operator/core/queue/gang_tracker.py"),
-        before="TO BE MERGED",
-        after="",
+        before="        entry.formed = not unfinished and (bool(members) or says_formed)",
+        after="        entry.formed = False",
         kinds=("gang_member_failed", "leader_killed"),
         shows_as=frozenset({FindingKind.HARMED}),
         events=8,
