@@ -144,7 +144,7 @@ class Auditor:
             yield from self._pod(revision)
         elif revision.kind is Kind.LEASE:
             self._lease(revision)
-        elif revision.object is not None:
+        elif revision.kind is Kind.EVENT and revision.object is not None:
             yield from self._event(revision.object)
 
     def end(self) -> Iterator[Finding]:

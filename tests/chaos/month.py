@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from devcluster import Arena
 from tests.bench import figures as output
-from tests.chaos import faults, history, requests, run
+from tests.chaos import auditor, faults, history, requests, run
+from tests.chaos.auditor import Limits
 from tests.chaos.autoscaler import CAPACITY, Autoscaler
 from tests.chaos.history import NODES
 from tests.chaos.life_auditor import LifeAuditor, LifeLimits, Misuse
@@ -59,10 +60,10 @@ def limits(folder: Path) -> Mapping[str, Any]:
 
 def audit(folder: Path) -> Audit:
     """Audit a recorded month by the rules of `tests.chaos.life_auditor`."""
-    auditor = LifeAuditor(LifeLimits(startup=STARTUP, misuses=_misuses(folder / MISUSES), **limits(folder)))
-    findings = [each for revision in history.read(folder / HISTORY) for each in auditor.take(revision)]
-    findings += auditor.end()
-    return Audit(findings=findings, figures={"pods": auditor.pods, "reasons_checked": auditor.reasons_checked})
+    own = LifeAuditor(LifeLimits(startup=STARTUP, misuses=_misuses(folder / MISUSES), **limits(folder)))
+    findings = [each for revision in history.read(folder / HISTORY) for each in own.take(revision)]
+    findings += own.end()
+    return Audit(findings=findings, figures={"pods": own.pods, "reasons_checked": own.reasons_checked})
 
 
 def _misuses(file: Path) -> list[Misuse]:
@@ -94,9 +95,10 @@ def plan(*, seed: int, events: int, pods: int, kinds: Sequence[str] = (), rests:
 def main() -> None:
     """Run the month of a seed, or audit a recorded one again."""
     if sys.argv[1:]:
-        again = audit(Path(sys.argv[1]))
-        sys.stdout.writelines(f"{finding}\n" for finding in again.findings)
-        sys.exit(bool(again.findings))
+        folder = Path(sys.argv[1])
+        again = [*auditor.audit(history.read(folder / HISTORY), Limits(**limits(folder))), *audit(folder).findings]
+        sys.stdout.writelines(f"{finding}\n" for finding in again)
+        sys.exit(bool(again))
     seed, kinds = output.number("SEED", 1), list(filter(None, os.environ.get("KINDS", "").split(",")))
     chosen = plan(seed=seed, events=output.number("EVENTS", 320), pods=output.number("PODS", 1000), kinds=kinds)
     output.say_load()
