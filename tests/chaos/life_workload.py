@@ -38,8 +38,8 @@ LARGE: Final = "large"
 URGENT: Final = "urgent"
 NEIGHBOUR: Final = "neighbour"
 WEB_PODS: Final = 4
-NEIGHBOURS: Final = 12
-"""Pods of two cores; the node has 16."""
+NEIGHBOURS: Final = 20
+"""Pods of one core; the node has 16."""
 QUOTA: Final = "cards"
 BUDGET: Final = "web"
 LOOSE: Final = "1000"
@@ -272,7 +272,7 @@ class LifeWorkload(Workload):
 
     def _neighbour(self) -> Manifest:
         deployment = self._deployment(
-            NEIGHBOUR, NEIGHBOURS, {"cpu": "2"}, priorityClassName=LOW, nodeSelector=CONTENDED
+            NEIGHBOUR, NEIGHBOURS, {"cpu": "1"}, priorityClassName=LOW, nodeSelector=CONTENDED
         )
         deployment["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
         deployment["spec"]["template"]["spec"]["tolerations"] = [{"key": PREEMPTING, "operator": "Exists"}]

@@ -87,13 +87,13 @@ class Rollouts(Family):
         """Want a pod of a high priority where kube-scheduler has filled a node, or none."""
         replicas = self.chance.choice((0, 1, 1, 2))
         self.site.insist(lambda: self.workload.scale(URGENT, replicas))
-        self.last(1.0, 3.0)
+        self.last(2.0, 5.0)
 
     def neighbour_scaled(self) -> None:
         """Scale what kube-scheduler runs on the same node, and change whether taints keep it away."""
         is_stubborn = self.chance.random() < 0.5
         self.site.insist(lambda: self.workload.set_stubborn(is_stubborn=is_stubborn))
-        replicas = self.chance.choice((NEIGHBOURS // 3, NEIGHBOURS, NEIGHBOURS))
+        replicas = self.chance.choice((NEIGHBOURS // 2, NEIGHBOURS, NEIGHBOURS))
         self.site.insist(lambda: self.workload.scale(NEIGHBOUR, replicas))
         self.last(0.5, 2.0)
 
