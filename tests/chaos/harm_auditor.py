@@ -101,7 +101,9 @@ class HarmAuditor:
     def _would_fit(self, pod: Pod, node: str) -> bool:
         """Return whether a node would take a pod without the pods of lower priorities, and those bound just now."""
         since = self._state.now - self._lag
-        rooms = self._state.rooms(without=lambda each: each.priority < pod.priority or each.bound_at >= since)
+        rooms = self._state.rooms(
+            without=lambda each: each.priority < pod.priority or each.bound_at >= since, grace=self._lag
+        )
         return node in rooms and rooms[node].fits(pod.request)
 
     def _has_failed_card(self, pod: Pod) -> bool:

@@ -112,10 +112,10 @@ class ClusterState:
         if revision.kind in takes:
             takes[revision.kind](revision)
 
-    def rooms(self, *, without: Callable[[Pod], bool] = lambda _: False) -> dict[str, Room]:
-        """Return what each node has left, without some of its pods."""
+    def rooms(self, *, without: Callable[[Pod], bool] = lambda _: False, grace: float = 0.0) -> dict[str, Room]:
+        """Return what each node has left, without some of its pods; `grace` is how long agents may have been silent."""
         rooms = {
-            name: fitting.room_of(raw, self.devices.get(name), is_heard=self._is_heard(name))
+            name: fitting.room_of(raw, self.devices.get(name), is_heard=self._is_heard(name, grace))
             for name, raw in self.nodes.items()
         }
         fitting.charge(rooms, [pod.raw for pod in self.pods.values() if pod.node and not without(pod)])
@@ -167,9 +167,9 @@ class ClusterState:
             self._node_has_changed(name)
         self._heard[name] = (self.now, float(revision.object["spec"].get("leaseDurationSeconds") or 0))
 
-    def _is_heard(self, node: str) -> bool:
-        at, seconds = self._heard.get(node, (0.0, -1.0))
-        return self.now <= at + seconds
+    def _is_heard(self, node: str, grace: float = 0.0) -> bool:
+        at, seconds = self._heard.get(node, (float("-inf"), 0.0))
+        return self.now <= at + seconds + grace
 
     # --- pods -------------------------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ class LifeWorkload(Workload):
     def _gang(self, name: str) -> list[Manifest]:
         size = self._chance.choice(MEMBERS)
         annotations = {GANG: name, GANG_SIZE: str(size)}
-        requests = self._chance.choice((WHOLE, HALF, {"cpu": "1", **WHOLE}))
+        requests = self._chance.choice((WHOLE, HALF, {"cpu": "1", **WHOLE}, _cards(3)))
         members = [self._pod(f"{name}-{member}", requests, annotations) for member in range(size)]
         self._manifests[name] = members[0]
         return members
