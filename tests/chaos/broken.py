@@ -67,8 +67,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "eviction bound off": Edit(
         file=Path("operator/berth_operator/core/decision/lost_places.py"),
-        before="    return Lost(count=count, until=now + pause if pause else 0.0, last=now, takers=names)",
-        after="    return Lost(count=count, until=0.0, last=now, takers=names)",
+        before="until=now + pause if pause else 0.0",
+        after="until=0.0",
         kinds=("urgent_pod",),
         shows_as=frozenset({FindingKind.EVICTED_AGAIN}),
         events=12,
