@@ -110,6 +110,10 @@ class LifeWorkload(Workload):
         container["resources"] = {each: _cards(self._large_cards) for each in ("requests", "limits")}
         self._arena.merge("deployments", LARGE, {"spec": {"template": {"spec": {"containers": [container]}}}})
 
+    def is_large_stuck(self) -> bool:
+        """Return whether that Deployment has two pods: the new one waits for the cards of the old one."""
+        return len(self._of(LARGE)) > 1
+
     def unstick_large(self) -> None:
         """Delete the old pods of that Deployment, as its owner does in the end."""
         for pod in self._of(LARGE):

@@ -51,9 +51,11 @@ class Rollouts(Family):
         self.last(0.5, 2.0)
 
     def rolled_out_large(self) -> None:
-        """Roll out a pod that does not fit next to its old version, or delete the old one."""
-        change = self.chance.choice((self.workload.roll_large, self.workload.roll_large, self.workload.unstick_large))
-        self.site.insist(change)
+        """Roll out a pod that does not fit next to its old version; if it waits for that, perhaps delete the old one."""
+        if not self.workload.is_large_stuck():
+            self.site.insist(self.workload.roll_large)
+        elif self.chance.random() < 0.4:
+            self.site.insist(self.workload.unstick_large)
         self.last(0.5, 2.0)
 
     def job_started(self) -> None:
