@@ -51,7 +51,7 @@ class Rollouts(Family):
         self.last(0.5, 2.0)
 
     def rolled_out_large(self) -> None:
-        """Roll out a pod that does not fit next to its old version; if it waits for that, perhaps delete the old one."""
+        """Roll out a pod that does not fit next to its old version, or perhaps delete the old one that it waits for."""
         if not self.workload.is_large_stuck():
             self.site.insist(self.workload.roll_large)
         elif self.chance.random() < 0.4:
