@@ -9,14 +9,15 @@ from typing import Any, ClassVar, Final
 
 from devcluster.control_plane.api import ApiError
 from tests.chaos.faults.base import Family
+from tests.chaos.life_auditor import NOT_HELD
 from tests.chaos.live import LivePod
 from tests.chaos.machines import CARDS
 from tests.chaos.site import DEVICES, MISUSES
 
 EVICTION_SECONDS: Final = 5.0
 """Longest time in which a budget keeps a node from being drained; then the pods are deleted."""
-REPORT_SECONDS: Final = 5.0
-"""How long a pod uses a card that it does not hold."""
+REPORT_SECONDS: Final = 20.0
+"""How long a pod uses a card that it does not hold, unless that is reported before."""
 _NUMBERS: Final[Iterator[int]] = itertools.count()
 
 
@@ -91,13 +92,19 @@ class NodeFaults(Family):
         use = {"type": "gpu", "minor": card["minor"], "id": card["id"], "memory": "2Gi"}
         use |= {"namespace": namespace, "pod": pod.name, "podUID": pod.uid}
         self._show(path, [use])
-        time.sleep(REPORT_SECONDS)
+        end = time.monotonic() + REPORT_SECONDS
+        while time.monotonic() < end and not self._is_reported(pod):
+            time.sleep(1.0)
         self._show(path, [])
         known = self.site.live.pods.get(pod.name)
         if known is not None and known.uid == pod.uid and not known.is_leaving:
             misuse = {"uid": pod.uid, "name": f"{namespace}/{pod.name}", "node": node, "since": since}
             with (self.site.world.processes.folder / MISUSES).open("a") as file:
                 file.write(json.dumps(misuse) + "\n")
+
+    def _is_reported(self, pod: LivePod) -> bool:
+        events = self.site.arena.list("events", fieldSelector=f"involvedObject.uid={pod.uid}")
+        return any(event["reason"] == NOT_HELD for event in events)
 
     def _show(self, path: str, uses: Sequence[Mapping[str, Any]]) -> None:
         change = {"status": {"unheld": uses}}
