@@ -77,9 +77,9 @@ EDITS: Final[Mapping[str, Edit]] = {
         file=Path("operator/berth_operator/core/queue/gang_tracker.py"),
         before="        entry.formed = not unfinished and (bool(members) or says_formed)",
         after="        entry.formed = False",
-        kinds=("gang_member_failed", "leader_killed"),
+        kinds=("gang_member_failed", "job_started", "leader_killed"),
         shows_as=frozenset({FindingKind.HARMED}),
-        events=8,
+        events=30,
     ),
     "evidence of started nodes off": Edit(
         file=Path("operator/berth_operator/core/decision/autoscaling.py"),

@@ -145,7 +145,8 @@ class HarmAuditor:
         binds = [pod.bound_at for pod in self._state.ever.values() if pod.controller == preemptor and pod.node]
         lost, began, ends = 0, evictions[0].at, evictions[0].at
         for each in evictions:
-            if each.victim.bound_at <= began and each.at - ends <= SAME_SET:
+            is_same = each.victim.bound_at <= began and each.at - ends <= SAME_SET
+            if is_same or each.at < ends:  # a set whose victims have not all gone is not lost yet
                 ends = max(ends, each.victim.gone_at or each.at)
                 continue
             # It had taken a place that was freed: that set of victims was lost, unless the preemptor was bound.

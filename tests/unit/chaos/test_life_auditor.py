@@ -226,6 +226,22 @@ def test_victims_of_one_set_leave_one_after_the_other(life: Life) -> None:
     assert kinds(life, deleted=[f"v-{number}" for number in range(4)]) == []
 
 
+def test_set_of_which_a_victim_is_still_leaving_is_not_lost(life: Life) -> None:
+    life.pod("urgent", 2, priority=5)
+    for number in range(4):
+        life.passes(1)
+        life.pod(f"v-{number}", 0, priority=-1)
+        life.runs(f"v-{number}")
+        life.passes(1)
+        life.preempted(f"ns/v-{number}", by="ns/urgent")
+    life.passes(1)
+    for number in range(4):
+        life.gone(f"ns/v-{number}")
+    life.runs("urgent", 0, 1)
+
+    assert kinds(life, deleted=[f"v-{number}" for number in range(4)]) == []
+
+
 # --- IDLE, STARVED, NOT_REPLACED ---
 
 
