@@ -45,7 +45,6 @@ BUDGET: Final = "web"
 LOOSE: Final = "1000"
 JOB_DELAY: Final = "pod-complete.stage.kwok.x-k8s.io/delay"
 DEPLOYMENTS: Final = "apps/v1"
-GONE: Final = (http.client.NOT_FOUND, http.client.CONFLICT)
 HALF: Final = {"kubernetes.io/gpu": "50"}
 
 
