@@ -9,7 +9,7 @@ SOURCES := api base client operator agent kubectl devcluster demo images tests e
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test e2e node-e2e chaos chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -176,8 +176,12 @@ chaos: binaries ## kill, stop, cut, delay and delete everything while pods come 
 	@SEED=$(or $(SEED),1) FAST=$(or $(FAST),0) FAULTS=$(or $(FAULTS),200) PODS=$(or $(PODS),3000) KINDS=$(KINDS) \
 		PART=$(PART) $(BIN)/python -m tests.chaos.run
 
+.PHONY: month
+month: binaries ## live through rollouts, gangs, drains, reboots and an autoscaler, audited over time: SEED=1 EVENTS=320 PODS=1000 KINDS=
+	@SEED=$(or $(SEED),1) EVENTS=$(or $(EVENTS),320) PODS=$(or $(PODS),1000) KINDS=$(KINDS) $(BIN)/python -m tests.chaos.month
+
 .PHONY: chaos-broken
-chaos-broken: binaries ## show that the audit of chaos finds what three broken builds do: SEED=1 BUILDS="fence off"
+chaos-broken: binaries ## show that the audits of chaos and of a month find what broken builds do: SEED=1 BUILDS="fence off"
 	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
 
 .PHONY: upgrade-e2e

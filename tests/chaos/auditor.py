@@ -57,6 +57,10 @@ class Limits:
     """How long before an eviction the pod of a higher priority may have waited."""
     ended: frozenset[str] = frozenset()
     """UIDs of the pods that the workload deleted."""
+    scheduler: str = ""
+    """Berth's `schedulerName`; empty if all pods are Berth's."""
+    deleted: frozenset[str] | None = None
+    """UIDs of the pods that Berth deleted; None for all that are not in `ended`."""
     calm_from: float = float("inf")
     """From when on no Event may be missing: there were no more faults."""
 
@@ -68,6 +72,9 @@ class Pod:
     key: str
     uid: str
     priority: int
+    is_ours: bool = True
+    allocation_is_optional: bool = False
+    """Whether it requests no devices."""
     gang: str = ""
     gang_size: int = 0
     node: str = ""
@@ -137,7 +144,7 @@ class Auditor:
             yield from self._pod(revision)
         elif revision.kind is Kind.LEASE:
             self._lease(revision)
-        elif revision.object is not None:
+        elif revision.kind is Kind.EVENT and revision.object is not None:
             yield from self._event(revision.object)
 
     def end(self) -> Iterator[Finding]:
@@ -145,7 +152,7 @@ class Auditor:
         for gang in self._gangs:
             yield from self._overdue(gang)
         for number, pod in self._gone.values():
-            if pod.uid not in self._explained:
+            if pod.uid not in self._explained and (self._limits.deleted is None or pod.uid in self._limits.deleted):
                 yield self._finding(
                     FindingKind.LOST, pod.key, f"it was deleted at revision {number}, no Event says why"
                 )
@@ -184,6 +191,8 @@ class Auditor:
             key=key,
             uid=raw["metadata"]["uid"],
             priority=int(raw["spec"].get("priority") or 0),
+            is_ours=raw["spec"].get("schedulerName") == self._limits.scheduler if self._limits.scheduler else True,
+            allocation_is_optional=_requests_no_devices(raw),
             gang=annotations.get(GANG, ""),
             gang_size=int(annotations.get(GANG_SIZE, 0)),
         )
@@ -228,9 +237,14 @@ class Auditor:
         before = (pod.node, pod.allocation, pod.term)
         if shown == before:
             return
+        if not pod.is_ours:
+            if not pod.node:
+                self._stops_waiting(pod)
+            pod.node = node
+            return
         if any(before):
             yield self._finding(FindingKind.CHANGED, pod.key, f"{before} became {shown}")
-        if not all(shown):
+        if not (node and annotations.get(TERM) and (pod.allocation_is_optional or annotations.get(ALLOCATION))):
             yield self._finding(FindingKind.NOT_AT_ONCE, pod.key, f"node, allocation and term are {shown}")
         first = not pod.node
         self._release(pod)
@@ -359,6 +373,11 @@ def held_cards(allocation: str) -> Mapping[str, Counter[str]]:
 def _disruption(raw: Object) -> str:
     conditions = (raw.get("status") or {}).get("conditions") or ()
     return next((each["reason"] for each in conditions if each["type"] == DISRUPTED and each["status"] == "True"), "")
+
+
+def _requests_no_devices(raw: Object) -> bool:
+    requested = [(each.get("resources") or {}).get("requests") or {} for each in raw["spec"].get("containers", ())]
+    return bool(requested) and not any("/" in name for amounts in requested for name in amounts)
 
 
 def has_ended(raw: Object) -> bool:

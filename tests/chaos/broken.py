@@ -1,7 +1,7 @@
-"""Builds that are broken on purpose, and whether the audit finds what they do: `python -m tests.chaos.broken`.
+"""Builds that are broken on purpose, and whether the audits find what they do: `python -m tests.chaos.broken`.
 
-Each is a copy of the tree with one edit. The last line is `{"caught": {build: conflicts}}`; the exit status is 1 if a
-build is not caught.
+Each is a copy of the tree with one edit; one is ours, and a record is withheld from its audit. The last line is
+`{"caught": {build: findings}}`; the exit status is 1 if a build is not caught.
 """
 
 import os
@@ -10,19 +10,21 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tests.bench import figures as output
-from tests.chaos import faults
+from tests.chaos import auditor, faults, history, month
 from tests.chaos.findings import FindingKind
+from tests.chaos.history import Kind, Revision
 from tests.chaos.run import Outcome, Plan, folder_of, run
 from tests.chaos.schedule import schedule
-from tests.chaos.site import FENCE, ROOT, Build
+from tests.chaos.site import FENCE, HISTORY, ROOT, Build
 
 PACKAGES: Final = ("api", "base", "client", "operator")
 PODS: Final = 120
+WITHHELD: Final = "a record withheld"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Edit:
     kinds: Sequence[str]
     shows_as: frozenset[FindingKind]
     """One of these has to be found."""
+    events: int = 0
+    """Events of a month in which that shows; 0 for chaos."""
 
 
 OVERBOOKED: Final = frozenset({FindingKind.OVERBOOKED})
@@ -61,7 +65,41 @@ EDITS: Final[Mapping[str, Edit]] = {
         kinds=("minors_permuted", "minors_permuted_at_a_reboot"),
         shows_as=OVERBOOKED,
     ),
+    "eviction bound off": Edit(
+        file=Path("operator/berth_operator/core/decision/lost_places.py"),
+        before="until=now + pause if pause else 0.0",
+        after="until=0.0",
+        kinds=("urgent_pod",),
+        shows_as=frozenset({FindingKind.EVICTED_AGAIN}),
+        events=12,
+    ),
+    "formed gangs forgotten": Edit(
+        file=Path("operator/berth_operator/core/queue/gang_tracker.py"),
+        before="        entry.formed = not unfinished and (bool(members) or says_formed)",
+        after="        entry.formed = False",
+        kinds=("gang_member_failed", "job_started", "leader_killed"),
+        shows_as=frozenset({FindingKind.HARMED}),
+        events=30,
+    ),
+    "evidence of started nodes off": Edit(
+        file=Path("operator/berth_operator/core/decision/autoscaling.py"),
+        before="    if rows.any() and starting.most_pods(fleet, request, rows) >= pods:",
+        # Whatever the nodes have shown.
+        after="    if (rows := fleet.starting & fleet.present).any():",
+        kinds=("job_started", "scaled"),
+        shows_as=frozenset({FindingKind.NOT_STARTING}),
+        events=40,
+    ),
+    "Events of unheld cards off": Edit(
+        file=Path("operator/berth_operator/controllers/reconcile/unheld.py"),
+        before="        for charge in view.charges:",
+        after="        for charge in view.charges[:0]:",
+        kinds=("card_used_by_another_pod",),
+        shows_as=frozenset({FindingKind.UNREPORTED}),
+        events=4,
+    ),
 }
+"""Builds; those with `events` have the names of what `make month` has to find."""
 
 
 @contextmanager
@@ -82,22 +120,45 @@ def built(name: str, folder: Path) -> Iterator[Build]:
 
 def attempt(name: str, *, seed: int) -> Outcome:
     """Run a broken build under the faults that it cannot stand."""
-    edit = EDITS[name]
     folder = folder_of(name.replace(" ", "-"))
+    if name == WITHHELD:
+        return _without_a_record(seed, folder)
+    edit = EDITS[name]
+    with built(name, folder) as build:
+        return run(replace(_plan(edit, seed), build=build), folder)
+
+
+def _plan(edit: Edit, seed: int) -> Plan:
+    if edit.events:
+        return month.plan(seed=seed, events=edit.events, pods=PODS, kinds=edit.kinds, rests=1)
     weights = {kind: faults.WEIGHTS[kind] for kind in edit.kinds}
     strikes = schedule(seed=seed, count=max(4, 3 * len(edit.kinds)), weights=weights)
-    with built(name, folder) as build:
-        return run(Plan(seed=seed, strikes=strikes, pods=PODS, fast=True, build=build), folder)
+    return Plan(seed=seed, strikes=strikes, pods=PODS, fast=True)
+
+
+def _without_a_record(seed: int, folder: Path) -> Outcome:
+    """Run our own build, and withhold a record of a pod from the audit."""
+    outcome = run(month.plan(seed=seed, events=4, pods=PODS // 4, kinds=("scaled",), rests=0), folder)
+    revisions = list(history.read(folder / HISTORY))
+    revisions.remove(_followed(revisions))
+    return replace(outcome, findings=auditor.audit(revisions, auditor.Limits(**month.limits(folder))))
+
+
+def _followed(revisions: Sequence[Revision]) -> Revision:
+    """Return a revision of a pod after which there is another one of the same pod."""
+    last = {each.name: each.number for each in revisions}
+    return next(each for each in revisions if each.kind is Kind.POD and each.number < last[each.name])
 
 
 def is_caught(name: str, outcome: Outcome) -> bool:
     """Return whether the audit has found what a build does wrong."""
-    return any(finding.kind in EDITS[name].shows_as for finding in outcome.findings)
+    shows_as = {FindingKind.REVISION_MISSING} if name == WITHHELD else EDITS[name].shows_as
+    return any(finding.kind in shows_as for finding in outcome.findings)
 
 
 def main() -> None:
     """Run all broken builds, or those that BUILDS names."""
-    chosen = list(filter(None, os.environ.get("BUILDS", "").split(","))) or list(EDITS)
+    chosen = list(filter(None, os.environ.get("BUILDS", "").split(","))) or [*EDITS, WITHHELD]
     outcomes = {name: attempt(name, seed=output.number("SEED", 1)) for name in chosen}
     for name, outcome in outcomes.items():
         output.say(f"{name}: {dict(Counter(str(finding.kind) for finding in outcome.findings))}")

@@ -26,6 +26,15 @@ class FindingKind(StrEnum):
     NOT_STOPPED = "given from a pool that another scheduler uses"
     LEFT_OVER = "left over"
     WRONG_LIMIT = "wrong limit"
+    HARMED = "a pod that ran was deleted without a true reason"
+    EVICTED_AGAIN = "evicted again for the same pod and node without a pause"
+    IDLE = "a card is idle, and a pod that fits waits"
+    RESERVED_IN_VAIN = "a node is reserved for a pod that its own rollout keeps from it"
+    UNTRUE = "the reason of a waiting pod is not true"
+    NOT_STARTING = "NodeStarting without a node that is starting"
+    STARVED = "a pod or gang that fits waits"
+    NOT_REPLACED = "a new member of a formed gang does not start"
+    UNREPORTED = "the use of a card by a pod that does not hold it is not reported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,10 @@ class Kind(StrEnum):
     """A Device; it has no namespace."""
     WORKLOAD = "workload"
     """A Workload of Kueue."""
+    NODE = "node"
+    """A Node; it has no namespace."""
+    HEARTBEAT = "heartbeat"
+    """The Lease of an agent, named like its node."""
 
 
 class Source(NamedTuple):
@@ -75,11 +79,18 @@ BERTHS: Final = (
     Source(Kind.EVENT, "/registry/events/"),
 )
 """What Berth writes in a namespace."""
+DEVICES: Final = Source(Kind.DEVICE, "/registry/berth.dev/devices/")
 DEVICES_AND_CLAIMS: Final = (
     Source(Kind.CLAIM, "/registry/resourceclaims/"),
     Source(Kind.SLICE, "/registry/resourceslices/"),
-    Source(Kind.DEVICE, "/registry/berth.dev/devices/"),
+    DEVICES,
 )
+NODES: Final = (
+    Source(Kind.NODE, "/registry/minions/"),
+    DEVICES,
+    Source(Kind.HEARTBEAT, "/registry/leases/", "berth-node-lease"),
+)
+"""What decides whether a pod fits on a node, its pods apart."""
 
 
 def within(namespace: str, sources: Iterable[Source] = BERTHS) -> list[Source]:

@@ -1,7 +1,7 @@
 """What the history shows so far, for those who act on it: which pods exist and are bound, and which replica leads."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from devcluster import waiting
@@ -25,6 +25,8 @@ class LivePod:
     bound_at: float = 0.0
     """When its bind was recorded, by the monotonic clock in seconds."""
     is_leaving: bool = False
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """The object as stored."""
 
 
 class Live:
@@ -79,4 +81,5 @@ def _live(name: str, raw: Mapping[str, Any], now: float, known: LivePod | None) 
         node=node,
         bound_at=known.bound_at if known is not None and was_bound else now if node else 0.0,
         is_leaving="deletionTimestamp" in metadata,
+        raw=raw,
     )

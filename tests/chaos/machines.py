@@ -5,6 +5,7 @@ Each node has cards for the workload, and one of another model for probes, so th
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,18 @@ HEARTBEAT: Final[Mapping[str, object]] = {"lease_duration": 6, "renew_interval":
 """Of the agents: a silent one is noticed soon."""
 GRACE: Final = 2.0
 """Seconds beyond the Lease after which an agent is silent."""
+PROFILES: Final = [*["a100"] * CARDS, "t4"]
+"""Of the cards of a simulated node."""
 OFFERED: Final = {"nvidia.com/gpu": str(CARDS + 1)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Park:
+    """How many nodes there are of each kind, and what they have in addition to their cards."""
+
+    simulated: int = SIMULATED
+    with_nvml: int = WITH_NVML
+    capacity: Mapping[str, str] = field(default_factory=dict)
 
 
 class Machine:
@@ -43,8 +55,9 @@ class Machine:
         """Kill the agent."""
         self.agent.kill()
 
-    def start(self) -> None:
-        """Start the agent again."""
+    def start(self, *, node: str = "") -> None:
+        """Start the agent again, on the same node or on one of another name."""
+        self.node = node or self.node
         self.agent = self._started()
 
     def permute(self, chance: random.Random) -> None:
@@ -61,12 +74,12 @@ class Machine:
 class Machines:
     """All nodes."""
 
-    def __init__(self, world: World, kubeconfig: Path) -> None:
+    def __init__(self, world: World, kubeconfig: Path, park: Park) -> None:
         self._world, self._kubeconfig = world, kubeconfig
-        names = world.arena.nodes(SIMULATED + WITH_NVML, capacity=OFFERED)
-        self.simulated, with_nvml = names[:SIMULATED], names[SIMULATED:]
-        profile = ["a100"] * CARDS + ["t4"]
-        world.fleet = {name: {"profile": profile} for name in self.simulated}
+        self._capacity = {**OFFERED, **park.capacity}
+        names = world.arena.nodes(park.simulated + park.with_nvml, capacity=self._capacity)
+        self.simulated, with_nvml = names[: park.simulated], names[park.simulated :]
+        world.fleet = {name: {"profile": PROFILES} for name in self.simulated}
         world.change(self.simulated[0])
         self.agent = self._started()
         self.with_nvml = [Machine(world, name, number) for number, name in enumerate(with_nvml)]
@@ -79,7 +92,18 @@ class Machines:
 
     def manifest(self, node: str) -> Mapping[str, Any]:
         """Return the manifest with which a node was created."""
-        return nodes.manifest(node, nodes.NodeOptions(labels=self._world.arena.labels, capacity=OFFERED))
+        return nodes.manifest(node, nodes.NodeOptions(labels=self._world.arena.labels, capacity=self._capacity))
+
+    def rename(self, node: str, new: str) -> None:
+        """Let the cards of a node appear on one of another name, which exists."""
+        if node in self.simulated:
+            self.simulated = [new if name == node else name for name in self.simulated]
+            self._world.change(new, profile=PROFILES)
+            self._world.forget(node)
+        else:
+            machine = next(each for each in self.with_nvml if each.node == node)
+            machine.kill()
+            machine.start(node=new)
 
     def restart_agent(self) -> None:
         """Start the agent of the simulated nodes again."""

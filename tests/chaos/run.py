@@ -23,7 +23,7 @@ from tests.chaos import site as site_module
 from tests.chaos.auditor import Auditor, Limits
 from tests.chaos.findings import Finding, FindingKind
 from tests.chaos.schedule import Strike, schedule
-from tests.chaos.site import HISTORY, OURS, Build, Site
+from tests.chaos.site import CHAOS, HISTORY, OURS, Build, Scene, Site
 
 DEFAULT: Final[Mapping[str, object]] = {}
 FAST: Final[Mapping[str, object]] = {"lease_duration": 7, "renew_deadline": 5, "retry_period": 1}
@@ -46,6 +46,7 @@ class Plan:
     pods: int
     fast: bool
     build: Build = OURS
+    scene: Scene = CHAOS
 
     @property
     def timing(self) -> Mapping[str, object]:
@@ -76,7 +77,7 @@ class Outcome:
 
 def run(plan: Plan, folder: Path) -> Outcome:
     """Run the faults of a plan, and audit what has happened."""
-    with site_module.opened(folder, timing=plan.timing, seed=plan.seed, build=plan.build) as site:
+    with site_module.opened(folder, timing=plan.timing, seed=plan.seed, build=plan.build, scene=plan.scene) as site:
         site.until_probed()
         for number, strike in enumerate(plan.strikes, start=1):
             site.workload.allow(plan.pods * number // len(plan.strikes))
@@ -89,7 +90,8 @@ def run(plan: Plan, folder: Path) -> Outcome:
                 site.undo()
             site.check()
         calm_from = _settle(site)
-    with_causes = Limits(ended=frozenset(site.workload.ended), calm_from=calm_from)
+    causes = {"ended": frozenset(site.workload.ended), **plan.scene.limits(folder)}
+    with_causes = Limits(calm_from=calm_from, **causes)
     return _audited(plan, site, folder, with_causes)
 
 
@@ -135,6 +137,8 @@ def _audited(plan: Plan, site: Site, folder: Path, limits: Limits) -> Outcome:
     auditor = Auditor(limits)
     findings = [each for revision in history.read(folder / HISTORY) for each in auditor.take(revision)]
     findings += auditor.end()
+    more = plan.scene.audit(folder)
+    findings += more.findings
     lost = sum(each.kind is FindingKind.LOST for each in findings)
     measured = site.figures.summary()
     summary = {
@@ -144,6 +148,7 @@ def _audited(plan: Plan, site: Site, folder: Path, limits: Limits) -> Outcome:
         "conflicts": len(findings) - lost,
         "lost": lost,
         **measured,
+        **more.figures,
         "seed": plan.seed,
     }
     return Outcome(

@@ -5,7 +5,7 @@ import functools
 import http.client
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,10 @@ from tests.chaos import workload as workload_module
 from tests.chaos.clock import Clock
 from tests.chaos.control_plane import ETCD, ControlPlane
 from tests.chaos.figures import Figures
-from tests.chaos.history import STORES_JSON, Recorder, within
+from tests.chaos.findings import Finding
+from tests.chaos.history import BERTHS, STORES_JSON, Recorder, Source, within
 from tests.chaos.live import Live, LivePod
-from tests.chaos.machines import PROBE_MODEL, Machines
+from tests.chaos.machines import PROBE_MODEL, Machines, Park
 from tests.chaos.replicas import Replica, Replicas
 from tests.chaos.workload import Failed, Workload
 from tests.integration.operator.world import World
@@ -33,6 +34,8 @@ PAUSE: Final = 1.0
 GANG_TIMEOUT: Final = 20.0
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 HISTORY: Final = "history.jsonl"
+MISUSES: Final = "misuses.jsonl"
+"""Which pods used cards that they did not hold, in the folder of a run."""
 ROOT: Final = Path(__file__).parents[2]
 FENCE: Final = Path("manifests/base/fence.yaml")
 
@@ -47,6 +50,53 @@ class Build:
 
 
 OURS: Final = Build()
+
+
+def _no_flags(_arena: Arena, _folder: Path) -> Mapping[str, object]:
+    return {}
+
+
+def _no_arguments(_folder: Path) -> Sequence[str]:
+    return ()
+
+
+def _nothing_known(_folder: Path) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an audit by more rules has found, and figures for the last line."""
+
+    findings: Sequence[Finding] = ()
+    figures: Mapping[str, object] = field(default_factory=dict)
+
+
+def _not_audited(_folder: Path) -> Audit:
+    return Audit()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What happens on a site: its nodes and pods, what of it is recorded, and flags of the programs."""
+
+    park: Park = field(default_factory=Park)
+    workload: type[Workload] = Workload
+    sources: Sequence[Source] = ()
+    """What is recorded in addition to pods, LeaderLeases and Events."""
+    flags: Callable[[Arena, Path], Mapping[str, object]] = _no_flags
+    """Returns flags of the operator, for an arena and the folder of the run."""
+    arguments: Callable[[Path], Sequence[str]] = _no_arguments
+    """Returns arguments of the API server, for the folder of the run."""
+    addition: Callable[["Site"], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    """Returns what runs in addition, until the site is closed."""
+    limits: Callable[[Path], Mapping[str, Any]] = _nothing_known
+    """Returns what the audit of `tests.chaos.auditor` has to know besides, for the folder of the run."""
+    audit: Callable[[Path], Audit] = _not_audited
+    """Audits the recorded run by more rules."""
+
+
+CHAOS: Final = Scene()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,10 +198,13 @@ class Site:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Build = OURS) -> Iterator[Site]:
+def opened(
+    folder: Path, *, timing: Mapping[str, object], seed: int, build: Build = OURS, scene: Scene = CHAOS
+) -> Iterator[Site]:
     """Start everything, and stop it at the end; the folder keeps the history and the logs."""
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(extra_args={"kube-apiserver": [STORES_JSON]}))
+        arguments = [STORES_JSON, *scene.arguments(folder)]
+        cluster = stack.enter_context(Cluster(extra_args={"kube-apiserver": arguments}))
         cluster.install_crds(fleet.CRDS)
         installation.create_namespaces(cluster)
         arena = Arena(cluster=cluster, folder=folder)
@@ -159,13 +212,13 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
         cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", workload_module.priority_class())
         control_plane = stack.enter_context(ControlPlane(cluster))
         live = Live()
-        port, sources = control_plane.port(ETCD), within(arena.namespace)
+        port, sources = control_plane.port(ETCD), [*within(arena.namespace, BERTHS), *scene.sources]
         recorder = stack.enter_context(Recorder(port=port, sources=sources, file=folder / HISTORY, take=live.take))
         world = World(arena=arena, folder=folder)
         stack.callback(world.close)
         open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)
         agent_proxy = stack.enter_context(open_proxy())
-        machines = Machines(world, agent_proxy.kubeconfig(cluster.token))
+        machines = Machines(world, agent_proxy.kubeconfig(cluster.token), scene.park)
         account = arena.service_account(ACCOUNT, "cluster-admin")
         arena.apply(
             fence.fence(
@@ -178,11 +231,12 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
         )
         own = [replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]
         flags = {"takeover_pause": PAUSE, "gang_timeout": GANG_TIMEOUT, "agent_grace": machines_module.GRACE, **timing}
+        flags |= scene.flags(arena, folder)
         replicas = stack.enter_context(
             Replicas(replicas=own, processes=world.processes, live=live, flags=flags, environment=build.environment)
         )
-        workload = stack.enter_context(Workload(arena=arena, live=live, seed=seed))
-        yield Site(
+        workload = stack.enter_context(scene.workload(arena=arena, live=live, seed=seed))
+        site = Site(
             cluster=cluster,
             control_plane=control_plane,
             arena=arena,
@@ -194,6 +248,8 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
             agent_proxy=agent_proxy,
             workload=workload,
         )
+        stack.enter_context(scene.addition(site))
+        yield site
 
 
 def replica(proxy: FaultProxy, number: int, account: Path, folder: Path) -> Replica:

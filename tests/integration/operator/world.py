@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ class World:
         self.fleet_file = folder / "fleet.yaml"
         self.fleet: dict[str, dict[str, Any]] = {}
         self._versions = itertools.count()
+        self._fleet_lock = threading.Lock()
         self._write_fleet()
 
     # --- setup ------------------------------------------------------------------------------------------------
@@ -77,8 +79,8 @@ class World:
         return names
 
     def change(self, node: str, **devices: Any) -> None:
-        """Change a node's entry in the fleet file."""
-        self.fleet[node] |= devices
+        """Change a node's entry in the fleet file, or add it."""
+        self.fleet[node] = {**self.fleet.get(node, {}), **devices}
         self._write_fleet()
 
     def forget(self, node: str) -> None:
@@ -87,10 +89,11 @@ class World:
         self._write_fleet()
 
     def _write_fleet(self) -> None:
-        groups = [{"names": name, **group} for name, group in self.fleet.items()]
-        draft = self.fleet_file.with_suffix(f".{next(self._versions)}")
-        draft.write_text(yaml.safe_dump({"nodes": groups}))
-        draft.replace(self.fleet_file)
+        with self._fleet_lock:
+            groups = [{"names": name, **group} for name, group in dict(self.fleet).items()]
+            draft = self.fleet_file.with_suffix(f".{next(self._versions)}")
+            draft.write_text(yaml.safe_dump({"nodes": groups}))
+            draft.replace(self.fleet_file)
 
     def device(self, node: str, cards: Sequence[Manifest], *, beating: bool = True) -> Manifest:
         """Write a Device, with a Lease that lasts for the whole test unless it is not `beating`."""

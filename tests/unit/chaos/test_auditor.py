@@ -372,3 +372,37 @@ def test_pod_whose_event_explains_its_end_is_not_lost(past: Past) -> None:
     past.event("a", "PodGroupTimedOut", "1 of 2 members were bound")
 
     assert not kinds(past)
+
+
+@pytest.mark.parametrize(("scheduler", "expected"), [("berth", []), ("other", [FindingKind.NOT_AT_ONCE])])
+def test_pods_of_other_schedulers_have_neither_allocation_nor_term(
+    past: Past, scheduler: str, expected: list[FindingKind]
+) -> None:
+    past.arrives("a")
+    past.changes("a", spec={"schedulerName": "other", "nodeName": "n"})
+    past.changes("a", status={"phase": "Succeeded"})
+    limits = Limits(scheduler=scheduler, ended=frozenset({"uid-a"}))
+
+    assert [finding.kind for finding in audit(past.revisions[2:], limits)] == [FindingKind.REVISION_MISSING, *expected]
+
+
+@pytest.mark.parametrize(("deleted", "expected"), [((), []), (("uid-a",), [FindingKind.LOST])])
+def test_only_pods_that_berth_has_deleted_are_lost_where_that_is_known(
+    past: Past, deleted: Sequence[str], expected: list[FindingKind]
+) -> None:
+    past.arrives("a")
+    past.bound("a", CARD)
+    past.gone("a")
+
+    assert [each.kind for each in audit(past.revisions, Limits(deleted=frozenset(deleted)))] == expected
+
+
+@pytest.mark.parametrize(("resource", "expected"), [("cpu", []), ("nvidia.com/gpu", [FindingKind.NOT_AT_ONCE])])
+def test_a_pod_without_devices_needs_no_allocation(past: Past, resource: str, expected: list[FindingKind]) -> None:
+    past.arrives("a")
+    past.changes("a", spec={"containers": [{"resources": {"requests": {resource: "1"}}}]})
+    past.changes("a", annotations={TERM: "1"}, spec={"nodeName": "n"})
+
+    # Without the pod as it arrived, whose containers are not known.
+    revisions = [past.revisions[0], *past.revisions[2:]]
+    assert [each.kind for each in audit(revisions, Limits())] == [FindingKind.REVISION_MISSING, *expected]

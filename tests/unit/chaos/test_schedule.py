@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos import faults
+from tests.chaos import faults, month
 from tests.chaos.broken import EDITS
 from tests.chaos.schedule import schedule
 from tests.chaos.site import ROOT
@@ -55,3 +55,12 @@ def test_a_broken_build_edits_what_is_there(name: str) -> None:
     edit = EDITS[name]
 
     assert edit.before in (ROOT / edit.file).read_text()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_month_has_each_kind_and_rests_between(seed: int) -> None:
+    strikes = month.plan(seed=seed, events=300, pods=1).strikes
+
+    assert len(strikes) == 300
+    assert {each.kind for each in strikes} == faults.LIFE.keys()
+    assert [place for place, each in enumerate(strikes) if each.kind == month.REST] == [74, 149, 224, 299]
