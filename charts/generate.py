@@ -29,7 +29,7 @@ Object = dict[str, Any]
 
 _RBAC: Final = r"(ServiceAccount|(Cluster)?Role(Binding)?)"
 _VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
-_POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
+_POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-(unscheduled|injection|isolation.*))"
 _ISSUED: Final = r"(Issuer|Certificate)"
 _EXTENDER: Final = ("isolation", "runtime-class", "extender", "extender-cert-manager")
 _SERVERS: Final = (
@@ -68,7 +68,6 @@ PARTS: Final = {
     "webhooks-extended": Part(
         ("webhook", "webhook-isolation", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"
     ),
-    "isolation-policies": Part(("isolation",), rf"{_VALIDATING}/berth-isolation.*"),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
     "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
