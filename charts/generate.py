@@ -69,7 +69,7 @@ PARTS: Final = {
         ("webhook", "webhook-isolation", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"
     ),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
-    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words)"),
+    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),

@@ -14,11 +14,26 @@ from string import Template
 from typing import Final
 
 from berth_api import names
-from berth_api.words import AMOUNTS, TABLE, Role, Row, System, WordPlace
+from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace
 from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
 TEMPLATE: Final = Path(__file__).parent / "words.yaml"
+COUNTED: Final = Path(__file__).parent / "counted.yaml"
+COUNTING: Final = (
+    {
+        "kind": "ResourceQuota",
+        "name": "berth-words-quotas",
+        "counts": '"requests." + name in params.spec.?hard.orValue({})',
+    },
+    {
+        "kind": "LimitRange",
+        "name": "berth-words-limit-ranges",
+        "counts": "params.spec.limits.exists(item, [item.?max, item.?min, item.?default, item.?defaultRequest,\n"
+        "          item.?maxLimitRequestRatio].exists(amounts, name in amounts.orValue({})))",
+    },
+)
+"""What counts resources of a namespace's pods, and when it counts a name."""
 OPERATOR: Final = MANIFESTS / "base/operator-rbac.yaml"
 INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
@@ -35,7 +50,9 @@ def files() -> dict[Path, str]:
     marked = {
         file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME, ISOLATION, SHARES, WEBHOOK)
     }
-    return {**marked, MANIFESTS / "base/words.yaml": Template(TEMPLATE.read_text()).substitute(_values())}
+    words = Template(TEMPLATE.read_text()).substitute(_values())
+    counted = "".join(Template(COUNTED.read_text()).substitute({**_values(), **each}) for each in COUNTING)
+    return {**marked, MANIFESTS / "base/words.yaml": words + counted}
 
 
 # --- the table as CEL -------------------------------------------------------------------------------------------
@@ -99,6 +116,36 @@ def _rows_next_to() -> list[list[str]]:
         if row.word.only_with and row.word.role in AMOUNTS
         for name in filter(None, (row.word.name, row.word.renamed))
     ]
+
+
+def _replaced() -> list[list[str]]:
+    """Return [resource, Berth's resource that stands for it in pods]."""
+    return [[row.word.name, row.word.renamed] for row in TABLE.by_plugin]
+
+
+def _multiplied() -> list[list[str]]:
+    """Return [resource, another one, the most of it next to which the first is read as written].
+
+    An amount of each card is multiplied by the cards, and hundredths from a whole card on bring all of its memory.
+    """
+    rows = []
+    for system in TABLE.systems:
+        by_role: dict[Role, list[Word]] = {}
+        for word in system.words:
+            if word.place == WordPlace.RESOURCE:
+                by_role.setdefault(word.role, []).append(word)
+        cards = [name for word in by_role.get(Role.CARDS, ()) for name in (word.name, word.renamed) if name]
+        others = {} if system.total else dict.fromkeys(cards, "1")
+        others |= {word.name: "99" for word in by_role.get(Role.HUNDREDTHS, ())}
+        amounts = [word.name for role in (Role.MEMORY, Role.PERCENT, Role.CORES) for word in by_role.get(role, ())]
+        rows += [[name, other, most] for name in amounts for other, most in others.items()]
+    return rows
+
+
+def _zero() -> list[str]:
+    """Return the resources of which 0 is all of a card."""
+    rows = (row for row in _rows(WordPlace.RESOURCE) if not row.system.needs_memory)
+    return [row.word.name for row in rows if row.word.role in (Role.MEMORY, Role.PERCENT)]
 
 
 def _titles(place: WordPlace) -> list[str]:
@@ -208,6 +255,10 @@ def _values() -> Mapping[str, str]:
         "rows_next_to": _rows_next_to(),
         "annotation_rows": _amount_rows(annotation),
         "label_rows": _amount_rows(label),
+        "replaced": _replaced(),
+        "multiplied": _multiplied(),
+        "zero": _zero(),
+        "countable": list(dict.fromkeys([row[0] for row in (*_replaced(), *_multiplied())] + _zero())),
         "titles": _titles(annotation),
         "effects": _effects(),
         "refused_resources": _answers(resource, Role.REFUSED),

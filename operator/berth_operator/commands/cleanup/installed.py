@@ -88,6 +88,8 @@ def policies() -> tuple[Item, ...]:
         "berth-unscheduled",
         "berth-warnings",
         "berth-words",
+        "berth-words-limit-ranges",
+        "berth-words-quotas",
     ]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
