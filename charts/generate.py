@@ -78,7 +78,7 @@ PARTS: Final = {
     "claims-allocation": Part(
         ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
     ),
-    "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue"),
+    "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue(-warnings)?"),
     "kueue-check": Part(
         ("kueue",),
         rf"(ClusterRole(Binding)?/berth-kueue|{_VALIDATING}/berth-(fence-kueue|kueue-checks|kueue-other-checks))",

@@ -85,6 +85,7 @@ def policies() -> tuple[Item, ...]:
         "berth-isolation",
         "berth-isolation-warnings",
         "berth-kueue",
+        "berth-kueue-warnings",
         "berth-unscheduled",
         "berth-warnings",
         "berth-words",
