@@ -64,9 +64,7 @@ def lacking(manifest: Raw) -> tuple[str, ...]:
             ("c",),
             id="next to kubelet's, added after the injection",
         ),
-        pytest.param(
-            bare(container("a", {NVIDIA: "1"}), container("b", env=[LITERAL])), (), id="kubelet's, where nothing injects"
-        ),
+        pytest.param(bare(container("a", {NVIDIA: "1"}), container("b", env=[LITERAL])), (), id="alone"),
         pytest.param(
             bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/a100": "1"})), (), id="of a plugin"
         ),
