@@ -401,8 +401,8 @@ _WITH_DEVICES: Final = """
     || $amount_annotations.exists(name, name in object.metadata.?annotations.orValue({}))
 """
 
-_MAY_BE_OURS: Final = _WITH_DEVICES.replace("with-devices #", "names-a-scheduler-or-with-devices #").replace(
-    "(object.spec.containers", 'object.spec.schedulerName != "default-scheduler"\n    || (object.spec.containers', 1
+_MAY_BE_OURS: Final = _WITH_DEVICES.replace("with-devices #", "of-berth-or-with-devices #").replace(
+    "(object.spec.containers", 'object.spec.schedulerName in ["berth-scheduler"]\n    || (object.spec.containers', 1
 )
 
 _ROUTED: Final = """
