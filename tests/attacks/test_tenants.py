@@ -20,6 +20,8 @@ FILES: Final = (
 GPU, CORES, MEMORY = "nvidia.com/gpu", "nvidia.com/gpucores", "nvidia.com/gpumem"
 DENY: Final = "berth.dev/unlimited-shares"
 KUEUE: Final = "kueue-managed"
+ISOLATED: Final = {"annotations": {"berth.dev/isolation": "mps"}}
+"""So that nothing but a quota refuses a share."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,11 @@ def tenant(arena: Arena) -> Iterator[Api]:
             {**binding, "subjects": [account], "roleRef": role},
             {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "cards"}, "spec": {"hard": hard}},
         ]
+    )
+    waiting.until(
+        lambda: arena.get("resourcequotas", "cards").get("status", {}).get("hard"),
+        deadline=ACTIVE_SECONDS,
+        what="the quota",
     )
     label(arena, DENY, "deny")
     token = arena.cluster.api.post(f"/api/v1/namespaces/{arena.namespace}/serviceaccounts/tenant/token", {"spec": {}})[
@@ -63,14 +70,22 @@ ROWS: Final[dict[str, Row]] = {
         {"scheduler_name": "other", "nodeName": "node"},
         "Berth does not place the pod",
     ),
-    "two cards of which a quota counts none": ({GPU: "2", CORES: "100"}, {}, "counts nvidia.com/gpu, and not the"),
-    "memory of which a quota counts half": ({GPU: "2", MEMORY: "400"}, {}, "ResourceQuota cards counts nvidia.com/gpu"),
-    "memory by Berth's name of two cards": (
-        {"kubernetes.io/gpu.shared": "2", MEMORY: "400"},
-        {},
+    "two cards of which a quota counts none": (
+        {GPU: "2", CORES: "100"},
+        ISOLATED,
+        "counts nvidia.com/gpu, and not",
+    ),
+    "memory of which a quota counts half": (
+        {GPU: "2", MEMORY: "400"},
+        ISOLATED,
         "ResourceQuota cards counts",
     ),
-    "all memory as none": ({MEMORY: "0"}, {}, "counts nvidia.com/gpumem: 0 as nothing"),
+    "memory by Berth's name of two cards": (
+        {"kubernetes.io/gpu.shared": "2", MEMORY: "400"},
+        ISOLATED,
+        "ResourceQuota cards counts",
+    ),
+    "all memory as none": ({MEMORY: "0"}, ISOLATED, "counts nvidia.com/gpumem: 0 as nothing"),
     "a share without a limit": ({"kubernetes.io/gpu": "50"}, {}, "is refused in this namespace"),
     "a share of the device plugin": ({"nvidia.com/gpu.shared": "1"}, {}, "is refused in this namespace"),
     "a share of another scheduler": (
@@ -99,8 +114,7 @@ def test_another_spelling_takes_nothing(arena: Arena, tenant: Api, what: str) ->
 
 def test_what_is_counted_and_limited_is_accepted(arena: Arena, tenant: Api) -> None:
     for limits in ({GPU: "2"}, {MEMORY: "400"}, {"kubernetes.io/gpu": "100"}):
-        isolated = {"annotations": {"berth.dev/isolation": "mps"}}
-        assert refusal(arena, tenant, (limits, isolated, "")) == ""
+        assert refusal(arena, tenant, (limits, ISOLATED, "")) == ""
 
 
 def test_the_pods_of_a_replication_controller_do_not_pass_by_kueue(arena: Arena, tenant: Api) -> None:
