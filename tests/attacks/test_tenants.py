@@ -1,6 +1,7 @@
 """What a tenant with the role `edit` takes by another spelling, before the shipped policies: nothing."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -49,8 +50,8 @@ def tenant(arena: Arena) -> Iterator[Api]:
         "status"
     ]["token"]
     client = Api(server=arena.cluster.server, token=token, ca=arena.cluster.ca_file.read_text())
-    for probe in (ROWS["a share without a limit"], ROWS["two cards of which a quota counts none"]):
-        waiting.until(lambda each=probe: refusal(arena, client, each), deadline=ACTIVE_SECONDS, what="the policies")
+    for row in (ROWS["a share without a limit"], ROWS["two cards of which a quota counts none"]):
+        waiting.until(partial(refusal, arena, client, row), deadline=ACTIVE_SECONDS, what="the policies")
     yield client
     client.close()
     for document in applied:
