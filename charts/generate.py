@@ -29,7 +29,7 @@ Object = dict[str, Any]
 
 _RBAC: Final = r"(ServiceAccount|(Cluster)?Role(Binding)?)"
 _VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
-_POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
+_POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-(unscheduled|injection|isolation.*))"
 _ISSUED: Final = r"(Issuer|Certificate)"
 _EXTENDER: Final = ("isolation", "runtime-class", "extender", "extender-cert-manager")
 _SERVERS: Final = (
@@ -68,9 +68,8 @@ PARTS: Final = {
     "webhooks-extended": Part(
         ("webhook", "webhook-isolation", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"
     ),
-    "isolation-policies": Part(("isolation",), rf"{_VALIDATING}/berth-isolation.*"),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
-    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words)"),
+    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
@@ -79,7 +78,7 @@ PARTS: Final = {
     "claims-allocation": Part(
         ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
     ),
-    "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue"),
+    "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue(-warnings)?"),
     "kueue-check": Part(
         ("kueue",),
         rf"(ClusterRole(Binding)?/berth-kueue|{_VALIDATING}/berth-(fence-kueue|kueue-checks|kueue-other-checks))",

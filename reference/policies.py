@@ -11,23 +11,35 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Template
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from berth_api import names
-from berth_api.words import AMOUNTS, TABLE, Role, Row, System, WordPlace
+from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace
 from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
 TEMPLATE: Final = Path(__file__).parent / "words.yaml"
+COUNTED: Final = Path(__file__).parent / "counted.yaml"
+COUNTING: Final = (
+    {
+        "kind": "ResourceQuota",
+        "name": "berth-words-quotas",
+        "counts": '"requests." + name in params.spec.?hard.orValue({})',
+    },
+    {
+        "kind": "LimitRange",
+        "name": "berth-words-limit-ranges",
+        "counts": "params.spec.limits.exists(item, [item.?max, item.?min, item.?default, item.?defaultRequest,\n"
+        "          item.?maxLimitRequestRatio].exists(amounts, name in amounts.orValue({})))",
+    },
+)
+"""What counts resources of a namespace's pods, and when it counts a name."""
 OPERATOR: Final = MANIFESTS / "base/operator-rbac.yaml"
 INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
 ISOLATION: Final = MANIFESTS / "components/isolation/policy.yaml"
 SHARES: Final = ISOLATION.with_name("validation.yaml")
-HEADER: Final = "# Generated from the table of other systems' words by `make generate`; do not edit.\n"
-Object = dict[str, Any]
+WEBHOOK: Final = MANIFESTS / "components/webhook/webhook.yaml"
 FEW: Final = 32
 """The longest map over which a loop runs: its time grows with the square of its turns."""
 _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n", re.DOTALL | re.MULTILINE)
@@ -35,13 +47,12 @@ _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n
 
 def files() -> dict[Path, str]:
     """Return the text of each file."""
-    marked = {file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME, ISOLATION, SHARES)}
-    return {
-        **marked,
-        MANIFESTS / "base/words.yaml": _words(marked[INJECTION]),
-        RUNTIME.with_name("words.yaml"): _runtime_class(marked[RUNTIME]),
-        ISOLATION.with_name("words.yaml"): HEADER + _copy(marked[ISOLATION], "berth-words-isolation", []),
+    marked = {
+        file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME, ISOLATION, SHARES, WEBHOOK)
     }
+    words = Template(TEMPLATE.read_text()).substitute(_values())
+    counted = "".join(Template(COUNTED.read_text()).substitute({**_values(), **each}) for each in COUNTING)
+    return {**marked, MANIFESTS / "base/words.yaml": words + counted}
 
 
 # --- the table as CEL -------------------------------------------------------------------------------------------
@@ -105,6 +116,36 @@ def _rows_next_to() -> list[list[str]]:
         if row.word.only_with and row.word.role in AMOUNTS
         for name in filter(None, (row.word.name, row.word.renamed))
     ]
+
+
+def _replaced() -> list[list[str]]:
+    """Return [resource, Berth's resource that stands for it in pods]."""
+    return [[row.word.name, row.word.renamed] for row in TABLE.by_plugin]
+
+
+def _multiplied() -> list[list[str]]:
+    """Return [resource, another one, the most of it next to which the first is read as written].
+
+    An amount of each card is multiplied by the cards, and hundredths from a whole card on bring all of its memory.
+    """
+    rows = []
+    for system in TABLE.systems:
+        by_role: dict[Role, list[Word]] = {}
+        for word in system.words:
+            if word.place == WordPlace.RESOURCE:
+                by_role.setdefault(word.role, []).append(word)
+        cards = [name for word in by_role.get(Role.CARDS, ()) for name in (word.name, word.renamed) if name]
+        others = {} if system.total else dict.fromkeys(cards, "1")
+        others |= {word.name: "99" for word in by_role.get(Role.HUNDREDTHS, ())}
+        amounts = [word.name for role in (Role.MEMORY, Role.PERCENT, Role.CORES) for word in by_role.get(role, ())]
+        rows += [[name, other, most] for name in amounts for other, most in others.items()]
+    return rows
+
+
+def _zero() -> list[str]:
+    """Return the resources of which 0 is all of a card."""
+    rows = (row for row in _rows(WordPlace.RESOURCE) if not row.system.needs_memory)
+    return [row.word.name for row in rows if row.word.role in (Role.MEMORY, Role.PERCENT)]
 
 
 def _titles(place: WordPlace) -> list[str]:
@@ -206,11 +247,18 @@ def _values() -> Mapping[str, str]:
         "by_plugin": _by_plugin(),
         "amount_annotations": _names(annotation, AMOUNTS),
         "amount_labels": _names(label, AMOUNTS),
+        "card_resources": _names(resource, (Role.CARDS,)),
+        "card_annotations": _names(annotation, (Role.CARDS,)),
+        "card_labels": _names(label, (Role.CARDS,)),
         "container_annotations": _names(annotation, (Role.CONTAINER,)),
         "resource_rows": _amount_rows(resource),
         "rows_next_to": _rows_next_to(),
         "annotation_rows": _amount_rows(annotation),
         "label_rows": _amount_rows(label),
+        "replaced": _replaced(),
+        "multiplied": _multiplied(),
+        "zero": _zero(),
+        "countable": list(dict.fromkeys([row[0] for row in (*_replaced(), *_multiplied())] + _zero())),
         "titles": _titles(annotation),
         "effects": _effects(),
         "refused_resources": _answers(resource, Role.REFUSED),
@@ -255,64 +303,6 @@ def _any(written: str, known: object) -> str:
 
 
 # --- the files --------------------------------------------------------------------------------------------------
-
-
-def _words(injection: str) -> str:
-    return "---\n".join((_own(), _copy(injection, "berth-words-injection", [])))
-
-
-def _unbound(unset: Object) -> str:
-    return str(unset["expression"].partition(" && ")[2])
-
-
-def _own() -> str:
-    return Template(TEMPLATE.read_text()).substitute(_values())
-
-
-def _routing() -> Object:
-    """Return the policy that routes pods by their words."""
-    documents: Iterator[Object] = yaml.safe_load_all(_own())
-    return next(each for each in documents if each["metadata"]["name"] == "berth-words-routing")
-
-
-def _copy(shipped: str, name: str, conditions: list[Object]) -> str:
-    """Return a shipped policy for pods that are routed by their words, in the namespaces that opt in.
-
-    Mutating policies run in no fixed order, so it takes them before and after they are routed.
-    """
-    policy, binding = list(yaml.safe_load_all(shipped))
-    of_berth, *_ = policy["spec"]["matchConditions"]
-    routing = _routing()["spec"]
-    unset, with_words = routing["matchConditions"]
-    policy["spec"]["matchConstraints"] = routing["matchConstraints"]
-    unbound = {"name": "unbound", "expression": _unbound(unset)}
-    return _written(_selected([policy, binding], name, [of_berth, unbound, with_words, *conditions]))
-
-
-def _selected(shipped: list[Object], name: str, conditions: list[Object]) -> list[Object]:
-    """Return a policy and its binding under another name, with these conditions, in the namespaces that opt in."""
-    policy, binding = shipped
-    expression = {"key": "berth.dev/routing", "operator": "In", "values": ["words"]}
-    selected = {"namespaceSelector": {"matchExpressions": [expression]}}
-    return [
-        {**policy, "metadata": {"name": name}, "spec": {**policy["spec"], "matchConditions": conditions}},
-        {
-            **binding,
-            "metadata": {"name": name},
-            "spec": {**binding["spec"], "policyName": name, "matchResources": selected},
-        },
-    ]
-
-
-def _written(documents: list[Object]) -> str:
-    head = "# For pods that are routed by their words: policies run in no fixed order.\n"
-    return head + yaml.safe_dump_all(documents, sort_keys=False, width=sys.maxsize)
-
-
-def _runtime_class(shipped: str) -> str:
-    policy, _ = list(yaml.safe_load_all(shipped))
-    own = [each for each in policy["spec"]["matchConditions"] if each["name"] in ("names-none", "asks-for-gpus")]
-    return HEADER + _copy(shipped, "berth-words-runtime-class", own)
 
 
 def _with_marked(text: str) -> str:
@@ -371,6 +361,20 @@ _SHARING: Final = """
     ).map(each, each.name)
 """
 
+_CARDS: Final = """
+- name: cards # the maximum that one of them may see: a share is of one card unless it is spread
+  expression: >-
+    variables.containers.map(each, "genius/gpu-number" in object.metadata.?labels.orValue({})
+      ? int(object.metadata.labels["genius/gpu-number"])
+      : ((["kubernetes.io/gpu.shared", "koordinator.sh/gpu.shared"]
+            + (each.of.name in variables.worded ? $card_resources : []))
+          .map(name, string(each.of.?resources.requests[?name].orValue("1")))
+        + (each.of.name in variables.worded
+          ? $card_annotations.map(name, string(object.metadata.?annotations[?name].orValue("1")))
+            + $card_labels.map(name, string(object.metadata.?labels[?name].orValue("1")))
+          : [])).filter(amount, amount.matches("^[0-9]{1,9}$$")).map(amount, int(amount)).max())
+"""
+
 _ASKS: Final = """
 - name: asks-for-gpus
   expression: >-
@@ -384,13 +388,63 @@ _ASKS: Final = """
     || $amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
 """
 
+_WITH_DEVICES: Final = """
+- name: with-devices # by whatever name, of whatever scheduler
+  expression: >-
+    (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+      has(each.resources) && has(each.resources.requests)
+      && each.resources.requests.exists(name, name.contains("/")))
+    || has(object.spec.resourceClaims)
+    || has(object.metadata.labels) && ["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"]
+      .exists(label, label in object.metadata.labels)
+    || $amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
+    || $amount_annotations.exists(name, name in object.metadata.?annotations.orValue({}))
+"""
+
+_MAY_BE_OURS: Final = _WITH_DEVICES.replace("with-devices #", "of-berth-or-with-devices #").replace(
+    "(object.spec.containers", 'object.spec.schedulerName in ["berth-scheduler"]\n    || (object.spec.containers', 1
+)
+
+_ROUTED: Final = """
+- name: ours # whether Berth places the pod, or is to be routed: the API server reads RuntimeClasses before policies
+  expression: >-
+    object.spec.schedulerName in ["berth-scheduler"]
+    || object.spec.schedulerName == "default-scheduler" && object.spec.?nodeName.orValue("") == ""
+    && [namespaceObject.metadata.?labels[?"berth.dev/routing"].orValue("")].exists(routing,
+      routing != "disabled" && (
+        (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+          each.?resources.?requests.orValue({}).exists(name,
+            (name.startsWith("kubernetes.io/") || name.startsWith("koordinator.sh/"))
+            && name.matches("^[^/]+/(gpu([.-].*)?|rdma|fpga)$$")
+            && string(each.resources.requests[name]) != "0"))
+        || ["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"].exists(label,
+          label in object.metadata.?labels.orValue({}))
+        && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+          each.?resources.?requests.orValue({}).exists(name,
+            name.startsWith("nvidia.com/") && string(each.resources.requests[name]) != "0")))
+      || routing == "words" && (
+        (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+          has(each.resources) && has(each.resources.requests) && $requests_resources)
+        || has(object.metadata.annotations) && $object_annotations
+        || has(object.metadata.labels) && $object_labels))
+"""
+
 _GROUPS: Final = """
 - apiGroups: $pod_groups
   resources: [podgroups]
   verbs: [list, watch]
 """
 
-_FRAGMENTS: Final = {"worded": _ASKED, "sharing": _ASKED + _SHARING, "asks": _ASKS, "groups": _GROUPS}
+_FRAGMENTS: Final = {
+    "worded": _ASKED,
+    "sharing": _ASKED + _SHARING,
+    "asks": _ASKS,
+    "cards": _CARDS,
+    "with_devices": _WITH_DEVICES,
+    "may_be_ours": _MAY_BE_OURS,
+    "routed": _ROUTED,
+    "groups": _GROUPS,
+}
 
 
 def main() -> int:

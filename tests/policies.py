@@ -16,7 +16,9 @@ from devcluster.building import programs
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 BASE = MANIFESTS / "base"
-ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-unscheduled)"
+ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-(unscheduled|injection))"
+ALSO_CONFINED = ("berth-injection",)
+"""Parameters of policies that are policies, too."""
 
 
 def built(
@@ -93,6 +95,8 @@ def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:
     document["metadata"]["name"] += f"-{arena.id}"
     if "policyName" in document["spec"]:
         document["spec"]["policyName"] += f"-{arena.id}"
+        if (parameter := document["spec"].get("paramRef", {})).get("name", "") in ALSO_CONFINED:
+            parameter["name"] += f"-{arena.id}"
         matched = document["spec"].setdefault("matchResources", {}).setdefault("namespaceSelector", {})
         matched["matchLabels"] = {"kubernetes.io/metadata.name": arena.namespace}
     return document

@@ -113,14 +113,19 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the containers that would not see exactly their own GPUs; none if no container requests any.
 
-    A pod that requests no GPU may have been created before all pods were injected. Other names of NVIDIA's plugin are
-    known only where pods are injected, so a container that requests any `nvidia.com/*` may lack the variable.
+    A pod that requests no GPU may have been created before all pods were injected, and one whose GPUs kubelet knows
+    where nothing injects: such a pod lacks the variable only if another of its containers has it. Other names of
+    NVIDIA's plugin are known only where pods are injected, so a container that requests any `nvidia.com/*` may lack it.
     """
-    if next(asking(spec, labels), None) is None:
+    is_asking = next(asking(spec, labels), None) is not None
+    if not is_asking and not any(_is_given_gpus(container, ()) for _, _, container in all_containers(spec)):
+        return ()
+    every = list(places(spec, labels))
+    if not is_asking and not any(place.entry is not None and place.is_filled for place in every):
         return ()
     return tuple(
         place.container.get("name", "")
-        for place in places(spec, labels)
+        for place in every
         if not place.is_filled and not (place.entry == _VOID and _is_left_to_a_plugin(place.container))
     )
 

@@ -5,6 +5,7 @@ device plugin, by which kubelet gives the container what limits it, and the vari
 `manifests/components/isolation` has the same rules in CEL.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ from berth_api.admission.injection import (
 from berth_api.request import CARD, isolation
 from berth_api.request.isolation import HAMI_CORE, MPS, REQUIRED
 from berth_api.resources import quantity
+from berth_api.words import TABLE, Role, WordPlace
 
 ORDER: Final = (MPS, HAMI_CORE)
 """The modes of which `required` is the first, by default."""
@@ -29,6 +31,9 @@ MAX_CARDS: Final = 16
 """Most cards for which limits are set; a node has no more."""
 _PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
 _OF_MEMORY: Final = (names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
+_BY_CARDS: Final = tuple(row for row in TABLE.rows() if row.word.role == Role.CARDS)
+"""Words of other systems that say the number of cards."""
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _MODES: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
 """Annotations of HAMi and Volcano that ask for HAMI_CORE by its name."""
 
@@ -58,7 +63,7 @@ def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Ob
     if mode not in isolation.RESOURCES:
         return pod
     containers = list(_sharing(pod))
-    cards = min(max((_cards(each, labels_of(pod)) for _, _, each in containers), default=0), MAX_CARDS)
+    cards = min(max((_cards(pod, (kind, number), each) for kind, number, each in containers), default=0), MAX_CARDS)
     changed = ((kind, number, _limited(each, mode, cards)) for kind, number, each in containers)
     return {**pod, "spec": with_containers(pod["spec"], changed)}
 
@@ -97,12 +102,17 @@ def _milli(amount: object) -> int:
     return quantity.parse_milli(str(amount))
 
 
-def _cards(container: Object, labels: Mapping[str, str]) -> int:
+def _cards(pod: Object, where: tuple[str, int], container: Object) -> int:
     """Return the number of cards that a container may see: one unless its shares are spread over several."""
+    labels = labels_of(pod)
     if names.GENIUS_NUMBER in labels:
         return int(labels[names.GENIUS_NUMBER])
     requests = (container.get("resources") or {}).get("requests") or {}
-    return max(int(requests.get(prefix + names.GPU_SHARED, 1)) for prefix in _PREFIXES)
+    amounts = [requests.get(prefix + names.GPU_SHARED) for prefix in _PREFIXES]
+    if where in words.asking(pod["spec"], annotations_of(pod), labels):
+        written = {WordPlace.RESOURCE: requests, WordPlace.ANNOTATION: annotations_of(pod), WordPlace.LABEL: labels}
+        amounts += [written[row.word.place].get(row.word.name) for row in _BY_CARDS]
+    return max((1, *(int(amount) for amount in map(str, amounts) if _NUMBER.fullmatch(amount))))
 
 
 def _limited(container: Object, mode: str, cards: int) -> Object:

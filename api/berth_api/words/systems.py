@@ -33,6 +33,10 @@ _COUNTED_PARTS: Final = (
 _EACH_CARD: Final = (
     "amounts are those of each card; Berth's own are totals of all cards of the container, so `migrate` multiplies them"
 )
+_QUOTAS: Final = (
+    "a pod is refused where a ResourceQuota or LimitRange of its namespace would count less than the pod gets, such as "
+    "an amount of each of two cards: write one card in each container, or limit the namespace by `namespaceLimits`"
+)
 _LIMITS: Final = (
     "containers are limited to their parts of cards only with the component isolation, in pods that ask for it"
 )
@@ -78,6 +82,7 @@ HAMI: Final = System(
     differs=(
         _EACH_CARD,
         _COUNTED_PARTS,
+        _QUOTAS,
         _LIMITS,
         "the policies for nodes and cards belong to a profile of the scheduler name, not to a pod",
     ),
@@ -270,6 +275,7 @@ VOLCANO: Final = System(
     images=("volcanosh/", "volcano-vgpu-device-plugin"),
     differs=(
         _EACH_CARD,
+        _QUOTAS,
         "Jobs of `batch.volcano.sh` are not read: use a Job of `batch/v1` for each task, and one PodGroup",
         "the status of its PodGroups is not written; that of Berth's is",
         _NO_QUEUES,

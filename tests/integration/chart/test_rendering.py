@@ -212,7 +212,7 @@ def test_each_version_gets_what_its_api_server_serves(minor: int) -> None:
     objects = chart.rendered(kube_version=f"1.{minor}.0")
     by_policies = [key for key in objects if key.startswith("MutatingAdmission")]
     by_webhook = {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} & objects.keys()
-    assert (len(by_policies), len(by_webhook)) == ((10, 0) if minor >= 36 else (0, 2))
+    assert (len(by_policies), len(by_webhook)) == ((8, 0) if minor >= 36 else (0, 2))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """The shipped policies, in force for the arena of one module."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from devcluster import Arena, Cluster, waiting
-from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests import policies
 
 ACTIVE_SECONDS = 30.0
@@ -42,7 +43,13 @@ def enforce(arena: Arena) -> Iterator[Callable[[str, Callable[[], bool]], None]]
 
     def apply(file: str, probe: Callable[[], bool]) -> None:
         applied.extend(arena.apply(policies.policies(file, arena)))
-        waiting.until(probe, deadline=ACTIVE_SECONDS, what=f"{file} to be in force")
+
+        def is_in_force() -> bool:
+            with contextlib.suppress(ApiError):  # what refuses may be in force before what changes
+                return probe()
+            return False
+
+        waiting.until(is_in_force, deadline=ACTIVE_SECONDS, what=f"{file} to be in force")
 
     yield apply
     for document in applied:

@@ -14,7 +14,9 @@ from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
+from tests import policies
 from tests.builders import GPU, NVIDIA
+from tests.integration.policies.conftest import ACTIVE_SECONDS
 
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 HAMI_CORE = names.HAMI_CORE_RESOURCE
@@ -29,8 +31,16 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
     enforce("injection.yaml", lambda: "env" in main(admitted(arena, half)))
     enforce("../components/isolation/policy.yaml", lambda: HAMI_CORE in requested(admitted(arena, half)))
     enforce("../components/runtime-class/policy.yaml", lambda: "runtimeClassName" in admitted(arena, half)["spec"])
+    routing = arena.apply(policies.policies("routing.yaml", arena)[:2])  # without what refuses
+    unnamed = arena.pod(requests={GPU: "50"}, limits={GPU: "50"}, schedulerName="")
+    waiting.until(
+        lambda: admitted(arena, unnamed)["spec"]["schedulerName"] == arena.scheduler_name,
+        deadline=ACTIVE_SECONDS,
+        what="routing to be in force",
+    )
     yield
-    arena.cluster.api.delete(f"{RUNTIMES}/nvidia")
+    for path in (f"{RUNTIMES}/nvidia", *map(arena.cluster.api.path_of, routing)):
+        arena.cluster.api.delete(path)
 
 
 def admitted(arena: Arena, manifest: Manifest) -> Manifest:

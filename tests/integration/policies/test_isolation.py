@@ -4,6 +4,7 @@ The namespace enforces Pod Security `restricted`.
 """
 
 import base64
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -222,6 +223,22 @@ def test_only_shares_are_limited_and_both_ways_agree(
     assert pods.pending(pods.transform(made)).request.unlimited == ()
 
 
+@pytest.mark.parametrize(
+    ("requests", "annotations"),
+    [
+        ({NVIDIA: "2", "nvidia.com/gpumem": "4000"}, {}),
+        ({"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "4000"}, {}),
+        ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}),
+    ],
+    ids=["HAMi", "Volcano", "KAI"],
+)
+def test_each_card_of_a_word_has_a_limit(
+    arena: Arena, admit: Admit, requests: dict[str, str], annotations: dict[str, str]
+) -> None:
+    made = admit(arena, pod(arena, requests, annotations={KEY: "hami-core", **annotations}))
+    assert {"CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT_1"} <= read(made).keys()
+
+
 @pytest.mark.parametrize("file", ["hami/mode-hami-core.yaml", "volcano/mode-hami-core.yaml"])
 def test_words_of_other_systems_ask_for_it(arena: Arena, admit: Admit, file: str) -> None:
     theirs = manifests_of_others.pod(manifests_of_others.FOLDER / file)
@@ -281,6 +298,20 @@ def test_what_contradicts_isolation_is_refused(
     assert message in refusal(arena, pod(arena, requests, **fields))
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "fields"),
+    [("volcano", {}), ("default-scheduler", {}), ("volcano", {"nodeName": "node"}), ("", {"nodeName": "node"})],
+    ids=["another", "kube-scheduler", "on a node", "of Berth, on a node"],
+)
+def test_no_pod_that_berth_does_not_place_takes_what_limits_shares(
+    arena: Arena, scheduler: str, fields: dict[str, str]
+) -> None:
+    for name, requests in itertools.product((names.MPS_RESOURCE, names.HAMI_CORE_RESOURCE), ({}, {NVIDIA: "1"})):
+        who = scheduler or arena.scheduler_name
+        taking = pod(arena, {name: "400", **requests}, scheduler_name=who, labels=EACH, **fields)
+        assert f"container main requests {name}, and Berth does not place the pod" in refusal(arena, taking)
+
+
 @pytest.mark.parametrize("name", ["CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"])
 def test_variables_of_cuda_that_limit_nothing_are_allowed(arena: Arena, name: str) -> None:
     for asking in ({"annotations": MPS}, {"labels": HAMI}):
@@ -303,16 +334,20 @@ def test_folders_of_berth_on_the_node_are_refused(arena: Arena, path: str) -> No
 
 def test_shares_without_limits_are_allowed_warned_about_or_refused_by_namespace(arena: Arena) -> None:
     free = pod(arena, {GPU: "50"})
+    replica = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb.shared"
+    shared = [pod(arena, {name: "1"}, scheduler_name=each) for name in replica for each in (arena.scheduler_name, "x")]
     others = (pod(arena, {GPU: "50"}, annotations=MPS), pod(arena, {GPU: "100"}), pod(arena, {NVIDIA: "1"}))
     try:
         label(arena, **{names.UNLIMITED_SHARES: "warn"})
         waiting.until(lambda: warnings(arena, free), deadline=ACTIVE_SECONDS, what="the warning")
         assert "container main: nothing limits its share of a card" in warnings(arena, free)
         assert refusal(arena, free) == ""
+        assert all("nothing limits its share of a card" in warnings(arena, each) for each in shared)
         assert [warnings(arena, each) for each in others] == [""] * 3
         label(arena, **{names.UNLIMITED_SHARES: "deny"})
         waiting.until(lambda: refusal(arena, free), deadline=ACTIVE_SECONDS, what="the refusal")
         assert "a share of a card without a limit is refused in this namespace" in refusal(arena, free)
+        assert all("is refused in this namespace" in refusal(arena, each) for each in shared)
         assert [refusal(arena, each) for each in others] == [""] * 3
     finally:
         label(arena, **{names.UNLIMITED_SHARES: None})

@@ -158,7 +158,9 @@ def test_only_a_controller_may_name_itself_as_the_controller(arena: Arena, tenan
 
 def test_a_pod_that_kueue_does_not_hold_is_refused(arena: Arena) -> None:
     """It holds pods of a Deployment by an annotation of their template, which anybody can remove from a ReplicaSet."""
-    for owner in ({}, {"ownerReferences": [{**CONTROLLER, "apiVersion": "apps/v1", "kind": "ReplicaSet"}]}):
+    kinds = ("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")
+    owners = [{"ownerReferences": [{**CONTROLLER, "apiVersion": version, "kind": kind}]} for version, kind in kinds]
+    for owner in ({}, *owners):
         pod = workload(arena, "Pod", {}, owner)
         assert attempt(arena.cluster.api, pod) == ""
         del pod["spec"]["schedulingGates"]
@@ -196,3 +198,28 @@ def test_so_many_pods_that_the_sum_of_their_memory_is_no_number_of_64_bits_are_r
         job["spec"]["parallelism"] = count
         assert message in attempt(arena.cluster.api, made)
         assert bool(message) == bool(attempt(arena.cluster.api, made))
+
+
+def test_a_workload_that_is_not_counted_or_not_placed_is_warned_about(arena: Arena) -> None:
+    api, unlabelled = arena.cluster.api, f"unlabelled-{arena.id}"
+    api.post("/api/v1/namespaces", {"metadata": {"name": unlabelled}})
+
+    def warned(namespace: str, labels: dict[str, str], **spec: str) -> list[str]:
+        made = workload(arena, "Job", {NVIDIA: "1"}, {})
+        made["metadata"] |= {"namespace": namespace, "labels": labels}
+        del made["spec"]["template"]["spec"]["schedulerName"]
+        made["spec"]["template"]["spec"] |= spec
+        path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        return api.warnings("POST", path, body=made, query={"dryRun": "All"})
+
+    try:
+        queue = {"kueue.x-k8s.io/queue-name": "team"}
+        waiting.until(lambda: warned(arena.namespace, {}), deadline=ACTIVE_SECONDS, what="the warnings")
+        [message] = warned(arena.namespace, {})
+        assert "spec.schedulerName is not set, so kube-scheduler places the pods that request nvidia.com/gpu" in message
+        assert warned(arena.namespace, {}, schedulerName="berth-scheduler") == []
+        [message] = warned(unlabelled, queue, schedulerName="berth-scheduler")
+        assert f'namespace {unlabelled} is not labelled kueue-managed: "true"' in message
+        assert warned(unlabelled, {}) == []
+    finally:
+        api.delete(f"/api/v1/namespaces/{unlabelled}")

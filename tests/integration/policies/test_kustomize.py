@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[3]
 ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
-BY_WORDS = {
-    f"MutatingAdmissionPolicy{kind}/berth-words-{name}" for kind in ("", "Binding") for name in ("routing", "injection")
-}
-"""What routes and injects pods by words of other systems, in namespaces that opt in."""
+BY_WORDS = {f"MutatingAdmissionPolicy{kind}/berth-words-routing" for kind in ("", "Binding")}
+"""What routes pods by words of other systems, in namespaces that opt in."""
+REFUSING = "ValidatingAdmissionPolicy/berth-injection"
+OURS = 'object.spec.schedulerName in ["berth-scheduler"]'
 RENAMING = "MutatingAdmissionPolicy/berth-words-renaming"
 REFUSAL = "ValidatingAdmissionPolicy/berth-unscheduled"
 WARNINGS = "ValidatingAdmissionPolicy/berth-warnings"
@@ -140,14 +140,13 @@ def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, c
     assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING, *BY_WORDS})
     assert REFUSAL in after
     hooks = [each["name"] for each in after.get(HOOKS, {}).get("webhooks", ())]
-    assert hooks == (["injection.berth.dev"] if components else [])
+    assert hooks == (["injection.berth.dev", "late-injection.berth.dev"] if components else [])
 
 
 def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
     built = build("isolation", "runtime-class", "no-routing")
     mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
-    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating]
-    assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 4
+    assert [policy["variables"][0] for policy in mutating] == [{"name": "ours", "expression": OURS}] * 4
 
 
 def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
@@ -218,8 +217,9 @@ def test_grafana_finds_the_dashboard_and_prometheus_the_ports_and_rules(build: B
 
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
     base = build()
-    routing, by_words, injection = build("webhook")[HOOKS]["webhooks"]
-    for hook, name in ((routing, ROUTING), (injection, ALONE)):
+    built = build("webhook")
+    routing, by_words, injection, late = built[HOOKS]["webhooks"]
+    for hook, name in ((routing, ROUTING), (injection, ALONE), (late, REFUSING)):
         rules = base[name]["spec"]["matchConstraints"]["resourceRules"]
         assert [{**each, "scope": "Namespaced"} for each in rules] == hook["rules"]
     assert routing["matchConditions"] == base[ROUTING]["spec"]["matchConditions"]
@@ -233,36 +233,45 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
     assert opt_in in by_words["namespaceSelector"]["matchExpressions"]
     # Webhooks are called in order, so this one need not take pods that are yet to be routed.
     [of_berth] = injection["matchConditions"]
-    expected = of_berth["expression"].replace("]", ', "default-scheduler"]')
-    assert base[ALONE]["spec"]["matchConditions"][0] == {**of_berth, "expression": expected}
+    assert of_berth["expression"] == OURS == base[ALONE]["spec"]["variables"][0]["expression"]
+    # What is left to the last one is what the policy would refuse; only the policy knows renamed resources.
+    refusing = built[REFUSING]["spec"]
+    assert refusing["paramKind"]["kind"] == "MutatingWebhookConfiguration"
+    assert late["namespaceSelector"] == refusing["matchConstraints"]["namespaceSelector"]
+    [devices, sees_others] = late["matchConditions"]
+    assert [devices] == refusing["matchConditions"]
+    lacking = refusing["variables"][2]["expression"].replace(".filter(", ".exists(", 1).rpartition(".map(")[0]
+    lacking = lacking.replace("|| name in variables.renamed", "")
+    assert re.sub(r"[()\s]", "", sees_others["expression"]) == re.sub(r"[()\s]", "", lacking)
 
 
-def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -> None:
-    """They run in no fixed order, so each must take these pods before they are routed, too."""
+def test_no_mutating_policy_leaves_out_pods_that_may_become_berths(build: Build) -> None:
+    """One whose conditions were false is not called again, and they run in no fixed order."""
     built = build("isolation", "runtime-class")
     mutating = {name: each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")}
-    by_words = {name: mutating.pop(name) for name in list(mutating) if "-words-" in name}
-    routed = built[ROUTING]["spec"]["matchConditions"][1]
-    assert len(mutating) == 4
-    for policy in mutating.values():
-        assert routed in policy["matchConditions"]
-        assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
-    assert len(by_words) == 5
-    for policy in by_words.values():
-        assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
+    routing = {ROUTING, *BY_WORDS} & mutating.keys()
+    assert len(mutating.keys() - routing) == 4
+    for name in mutating.keys() - routing:
+        assert mutating[name]["reinvocationPolicy"] == "IfNeeded"
+        assert all("schedulerName ==" not in each["expression"] for each in mutating[name]["matchConditions"])
+        assert mutating[name]["variables"][0]["name"] == "ours"
 
 
 def test_with_the_extender_the_webhook_asks_for_the_pods_that_the_policies_take(build: Build) -> None:
     by_policy = build("extender")
-    rewriting, injection = build("webhook", "extender", "webhook-extender")[HOOKS]["webhooks"]
+    rewriting, injection, _ = build("webhook", "extender", "webhook-extender")[HOOKS]["webhooks"]
     assert ROUTING not in by_policy
     assert "MutatingAdmissionPolicy/berth-rewriting" not in build("webhook", "extender", "webhook-extender")
     policy = by_policy["MutatingAdmissionPolicy/berth-rewriting"]["spec"]
     assert rewriting["clientConfig"]["service"]["path"] == "/rewrite"
-    for hook, spec in ((rewriting, policy), (injection, by_policy[ALONE]["spec"])):
+    injecting = by_policy[ALONE]["spec"]
+    for hook, spec, conditions in (
+        (rewriting, policy, policy["matchConditions"]),
+        (injection, injecting, injecting["variables"][:1]),
+    ):
         assert [{**each, "scope": "Namespaced"} for each in spec["matchConstraints"]["resourceRules"]] == hook["rules"]
-        conditions = [[each["expression"].split() for each in one["matchConditions"]] for one in (spec, hook)]
-        assert conditions[0] == conditions[1]
+        expressions = [[each["expression"].split() for each in one] for one in (conditions, hook["matchConditions"])]
+        assert expressions[0] == expressions[1]
         assert len(hook["namespaceSelector"]["matchExpressions"]) == 1
 
 
@@ -270,8 +279,12 @@ def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -
     text = (ROOT / "docs/admission.md").read_text()
     [example] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
     built = build(patches=yaml.safe_load(example)["patches"])
-    for name in (ALONE, "ValidatingAdmissionPolicy/berth-validation"):
-        [shipped, patched] = [each[name]["spec"]["matchConditions"][0]["expression"] for each in (build(), built)]
+    for name, field in (
+        (ALONE, "variables"),
+        (REFUSING, "variables"),
+        ("ValidatingAdmissionPolicy/berth-validation", "matchConditions"),
+    ):
+        [shipped, patched] = [each[name]["spec"][field][0]["expression"] for each in (build(), built)]
         assert patched == shipped.replace('"berth-scheduler"', '"berth-scheduler", "berth-training"')
     [schedulers, *_] = built[WARNINGS]["spec"]["variables"]
     assert schedulers == {"name": "schedulers", "expression": '["berth-scheduler", "berth-training"]'}

@@ -8,7 +8,7 @@ import http.server
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,32 +48,40 @@ def patch(pod: Manifest) -> list[dict[str, Any]]:
     return operations
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Answers AdmissionReviews."""
+Patch = Callable[[Manifest], list[dict[str, Any]]]
 
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        encoded = base64.b64encode(json.dumps(patch(request["object"])).encode()).decode()
-        response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
-        body = json.dumps(
-            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        """Write nothing."""
+def answers(patch: Patch) -> type[http.server.BaseHTTPRequestHandler]:
+    """Return what answers AdmissionReviews with a patch."""
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+            encoded = base64.b64encode(json.dumps(patch(request["object"])).encode()).decode()
+            response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
+            body = json.dumps(
+                {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+            ).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    return Answers
 
 
 @contextmanager
-def their_webhook(arena: Arena, folder: Path, *, first: bool) -> Iterator[None]:
+def their_webhook(
+    arena: Arena, folder: Path, *, first: bool, patch: Patch = patch, reinvocation: str = "Never"
+) -> Iterator[None]:
     """Serve it; the API server calls webhooks in the order of their configurations' names."""
     pair = certificates.issue("127.0.0.1", datetime.now(UTC), timedelta(days=1))
     (folder / "tls.crt").write_bytes(pair.certificate)
     (folder / "tls.key").write_bytes(pair.key)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), answers(patch))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -83,6 +91,7 @@ def their_webhook(arena: Arena, folder: Path, *, first: bool) -> Iterator[None]:
         "name": "others.example.com",
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
+        "reinvocationPolicy": reinvocation,
         "clientConfig": {
             "url": f"https://127.0.0.1:{server.server_port}/",
             "caBundle": base64.b64encode(pair.certificate).decode(),

@@ -22,8 +22,9 @@ OPT_OUT = "berth.dev/routing"
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
+    named_berth = arena.pod(requests=HALF, limits=HALF)
+    enforce("injection.yaml", lambda: "env" in admitted(arena, named_berth)["spec"]["containers"][0])
     probe = forgetful(arena, HALF)
-    enforce("injection.yaml", lambda: "env" in admitted(arena, probe)["spec"]["containers"][0])
     enforce("routing.yaml", lambda: is_routed(arena, probe) and refusal(arena, {**probe, **named(probe)}) != "")
 
 

@@ -30,10 +30,8 @@ FILES = (
     "base/injection.yaml",
     "base/routing.yaml",
     "components/isolation/policy.yaml",
-    "components/isolation/words.yaml",
     "components/runtime-class/policy.yaml",
     "base/words.yaml",
-    "components/runtime-class/words.yaml",
 )
 RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""

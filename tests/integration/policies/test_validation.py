@@ -400,6 +400,13 @@ WARNED_BY_POLICY = [
         id="limits above requests, in two containers",
     ),
     pytest.param(
+        {},
+        {"containers": [{**overcommitted("main", gpu=("50", "50")), "securityContext": {"privileged": True}}]},
+        "container main: securityContext.privileged: true shows it all cards of the node, whatever it requests; "
+        "remove it",
+        id="privileged",
+    ),
+    pytest.param(
         {GPU: "0", NVIDIA: "0"},
         {},
         "kubernetes.io/gpu: 0, nvidia.com/gpu: 0 in all containers requests no device",

@@ -60,6 +60,12 @@ def lacking(manifest: Raw) -> tuple[str, ...]:
         pytest.param(bare(container("a", {RDMA: "100"})), (), id="NICs alone"),
         pytest.param(bare(container("a", {NVIDIA: "1"})), (), id="kubelet's"),
         pytest.param(
+            bare(container("a", {NVIDIA: "1"}), container("b", env=[VOID]), container("c", env=[LITERAL])),
+            ("c",),
+            id="next to kubelet's, added after the injection",
+        ),
+        pytest.param(bare(container("a", {NVIDIA: "1"}), container("b", env=[LITERAL])), (), id="alone"),
+        pytest.param(
             bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/a100": "1"})), (), id="of a plugin"
         ),
         pytest.param(

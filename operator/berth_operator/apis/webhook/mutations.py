@@ -39,6 +39,23 @@ class Mutations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateInjection:
+    """The same mutations for pods of all schedulers: what something else gave to Berth meanwhile is changed."""
+
+    mutations: Mutations
+    schedulers: Sequence[str]
+    """The scheduler names of Berth's profiles."""
+
+    def made_of(self, pod: Object, _before: Object | None) -> Object:
+        """Return the new pod, mutated if it is Berth's.
+
+        Raises:
+            ValueError: an annotation, label or resource of the pod is invalid.
+        """
+        return self.mutations.made_of(pod, None) if pod["spec"].get("schedulerName") in self.schedulers else pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """The mutation that limits containers to their shares of cards."""
 

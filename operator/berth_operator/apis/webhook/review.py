@@ -11,7 +11,15 @@ import orjson
 
 from berth_api.admission.injection import Object
 from berth_api.request.isolation import ALLOWED
-from berth_operator.apis.webhook.mutations import Isolation, Mutations, Rewriting, Routing, WordsRouting, patch
+from berth_operator.apis.webhook.mutations import (
+    Isolation,
+    LateInjection,
+    Mutations,
+    Rewriting,
+    Routing,
+    WordsRouting,
+    patch,
+)
 from berth_operator.apis.webhook.validation import Admitted, Validation
 
 VERSION: Final = "admission.k8s.io/v1"
@@ -38,11 +46,13 @@ def responders(
 
     A request does not have the labels of the pod's namespace, so each value of `berth.dev/isolation` has a path.
     """
+    late = LateInjection(mutations=mutations, schedulers=validation.schedulers)
     of_namespaces = {f"/isolate/{mode}": replace(isolation, default=mode) for mode in ALLOWED}
     return {
         **{path: functools.partial(answer, mutator=mode) for path, mode in of_namespaces.items()},
         "/isolate": functools.partial(answer, mutator=isolation),
         "/inject": functools.partial(answer, mutator=mutations),
+        "/inject/late": functools.partial(answer, mutator=late),
         "/route": functools.partial(answer, mutator=routing),
         "/route-words": functools.partial(answer, mutator=WordsRouting(scheduler=routing.scheduler)),
         "/rewrite": functools.partial(answer, mutator=Rewriting()),

@@ -81,12 +81,16 @@ def policies() -> tuple[Item, ...]:
     validating = [
         *fence,
         *limits,
+        "berth-injection",
         "berth-isolation",
         "berth-isolation-warnings",
         "berth-kueue",
+        "berth-kueue-warnings",
         "berth-unscheduled",
         "berth-warnings",
         "berth-words",
+        "berth-words-limit-ranges",
+        "berth-words-quotas",
     ]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
@@ -108,7 +112,7 @@ def written(namespace: str) -> tuple[Item, ...]:
     )
 
 
-_OF_WORDS: Final = ("injection", "isolation", "renaming", "routing", "runtime-class")
+_OF_WORDS: Final = ("renaming", "routing")
 """What policies for other systems' words do (`reference/words.yaml`)."""
 _VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
 _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from berth_api import names, resources, words
 from berth_api.request import RequestError
-from berth_api.words import TABLE, PodGroupKind, Role
+from berth_api.words import AMOUNTS, TABLE, PodGroupKind, Role
 from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
 from berth_operator.core.values.request import PendingPod
@@ -26,6 +26,8 @@ TEMPLATES: Final[Mapping[tuple[str, str], Path]] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
 }
 """(API group, kind) -> where the pod is."""
+COUNTING: Final[Mapping[str, Path]] = {"ResourceQuota": ("spec", "hard"), "LimitRange": ("spec", "limits")}
+"""Kinds that count resources of pods by name -> where the names are."""
 GROUP: Final = "PodGroup"
 GROUPS: Final = {kind.group: kind for kind in TABLE.pod_groups if not kind.has_status}
 SCHEDULERS: Final = frozenset(name for system in TABLE.systems for name in system.schedulers)
@@ -91,6 +93,8 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
     group = _group_of(body)
     if body["kind"] == GROUP:
         return _of_group(body, GROUPS[group]) if group in GROUPS else Rewritten(body=body)
+    if not group and body["kind"] in COUNTING:
+        return _of_quota(body)
     path = TEMPLATES.get((group, body["kind"]))
     return _of_unknown(body, goal) if path is None else _of_known(body, path, goal)
 
@@ -293,6 +297,31 @@ def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
     )
     outcome = MigrationResult.PARTLY if found.lost else MigrationResult.REWRITTEN
     return Rewritten(body=changed, workloads=(_workload(body, outcome, found),))
+
+
+# --- quotas ---------------------------------------------------------------------------------------------------
+
+
+def _of_quota(body: Object) -> Rewritten:
+    """Return the answer to what counts words by name: it counts nothing of pods in Berth's words."""
+    counted = _keys(_at(body, COUNTING[body["kind"]]))
+    found = tuple(name for name, row in TABLE.resources.items() if row.word.role in AMOUNTS and name in counted)
+    if not found:
+        return Rewritten(body=body)
+    lost = (
+        f"{', '.join(found)}: only pods that request it by this name are counted, none that was rewritten; "
+        "limit the namespace by namespaceLimits of Berth's configuration"
+    )
+    named = _Found(words=found, becomes=f"{body['kind']} as it was", lost=(lost,))
+    return Rewritten(body=body, workloads=(_workload(body, MigrationResult.PARTLY, named),))
+
+
+def _keys(value: Any) -> frozenset[str]:
+    """Return the names of resources in a part of a quota."""
+    if isinstance(value, list):
+        return frozenset().union(*map(_keys, value))
+    own = (str(key).removeprefix("requests.") for key in _mapping(value))
+    return frozenset(own).union(*map(_keys, _mapping(value).values()))
 
 
 # --- other kinds ----------------------------------------------------------------------------------------------

@@ -62,6 +62,35 @@ def outcomes(text: str, **goal: Any) -> list[tuple[str, str]]:
     ]
 
 
+QUOTAS: Final = """\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: q}
+spec: {hard: {requests.nvidia.com/gpu: 1, requests.cpu: 1}}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: l}
+spec: {limits: [{type: Container, max: {nvidia.com/gpumem: 1}}]}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: of-others}
+spec: {hard: {requests.nvidia.com/mig-1g.10gb: 1, pods: 2}}
+"""
+
+
+def test_a_quota_of_a_word_is_said_to_count_nothing_of_what_is_rewritten() -> None:
+    (kind, first), (_, second) = outcomes(QUOTAS)
+    assert (kind, first.partition(":")[0], second.partition(":")[0]) == (
+        "partly",
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+    )
+    assert "limit the namespace by namespaceLimits" in first
+    assert migrated(QUOTAS).text == QUOTAS
+
+
 def asked(*arguments: str) -> int:
     return commands.main(["migrate", *arguments])
 
