@@ -22,9 +22,9 @@ FIXTURE_OF_TASKS: Final = "_no_task_left"
 NAMESPACES: Final = "/api/v1/namespaces/"
 """Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
 ENDED_SECONDS: Final = 60.0
-"""Seconds within which what was told to end must have ended."""
+"""Seconds within which what was asked to end must have ended."""
 FAILED: Final = pytest.StashKey[bool]()
-"""Whether a test has failed already: then what it left tells nothing more."""
+"""Whether a test has failed already: then what it left means nothing more."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,7 @@ from berth_operator.apis.visibility.service import Decisions, VisibilityService
 from berth_operator.binding.evictions.moves import Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.preemptor import Preemptor
-from berth_operator.binding.evictions.progress import Progress
+from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.prebind.claims import ClaimBinder
 from berth_operator.binding.prebind.volumes import VolumeBinder
@@ -128,7 +128,7 @@ class App:
             reporter=self._reporter,
             policy=self._configured.policy,
             term=self._term,
-            progress=Progress(
+            progress=EvictionProgress(
                 self._cluster, recorded=lambda: self._election.inherited, record=self._election.leave_record
             ),
             taints=NodeTaints(cluster=self._cluster, nodes=self._client, leads=lambda: self._term() is not None),

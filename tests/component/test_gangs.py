@@ -822,7 +822,7 @@ async def test_a_restart_leaves_alone_what_had_formed(protocol: str, how: str, r
         async with world.running() as api:
             await asyncio.sleep(3 * TIMEOUT)
     assert api.deletions == []
-    # Only a member that is gone could tell whether it had been bound.
+    # Only a member that is gone could show whether it had been bound.
     (note,) = api.events_of("b", "PodGroupUnknown") or [""]
     assert ("2 of 3 members of " in note and "nothing records" in note) == reported
     world = restarted(world, *groups, cards=3)

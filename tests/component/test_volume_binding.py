@@ -11,7 +11,7 @@ from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.preemptor import Preemptor
-from berth_operator.binding.evictions.progress import Progress
+from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.prebind.claims import ClaimBinder
@@ -152,7 +152,7 @@ class World:
             reporter=self.reporter,
             policy=lambda _: Policy(),
             term=lambda: self.term,
-            progress=Progress(self.cluster),
+            progress=EvictionProgress(self.cluster),
             taints=NodeTaints(cluster=self.cluster, nodes=self.server, leads=lambda: self.term is not None),
         )
         self.scheduler = Scheduler(

@@ -13,7 +13,7 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.moves import Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.preemptor import Preemptor
-from berth_operator.binding.evictions.progress import Progress
+from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.prebind.claims import ClaimBinder
@@ -310,7 +310,7 @@ class World:
             reporter=self.reporter,
             policy=self.policies.__getitem__,
             term=lambda: self.term,
-            progress=Progress(self.cluster, recorded=lambda: self.record, record=self.leave_record),
+            progress=EvictionProgress(self.cluster, recorded=lambda: self.record, record=self.leave_record),
             taints=NodeTaints(cluster=self.cluster, nodes=self.api, leads=lambda: self.term is not None),
             moves=self.moves,
         )

@@ -1,4 +1,4 @@
-"""Waits that run out: what was only late is told from what never came."""
+"""Waits that run out: a condition that was only late differs from one that never became true."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from devcluster import waiting
 
 
 def answers(*values: int) -> Callable[[], int]:
-    """Return a condition with these answers, the last for ever."""
+    """Return a condition with these answers, the last one again and again."""
     left = list(values)
     return lambda: left.pop(0) if len(left) > 1 else left[0]
 

@@ -5,7 +5,7 @@ fewest pods to move for it. Its capacity is reserved by a nomination, and the po
 `defragment` pods. Before each wave the advice is computed again on the current state; if nothing helps any more, the
 rest is dropped with the reason. The next wave waits until the pods of the last one are gone and have been created and
 placed again, so that no two replacements are promised the same place. If pods were moved and the pod did not run then,
-this counts as a lost place (`Progress`), so that pods are not moved for it again and again.
+this counts as a lost place (`EvictionProgress`), so that pods are not moved for it again and again.
 
 Nothing of this is stored: after a fail-over the pod's nominated node shows the next leader where to continue.
 docs/decisions/0029-defragmentation.md has the reasons.

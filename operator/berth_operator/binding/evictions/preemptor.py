@@ -3,7 +3,7 @@
 Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
 capacity for the pod. Deletions run concurrently: each victim first gets a condition with the reason, and then its own
 grace period. The pod is parked like any other that fits nowhere, and is woken when a pod leaves. It preempts no further
-pods while its victims are terminating. `Progress` counts what was evicted in vain and ends that, and `NodeTaints` keeps
+pods while its victims are terminating. `EvictionProgress` counts what was evicted in vain and ends that, and `NodeTaints` keeps
 other schedulers from the place meanwhile.
 """
 
@@ -21,7 +21,7 @@ from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.binding.evictions.moves import KeptCapacity, Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
-from berth_operator.binding.evictions.progress import Progress
+from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
@@ -91,7 +91,7 @@ class Preemptor:
         reporter: Reporter,
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],
-        progress: Progress,
+        progress: EvictionProgress,
         taints: NodeTaints,
         moves: Moves | None = None,
     ) -> None:

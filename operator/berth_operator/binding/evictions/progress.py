@@ -47,7 +47,7 @@ class _Attempt:
     """When the bound pods were gone before they were seen to run."""
 
 
-class Progress:
+class EvictionProgress:
     """Follows the evictions of one term."""
 
     def __init__(
