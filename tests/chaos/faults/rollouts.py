@@ -73,10 +73,10 @@ class Rollouts(Family):
         if self.chance.random() < 0.5:
             self.site.insist(lambda: self.workload.finish(lost[0], "Succeeded"))
         for pod in lost:
-            self.site.insist(lambda pod=pod: self.workload.end(pod))  # type: ignore[misc]
+            self.site.insist(lambda pod=pod: self.workload.end(pod))
         self.last(0.1, 1.0)
         for pod in lost:
-            self.site.insist(lambda pod=pod: self.workload.replace(pod.gang))  # type: ignore[misc]
+            self.site.insist(lambda pod=pod: self.workload.replace(pod.gang))
 
     def gang_member_failed(self) -> None:
         """Fail a member of a formed gang; it stays, and is not replaced."""
