@@ -136,7 +136,7 @@ def cluster(
         assert running.server.startswith("https://127.0.0.1:")
         request.config.stash[leftovers.SHARED] = running
         yield running
-        leftovers.expect_gone(running, set(running.api.shared))
+        leftovers.expect_gone(running, set(running.api.shared), request.config)
 
 
 def prepare(cluster: Cluster) -> None:

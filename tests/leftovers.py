@@ -21,10 +21,15 @@ SHARED: Final = pytest.StashKey[Cluster]()
 FIXTURE_OF_TASKS: Final = "_no_task_left"
 NAMESPACES: Final = "/api/v1/namespaces/"
 """Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
-ENDED_SECONDS: Final = 60.0
-"""Seconds within which what was asked to end must have ended."""
+PATIENCE: Final = "leftovers_patience"
+"""The option with the seconds within which what was asked to end must have ended."""
 FAILED: Final = pytest.StashKey[bool]()
 """Whether a test has failed already: then what it left means nothing more."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addini(PATIENCE, "seconds within which what a test has asked to end must have ended", default="60")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,27 +65,28 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if FAILED in request.node.stash:
         return
     if cluster:
-        expect_gone(cluster, {path for path in cluster.api.shared - shared if not path.startswith(NAMESPACES)})
+        written = {path for path in cluster.api.shared - shared if not path.startswith(NAMESPACES)}
+        expect_gone(cluster, written, request.config)
         cluster.api.close()
-    _expect_none(lambda: _children() - children, "processes")
+    _expect_none(lambda: _children() - children, "processes", request.config)
     if _sockets() - sockets:
         gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
-        _expect_none(lambda: (_sockets() - sockets) & _connections(), "connections")
+        _expect_none(lambda: (_sockets() - sockets) & _connections(), "connections", request.config)
 
 
-def expect_gone(cluster: Cluster, paths: Collection[str]) -> None:
+def expect_gone(cluster: Cluster, paths: Collection[str], config: pytest.Config) -> None:
     """Wait until objects of the whole cluster are gone."""
-    _expect_none(lambda: set(filter(cluster.api.exists, paths)), "objects")
+    _expect_none(lambda: set(filter(cluster.api.exists, paths)), "objects", config)
     cluster.api.shared.difference_update(paths)
 
 
-def _expect_none(left: Callable[[], set[str]], what: str) -> None:
+def _expect_none(left: Callable[[], set[str]], what: str, config: pytest.Config) -> None:
     """Wait until nothing is left.
 
     Raises:
         pytest.fail.Exception: something stays.
     """
-    if not waiting.within(lambda: not left(), seconds=ENDED_SECONDS):
+    if not waiting.within(lambda: not left(), seconds=float(config.getini(PATIENCE))):
         pytest.fail(f"{what} were left: {sorted(left())}")
 
 

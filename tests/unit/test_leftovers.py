@@ -1,0 +1,68 @@
+"""What a test leaves to the next one fails it, in a real session of pytest."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import asyncio
+import pathlib
+import socket
+import subprocess
+import sys
+import pytest
+
+KEPT = []
+
+@pytest.fixture(scope="module")
+def server():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+def test_what_a_module_holds(server):
+    pass
+
+def test_a_connection(server):
+    KEPT.append(socket.create_connection(server.getsockname()))
+
+def test_a_process():
+    KEPT.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+
+async def test_a_task():
+    KEPT.append(asyncio.create_task(asyncio.sleep(60)))
+
+def test_what_failed_has_one_error(server):
+    KEPT.append(socket.create_connection(server.getsockname()))
+    assert False
+
+def test_the_end():
+    KEPT[1].kill()
+    for each in KEPT:
+        if hasattr(each, "close"):
+            each.close()
+    KEPT[1].communicate()
+"""
+
+
+def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", "-p", "pytest_asyncio.plugin", "-p", "tests.leftovers"]
+    settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *settings, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith(("ERROR", "FAILED"))]
+    assert [(line.split()[0], line.rpartition("::")[2]) for line in errors] == [
+        ("FAILED", "test_what_failed_has_one_error"),
+        ("ERROR", "test_a_connection"),
+        ("ERROR", "test_a_process"),
+        ("ERROR", "test_a_task"),
+    ], done.stdout
+    assert all(f"{what} were left" in done.stdout for what in ("connections", "processes", "tasks"))
