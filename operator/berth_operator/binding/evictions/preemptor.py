@@ -3,8 +3,8 @@
 Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
 capacity for the pod. Deletions run concurrently: each victim first gets a condition with the reason, and then its own
 grace period. The pod is parked like any other that fits nowhere, and is woken when a pod leaves. It preempts no further
-pods while its victims are terminating. `EvictionProgress` counts what was evicted in vain and ends that, and `NodeTaints` keeps
-other schedulers from the place meanwhile.
+pods while its victims are terminating. `EvictionProgress` counts what was evicted in vain and ends that, and
+`NodeTaints` keeps other schedulers from the place meanwhile.
 """
 
 import asyncio
