@@ -74,9 +74,9 @@ PARTS: Final = {
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
-    "claims": Part(("claims",), r"ClusterRole(Binding)?/berth-claims"),
+    "claims": Part(("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-taints)"),
     "claims-allocation": Part(
-        ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
+        ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-((fence-)?claims|claims-writers))"
     ),
     "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue(-warnings)?"),
     "kueue-check": Part(

@@ -1,6 +1,7 @@
 """What is written of ResourceClaims before a Binding, on an API server in memory and in virtual time."""
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.looptime
 Raw = dict[str, Any]
 
 CLASS = DeviceClass(name=NVIDIA_DRIVER)
+WRITERS = ("kube-scheduler", "ancient-changes")
+BY_OTHERS = [{"manager": WRITERS[0], "fieldsV1": {"f:status": {"f:allocation": {}}}}]
 
 
 def now() -> float:
@@ -407,11 +410,44 @@ async def test_of_a_claim_that_is_not_reserved_nothing_is_written_to_release_it(
 
 async def test_what_a_tenant_writes_to_his_claim_does_not_end_the_service_of_its_pool(world: World) -> None:
     await world.bind(world.placement("c"))
-    forged = [{"manager": "kube-scheduler", "fieldsV1": {"f:status": {"f:allocation": {}}}}]
-    for entries in ([], forged):
+    for entries in ([], BY_OTHERS):
         world.server.change("c", metadata={"managedFields": entries})
         await asyncio.sleep(1)
         assert world.cluster.fleet.claims.serves(PoolID(NVIDIA_DRIVER, "node"))
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+@pytest.mark.parametrize("entries", [*([{**each, "manager": name} for each in BY_OTHERS] for name in WRITERS), []])
+async def test_nor_for_the_next_leader_whatever_it_reads_first(
+    world: World, entries: list[Raw], is_bound: bool
+) -> None:
+    await world.bind(world.placement("c"))
+    world.server.change("c", metadata={"managedFields": entries})
+    following, pool = World(), PoolID(NVIDIA_DRIVER, "node")
+    following.cluster.gangs.set_schedulers([names.SCHEDULER])
+    claims = following.cluster.fleet.claims
+    following.cluster.remove_pending("uid-p")
+    following.watch.put_claim(status.with_writers(copy.deepcopy(world.server.claims["c"])))
+    used = [{"name": "c", "resourceClaimName": "c"}]
+    following.cluster.put_bound(
+        pod("p", on="node", schedulerName=names.SCHEDULER, resourceClaims=used)
+    ) if is_bound else following.put_pod("p")
+    assert claims.serves(pool)
+    assert len(claims.claims["ns/c"].devices) == 1
+    # As after the watch is broken: the claim is read again after its pod.
+    following.watch.remove_claim("ns/c")
+    following.watch.put_claim(status.with_writers(copy.deepcopy(world.server.claims["c"])))
+    assert claims.serves(pool)
+
+
+async def test_a_pod_of_another_scheduler_is_no_proof_for_a_claim(world: World) -> None:
+    world.cluster.gangs.set_schedulers([names.SCHEDULER])
+    await world.put_claims("d")
+    world.server.change("d", status=of_others(1, "other"), metadata={"managedFields": BY_OTHERS})
+    await asyncio.sleep(1)
+    used = [{"name": "d", "resourceClaimName": "d"}]
+    world.cluster.put_bound(pod("other", on="node", schedulerName="default-scheduler", resourceClaims=used))
+    assert not world.cluster.fleet.claims.serves(PoolID(NVIDIA_DRIVER, "node"))
 
 
 async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has_left(world: World) -> None:
@@ -420,7 +456,7 @@ async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has
     await world.bind(world.placement("c"))
     assert claims.serves(pool)
     await world.put_claims("d")
-    world.server.change("d", status=of_others(1, "other"))
+    world.server.change("d", status=of_others(1, "other"), metadata={"managedFields": BY_OTHERS})
     await asyncio.sleep(1)
     assert not claims.serves(pool)
     assert claims.foreign(pool) == {"ns/d"}

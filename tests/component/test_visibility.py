@@ -35,6 +35,7 @@ from berth_operator.apis.visibility.service import connections
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -128,7 +129,11 @@ class World:
             ranking=lambda _uid: None,
             term=lambda: 1,
         )
-        profiles = Configuration(policies={"berth-scheduler": Policy()})
+        profiles = Configuration(
+            policies={"berth-scheduler": Policy()},
+            own_pools=OwnPools(drivers=frozenset({"gpu.example.com"})),
+            namespace_limits={"ns": {"gpu": 200}, "forbidden": {"gpu": 800}},
+        )
         flags = Settings(_cli_parse_args=[], genius_priorities="ns=5,*=2", trusted_schedulers="kai")
         in_use = OperatorSettings(settings=flags, configuration=lambda: profiles, mix=lambda: {"weight": 1.0})
         replica.leading = Leading(caches=caches, explainer=explainer, settings=in_use)
@@ -263,6 +268,9 @@ async def test_settings_take_the_right_for_explanations_and_those_of_the_cluster
         status, body = await ask(f"{API}/namespaces/ns/pods/-/explanation?settings=true")
         assert (status, body["kind"], body["geniusPriorities"]) == (200, "OperatorSettings", {"ns": 5})
         assert [each["schedulerName"] for each in body["configuration"]["profiles"]] == ["berth-scheduler"]
+        of_namespace = {"apiVersion", "kind", "profiles", "modelAliases", "namespaceLimits"}
+        assert set(body["configuration"]) == of_namespace
+        assert body["configuration"]["namespaceLimits"] == {"ns": {"gpu": 200}}
         of_cluster = {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign", "chargeUnheld", "podMix"}
         assert not of_cluster & set(body)
         right = {"resource": "pods", "subresource": "explanation", "verb": "get", "namespace": "ns", "name": "-"}
@@ -270,6 +278,8 @@ async def test_settings_take_the_right_for_explanations_and_those_of_the_cluster
         status, body = await ask(f"{API}/fleet?settings=true")
         assert (status, body["geniusPriorities"], body["trustedSchedulers"]) == (200, {"ns": 5, "*": 2}, ["kai"])
         assert body["podMix"] == {"weight": 1.0}
+        assert body["configuration"]["claims"]["drivers"] == ["gpu.example.com"]
+        assert body["configuration"]["namespaceLimits"].keys() == {"ns", "forbidden"}
         assert of_cluster <= set(body)
         reviewed = world.api.reviewed[-1]["resourceAttributes"]
         assert {"resource": "fleet", "verb": "list"}.items() <= reviewed.items()

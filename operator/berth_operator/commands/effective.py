@@ -33,6 +33,7 @@ DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
 OF_CLUSTER: Final = "trustedSchedulers"
 """A field of what a user with the right for the fleet gets."""
 MIX: Final = "podMix"
+LIMITS: Final = "namespaceLimits"
 """Another one; operators before it do not serve it."""
 
 
@@ -117,7 +118,15 @@ def _with_namespace(known: Served, answer: Served) -> Served:
     if not answer.settings:
         return known if known.settings else replace(known, why_not=answer.why_not)
     priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
-    return replace(known, settings={**answer.settings, "geniusPriorities": priorities})
+    file = answer.settings.get("configuration", {})
+    limits = {**_limits(known.settings), **_limits(answer.settings)}
+    settings = {**answer.settings, "geniusPriorities": priorities, "configuration": {**file, LIMITS: limits}}
+    return replace(known, settings=settings)
+
+
+def _limits(settings: Object) -> Object:
+    limits: Object = settings.get("configuration", {}).get(LIMITS, {})
+    return limits
 
 
 # --- putting them together ----------------------------------------------------------------------------------
@@ -194,6 +203,8 @@ def _assumed(given: Given, settings: Object) -> Iterator[str]:
     """Yield what is assumed, with the flag that sets it."""
     if given.config is None and not settings:
         yield f"a default profile for {names.SCHEDULER} (--config)"
+    if given.config is None and settings:
+        yield "no namespaceLimits in other namespaces, no pools of Berth for claims (--config)"
     if given.genius_priorities is None:
         where = " in other namespaces" if settings else ""
         yield f"no {names.GENIUS_PRIORITY} above 0{where} (--genius-priorities)"

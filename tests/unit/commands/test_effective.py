@@ -21,8 +21,14 @@ GROUP = "/apis/visibility.berth.dev/v1alpha1"
 FLEET = f"{GROUP}/fleet"
 PACKING = Policy(card_strategy="MostAllocated", switched_off=frozenset({"taints"}))
 PROFILES = rendering.document(Configuration(policies={"mine": PACKING}))
+
+
+def limited(**limits: object) -> dict[str, object]:
+    return {**PROFILES, "namespaceLimits": limits}
+
+
 HEAD = {"kind": "OperatorSettings", "configuration": PROFILES, "memoryUnits": {"aliyun.com/gpu-mem": 2**30}}
-OF_ML = {**HEAD, "geniusPriorities": {"ml": 5}}
+OF_ML = {**HEAD, "geniusPriorities": {"ml": 5}, "configuration": limited(ml={"gpu": 200})}
 OF_CLUSTER = {
     **HEAD,
     "geniusPriorities": {"*": 2},
@@ -74,13 +80,17 @@ def test_the_right_for_the_fleet_shows_all() -> None:
     assert used.note == ""
 
 
-def test_the_right_for_explanations_shows_what_concerns_the_namespace() -> None:
-    used = effective.combined(NOTHING, asked({FLEET: NO_FLEET, of("ml"): OF_ML, of("theirs"): NO_ML}, "ml", "theirs"))
+def test_the_right_for_explanations_shows_what_concerns_the_namespaces() -> None:
+    of_web = {**OF_ML, "geniusPriorities": {"web": 0}, "configuration": limited(web={"gpu": 100})}
+    answers = {FLEET: NO_FLEET, of("ml"): OF_ML, of("theirs"): NO_ML, of("web"): of_web}
+    used = effective.combined(NOTHING, asked(answers, "ml", "theirs", "web"))
     assert used.configuration.policies == {"mine": PACKING}
+    assert used.configuration.namespace_limits == {"ml": {"gpu": 200}, "web": {"gpu": 100}}
     assert (used.priorities.highest("ml"), used.priorities.highest("theirs")) == (5, 0)
     assert (used.charges_foreign, used.charges_unheld) == (True, False)
     assert used.note == (
-        "of the operator's settings only those for pods of ml are known: no fleet; assumed are "
+        "of the operator's settings only those for pods of ml, web are known: no fleet; assumed are "
+        "no namespaceLimits in other namespaces, no pools of Berth for claims (--config), "
         f"no genius/priority above 0 in other namespaces (--genius-priorities), {ASSUMED}"
     )
 

@@ -32,13 +32,20 @@ class OperatorSettings:
 
     def of_namespace(self, namespace: str) -> Object:
         """Return what concerns the pods of a namespace."""
-        return {**self._head(), "geniusPriorities": {namespace: self.settings.priorities.highest(namespace)}}
+        whole = rendering.document(self.configuration())
+        # A list of what is shown, so that what is added is not shown to users of one namespace.
+        shown = {name: whole[name] for name in ("apiVersion", "kind", "profiles", "modelAliases")}
+        limits = {name: limit for name, limit in whole["namespaceLimits"].items() if name == namespace}
+        return {
+            **self._head({**shown, "namespaceLimits": limits}),
+            "geniusPriorities": {namespace: self.settings.priorities.highest(namespace)},
+        }
 
     def of_cluster(self) -> Object:
         """Return all of them."""
         settings = self.settings
         return {
-            **self._head(),
+            **self._head(rendering.document(self.configuration())),
             "geniusPriorities": dict(settings.priorities.of),
             "trustedSchedulers": sorted(settings.trusted),
             "nodeSelector": settings.node_selector,
@@ -48,10 +55,10 @@ class OperatorSettings:
             "podMix": self.mix(),
         }
 
-    def _head(self) -> Object:
+    def _head(self, configuration: Object) -> Object:
         return {
             "kind": SETTINGS,
             "apiVersion": API_VERSION,
-            "configuration": rendering.document(self.configuration()),
+            "configuration": configuration,
             "memoryUnits": words.read_units(self.settings.memory_units),
         }

@@ -77,7 +77,7 @@ def policies() -> tuple[Item, ...]:
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
-    limits += ["berth-kueue-checks", "berth-kueue-other-checks"]
+    limits += ["berth-claims-taints", "berth-claims-writers", "berth-kueue-checks", "berth-kueue-other-checks"]
     validating = [
         *fence,
         *limits,

@@ -13,6 +13,8 @@ from berth_operator.core.claims.slices import DeviceID
 
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of a claim for the extended resources of the pod that owns it; its value is `true`."""
+OLDEST_MANAGERS: Final = "ancient-changes"
+"""The manager to which the API server counts the oldest writers of an object with more than ten."""
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
 
 
@@ -105,8 +107,8 @@ def with_writers(raw: dict[str, Any]) -> dict[str, Any]:
     """Keep of `managedFields` only who wrote the allocation, because all of it is often half of an object."""
     entries = raw["metadata"].pop("managedFields", None) or ()
     written = [each for each in entries if "f:allocation" in (each.get("fieldsV1") or {}).get("f:status", {})]
-    if written:
-        raw["metadata"]["managedFields"] = [{"manager": each.get("manager", "")} for each in written]
+    if managers := [each.get("manager", "") for each in written if each.get("manager") != OLDEST_MANAGERS]:
+        raw["metadata"]["managedFields"] = [{"manager": manager} for manager in managers]
     return raw
 
 

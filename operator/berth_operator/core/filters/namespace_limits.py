@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import REPLICAS, message_text
-from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import AMOUNTS, CARD, INSTANCE, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, subdevices
 from berth_operator.core.filters.reasons import Reasons
@@ -132,18 +132,15 @@ def _of_cards(fleet: Fleet, part: Part, rows: Rows) -> tuple[Column | int, Colum
 def _of_amounts(part: Part, memory: Column) -> tuple[Column, Column]:
     amounts = dict(part.amounts)
     wanted = amounts.get(GPU_MEMORY, amounts.get(GPU_MEMORY_RATIO, CARD) * memory // CARD)
-    ratio = amounts.get(GPU_MEMORY_RATIO, amounts.get(GPU_MEMORY, 0) * CARD // np.maximum(memory, 1))
-    hundredths = np.maximum(ratio, amounts.get(GPU_CORE, 0))
-    # Without the card's memory the ratio stays unknown.
-    known = (memory > 0) | (GPU_MEMORY_RATIO in amounts)
-    return np.where(known, hundredths, CARD), np.broadcast_to(wanted, memory.shape)
+    return namespaces.of_share(amounts, memory), np.broadcast_to(wanted, memory.shape)
 
 
 def _of_units(fleet: Fleet, part: Part, memory: Column, rows: Rows) -> tuple[Column, Column]:
     """Return what a card, replica or instance counts that kubelet allocates as one unit."""
     cards = fleet.cards[GPU]
     replicas = np.maximum(subdevices.offered(cards, [REPLICAS], rows), 1)
-    hundredths, share = CARD // replicas, memory // replicas
+    share = memory // replicas
+    hundredths = namespaces.of_share({GPU_MEMORY: share, GPU_MEMORY_RATIO: CARD // replicas}, memory)
     if part.unit != PLUGIN_UNIT or not fleet.mig_single[rows].any():
         return hundredths, share
     of_instances, memory_of_instances = np.zeros_like(memory), np.zeros_like(memory)

@@ -222,18 +222,18 @@ class Fleet(NodeColumns):
         nominees = tuple(self.nominees_on(name))
         for pod in (*charges, *nominees):
             self._apply_grants(pod.grants, row, -1)
-            self.namespaces.count(pod, -1)
+            self.namespaces.count(pod, -1, self._card_memory)
         self._set_device_columns(row, inventory)
         for device_type, cards in self.cards.items():
             cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
         for pod in map(self.resolve_charge, charges):
             self._apply_grants(pod.grants, row, 1)
-            self.namespaces.count(pod, 1)
+            self.namespaces.count(pod, 1, self._card_memory)
             self.charges[pod.uid] = self._pods_of(name)[pod.uid] = pod
             self.placed_pods.moved(pod.uid)
         for pod in map(self.resolve_charge, nominees):
             self._apply_grants(pod.grants, row, 1)
-            self.namespaces.count(pod, 1)
+            self.namespaces.count(pod, 1, self._card_memory)
             self.nominees[pod.uid] = self._nominees_of(name)[pod.uid] = pod
 
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
@@ -435,7 +435,11 @@ class Fleet(NodeColumns):
     def set_namespace_limits(self, limits: NamespaceLimits) -> None:
         """Set what the pods of namespaces may hold of GPUs."""
         if limits != self.namespaces.limits:
-            self.namespaces.set_limits(limits, (*self.charges.values(), *self.nominees.values()))
+            charges = (*self.charges.values(), *self.nominees.values())
+            self.namespaces.set_limits(limits, charges, self._card_memory)
+
+    def _card_memory(self, node: str, minor: int) -> int:
+        return self.cards[GPU].memory(self.rows[node], minor)
 
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
         """Set which DeviceClass provides each extended resource that no device plugin does."""
@@ -551,7 +555,7 @@ class Fleet(NodeColumns):
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         self.column_cache.move(row)
-        self.namespaces.count(charge, sign)
+        self.namespaces.count(charge, sign, self._card_memory)
         for name, amount in charge.resources:
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount

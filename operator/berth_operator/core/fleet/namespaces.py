@@ -1,17 +1,21 @@
 """What the pods of namespaces with a limit hold of GPUs, counted as pods are charged, nominated and released.
 
-Counted are `gpu`, hundredths of cards, and `gpu-memory`, bytes. Each grant counts as it is charged: the larger of its
-cores and its part of the memory of the card that it is of, so that a share by bytes counts by that card's size. A MIG
+Counted are `gpu`, hundredths of cards, and `gpu-memory`, bytes. A share counts the larger of its cores and its part of
+the card's memory, rounded up: the ratio in a grant is rounded down, so it would let many small shares through. A MIG
 instance counts as a Kueue quota does (`mig_cards`), and the memory in the name of its profile. A grant whose part of
 the card is not known counts as a whole card.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
-from berth_api.allocation import Grant, mig
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.allocation import mig
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, mig_cards
 from berth_operator.core.values.charge import Charge
@@ -23,6 +27,10 @@ LIMITED: Final = (GPU, GPU_MEMORY)
 UNKNOWN: Final = "unknown"
 """Counts the pods that may hold any GPU of their node, because their allocation is not known."""
 NO_LIMITS: Final[NamespaceLimits] = MappingProxyType({})
+CardMemory = Callable[[str, int], int]
+"""Node, minor -> bytes of memory of this GPU, 0 if unknown: until a new inventory replaces it, always the same."""
+Amount = int | npt.NDArray[np.int64]
+"""Of one card, or a column of cards."""
 NOTHING_HELD: Final[Mapping[str, Counter[str]]] = MappingProxyType({})
 _GIBIBYTE: Final = 2**30
 
@@ -41,13 +49,26 @@ def of_instance(name: str) -> HeldGpus:
     return HeldGpus(mig_cards.hundredths(name), mig.gibibytes(mig.profile(name)) * _GIBIBYTE)
 
 
-def of_grant(grant: Grant) -> HeldGpus:
-    """Return what a grant of a GPU counts."""
-    amounts = dict(grant.amounts)
-    if GPU_MEMORY_RATIO in amounts:
-        return HeldGpus(max(amounts[GPU_MEMORY_RATIO], amounts.get(GPU_CORE, 0)), amounts.get(GPU_MEMORY, 0))
-    instance = next(filter(mig.is_resource, amounts), None)
-    return HeldGpus(CARD, amounts.get(GPU_MEMORY, 0)) if instance is None else of_instance(instance)
+def of_share(amounts: Mapping[str, Amount], card_memory: Amount) -> npt.NDArray[np.int64]:
+    """Return the hundredths that a share counts of a card with so much memory (bytes; 0 if unknown), rounded up."""
+    memory, ratio = amounts.get(GPU_MEMORY, 0), amounts.get(GPU_MEMORY_RATIO)
+    part = -(-memory * CARD // np.maximum(card_memory, 1))
+    if ratio is None:
+        hundredths = np.where(np.greater(card_memory, 0) & np.greater(memory, 0), part, CARD)
+    else:
+        # Next to bytes, the ratio may be rounded down.
+        unknown = np.minimum(ratio + 1, CARD) if GPU_MEMORY in amounts else ratio
+        hundredths = np.where(np.greater(card_memory, 0), np.maximum(part, ratio), unknown)
+    return np.maximum(hundredths, amounts.get(GPU_CORE, 0))
+
+
+@lru_cache(maxsize=1024)
+def of_grant(grant_amounts: tuple[tuple[str, int], ...], card_memory: int) -> HeldGpus:
+    """Return what a grant of these amounts counts of a GPU with so much memory (bytes; 0 if unknown)."""
+    amounts = dict(grant_amounts)
+    if instance := next(filter(mig.is_resource, amounts), None):
+        return of_instance(instance)
+    return HeldGpus(int(of_share(amounts, card_memory)), amounts.get(GPU_MEMORY, 0))
 
 
 class Namespaces:
@@ -57,20 +78,20 @@ class Namespaces:
         self.limits = limits
         self._held = {namespace: counts.copy() for namespace, counts in held.items()}
 
-    def set_limits(self, limits: NamespaceLimits, charges: Iterable[Charge]) -> None:
+    def set_limits(self, limits: NamespaceLimits, charges: Iterable[Charge], card_memory: CardMemory) -> None:
         """Set the limits, and count what is charged to pods and kept for them."""
         self.limits = limits
         self._held = {namespace: Counter() for namespace in limits}
         for charge in charges:
-            self.count(charge, 1)
+            self.count(charge, 1, card_memory)
 
-    def count(self, charge: Charge, sign: int) -> None:
+    def count(self, charge: Charge, sign: int, card_memory: CardMemory) -> None:
         """Add (sign 1) or remove (sign -1) what a pod holds."""
         if not self.limits or (held := self._held.get(charge.pod.partition("/")[0])) is None:
             return
         for grant in charge.grants:
             if grant.type == GPU:
-                hundredths, memory = of_grant(grant)
+                hundredths, memory = of_grant(grant.amounts, card_memory(charge.node, grant.minor))
                 held[GPU] += sign * hundredths
                 held[GPU_MEMORY] += sign * memory
         held[UNKNOWN] += sign * (GPU in charge.unknown)

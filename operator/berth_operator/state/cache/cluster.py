@@ -19,13 +19,16 @@ on parts above it in this list:
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+import structlog
+
 from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.claims import extended
+from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
@@ -57,6 +60,8 @@ from berth_operator.state.cache.workloads import Workloads
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 
 Object = Mapping[str, Any]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 NO_LISTENER: Final = NoListener()
 MAX_FAILED: Final = 4096
@@ -210,26 +215,37 @@ class Cluster:
     def put_pending(self, raw: Object) -> None:
         """Add or update a pod without a node."""
         self._pending_pods.put(raw)
+        self._put_own_pod(raw)
         if self.tenants is not None:
             self.tenants.put(raw)
 
     def remove_pending(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
         self._pending_pods.remove(uid)
+        self.fleet.claims.remove_own_pod(uid)
         if self.tenants is not None:
             self.tenants.remove(uid)
 
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node."""
         self.placements.put_bound(raw)
+        if self.gangs.schedules(raw["spec"].get("schedulerName", "")):
+            self._put_own_pod(raw)
         if self.tenants is not None:
             self.tenants.put(raw)
 
     def remove_bound(self, uid: str) -> None:
         """Remove a pod that has left its node."""
         self.placements.remove_bound(uid)
+        self.fleet.claims.remove_own_pod(uid)
         if self.tenants is not None:
             self.tenants.remove(uid)
+
+    def _put_own_pod(self, raw: Object) -> None:
+        """Record a pod of ours whose claims no other scheduler allocates."""
+        uses_claims = raw["spec"].get("resourceClaims") or raw.get("status", {}).get("extendedResourceClaimStatus")
+        if uses_claims and (pools := self.fleet.claims.put_own_pod(raw["metadata"]["uid"])):
+            self.served_changed(pools)
 
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
@@ -351,6 +367,20 @@ class Cluster:
             if claim_counts.key_of(self.fleet, pod.request) == request:
                 self.queue.wake_class(pod.class_key)
         return True
+
+    def node_devices_changed(self, nodes: Iterable[str]) -> None:
+        """Compute again which cards of nodes are given by name, and wake the pods that may get their devices."""
+        for node in sorted(nodes):
+            self.node_cache.claims_changed(node)
+            self.claim_devices_changed(node=node)
+
+    def served_changed(self, pools: Iterable[PoolID]) -> None:
+        """Record that pools of ResourceSlices began or ceased to be served by Berth."""
+        claims = self.fleet.claims
+        claims.served_changed()
+        for pool in sorted(pools):
+            log.warning("pool of Berth", pool=str(pool), served=claims.serves(pool))
+            self.node_devices_changed(claims.nodes_of_pool(*pool))
 
     def set_own_pools(self, own: OwnPools) -> None:
         """Set the pools of ResourceSlices that no other scheduler serves."""

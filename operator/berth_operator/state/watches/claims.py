@@ -45,7 +45,7 @@ class ResourceClaims:
         if (slice_ := _read(slices.read, raw)) is not None:
             self._slices_changed(self._claims.put_slice(slice_), before, slice_)
         elif before is None and (unknown := _read(slices.read_unknown, raw)) is not None:
-            self._nodes_changed(self._claims.put_unknown(unknown))
+            self._cluster.node_devices_changed(self._claims.put_unknown(unknown))
 
     def remove_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
@@ -103,15 +103,12 @@ class ResourceClaims:
         pools = {each.in_pool for claim in versions if claim for each in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}
         yield
-        flipped = sorted(pool for pool in pools if self._claims.serves(pool) != served[pool])
+        flipped = {pool for pool in pools if self._claims.serves(pool) != served[pool]}
         if flipped:
-            self._claims.served_changed()
-        for pool in flipped:
-            log.warning("pool of Berth", pool=str(pool), served=self._claims.serves(pool))
-            self._nodes_changed(self._claims.nodes_of_pool(*pool))
+            self._cluster.served_changed(flipped)
 
     def _slices_changed(self, nodes: set[str], *versions: Slice | None) -> None:
-        self._nodes_changed(nodes)
+        self._cluster.node_devices_changed(nodes)
         if any(each is not None and not each.nodes.name for each in versions):
             self._cluster.claim_devices_changed()
 
@@ -119,13 +116,8 @@ class ResourceClaims:
         rules = [each for each in versions if each is not None and each.selects]
         if len(set(rules)) == len(rules):
             nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
-            self._nodes_changed(set().union(*nodes))
+            self._cluster.node_devices_changed(set().union(*nodes))
             self._cluster.claim_devices_changed()
-
-    def _nodes_changed(self, nodes: set[str]) -> None:
-        for node in sorted(nodes):
-            self._cluster.node_cache.claims_changed(node)
-            self._cluster.claim_devices_changed(node=node)
 
     def _claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
         """Wake the pods that a change of a claim may help: its own, and others if it had devices that are free now."""

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import orjson
@@ -84,7 +86,7 @@ def pod(name: str, amounts: dict[str, int], namespace: str = "a", **fields: Any)
 
 def world() -> Fleet:
     """Return nodes with large and small, whole and sliced cards, and cards in MIG mode, mixed and single."""
-    made = fleet({"large": cards(4), "small": cards(4, memory=T4_BYTES, model=T4), "sliced": (sliced(0, 4), card(1))})
+    made = fleet({"large": cards(4), "small": cards(4, memory=T4_BYTES, model=T4), "sliced": (sliced(0, 7), card(1))})
     add(made, node_info("mig"), inventory(divided(0, "1g.10gb", "1g.10gb", "3g.40gb"), divided(1, "3g.40gb")))
     add(made, node_info("single"), inventory(divided(0, "1g.10gb", "1g.10gb", "1g.10gb"), mig_single=True))
     made.set_namespace_limits(LIMITS)
@@ -104,8 +106,11 @@ def held(charges: Iterable[Charge]) -> dict[str, Counter[str]]:
                 total["gpu"] += hundredths
                 total["gpu-memory"] += memory * GI
             else:
-                total["gpu"] += max(int(resources["gpu-memory-ratio"]), int(resources.get("gpu-core", 0)))
-                total["gpu-memory"] += quantity.parse(resources["gpu-memory"])
+                memory = quantity.parse(resources["gpu-memory"])
+                of_memory = ceil(Fraction(100 * memory, T4_BYTES if each.node == "small" else A100_BYTES))
+                of_ratio = max(int(resources["gpu-memory-ratio"]), int(resources.get("gpu-core", 0)))
+                total["gpu"] += max(of_memory, of_ratio)
+                total["gpu-memory"] += memory
     return by_namespace
 
 
@@ -314,11 +319,18 @@ def test_the_end_of_a_pod_of_the_namespace_wakes(namespace: str, wakes: bool) ->
     assert (queue.pop(0.0) == waits) is wakes
 
 
-def test_memory_by_bytes_counts_by_the_size_of_the_card() -> None:
+def test_memory_by_bytes_counts_by_the_size_of_the_card_and_rounded_up() -> None:
     made = limited({"gpu": 100})
     placed = place(made, pod("pod", {MEMORY: 40 * GI}))
-    assert (
-        made.namespaces.held("a")["gpu"]
-        == 40 * GI * 100 // A100_BYTES
-        == dict(placed.grants[0].amounts)["gpu-memory-ratio"]
-    )
+    assert dict(placed.grants[0].amounts)["gpu-memory-ratio"] == 40 * GI * 100 // A100_BYTES == 50
+    assert made.namespaces.held("a")["gpu"] == 51
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(A100_BYTES // 200, A100_BYTES), st.integers(1, 10))
+def test_equal_shares_never_hold_more_of_a_card_than_the_limit(memory: int, limit: int) -> None:
+    made, number = limited({"gpu": limit}, node=cards(1)), 0
+    while isinstance(outcome := decide(made, pod(f"p{number}", {MEMORY: memory}), POLICY), Placement):
+        made.charge(outcome.charge)
+        number += 1
+        assert number * memory * 100 <= limit * A100_BYTES

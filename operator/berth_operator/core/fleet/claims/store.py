@@ -78,6 +78,8 @@ class Claims:
         """Node -> claims with devices there."""
         self._holders: dict[DeviceID, frozenset[str]] = {}
         """Device that one claim alone may hold -> the claims that hold it."""
+        self._own_pods: set[str] = set()
+        """UIDs of Berth's pods with claims: no other scheduler reserves a claim for them."""
         self._foreign: dict[PoolID, frozenset[str]] = {}
         """Pool -> claims with its devices that were allocated by another scheduler."""
         self._doubled: dict[DeviceID, frozenset[str]] = {}
@@ -173,6 +175,8 @@ class Claims:
         if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
             # Anyone who may write a claim can change its managedFields later.
             claim = replace(claim, writers=before.writers)
+        elif self._is_for_own_pods(claim):
+            claim = self._as_own(claim)
         self.claims[claim.key] = claim
         self.supply.put_claim(claim)
         self._by_uid[claim.uid] = claim.key
@@ -218,10 +222,35 @@ class Claims:
             self._doubled.pop(device, None)
 
     def _foreign_pools(self, claim: ClaimState) -> set[PoolID]:
-        """Return the pools of a claim's devices if another scheduler allocated them."""
-        if not self.writer or any(each.startswith(self.writer) for each in claim.writers):
+        """Return the pools of a claim's devices if another scheduler allocated them; not if the writer is unknown."""
+        if not self.writer or not claim.writers or any(each.startswith(self.writer) for each in claim.writers):
             return set()
         return {each.in_pool for each in claim.devices}
+
+    def put_own_pod(self, uid: str) -> set[PoolID]:
+        """Record one of Berth's pods with claims; return the pools that are served because of it.
+
+        A claim that is reserved for such pods alone counts as allocated by Berth, whatever its managedFields say: they
+        can be forged, reservations cannot.
+        """
+        self._own_pods.add(uid)
+        own = [each for each in self.of_pod(uid) if self._foreign_pools(each) and self._is_for_own_pods(each)]
+        pools = {pool for claim in own for pool in self._foreign_pools(claim)}
+        for claim in own:
+            for pool in self._foreign_pools(claim):
+                _discard(self._foreign, pool, claim.key)
+            self.claims[claim.key] = self._as_own(claim)
+        return {pool for pool in pools if self.serves(pool)}
+
+    def remove_own_pod(self, uid: str) -> None:
+        """Forget a pod that put_own_pod recorded; what it said of claims stays."""
+        self._own_pods.discard(uid)
+
+    def _is_for_own_pods(self, claim: ClaimState) -> bool:
+        return bool(claim.reserved_for) and claim.reserved_for <= self._own_pods
+
+    def _as_own(self, claim: ClaimState) -> ClaimState:
+        return replace(claim, writers=frozenset({self.writer}))
 
     def put_class(self, device_class: DeviceClass) -> None:
         """Add or replace a DeviceClass."""

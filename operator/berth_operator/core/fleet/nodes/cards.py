@@ -481,9 +481,7 @@ class Cards(CardColumns):
         amounts = dict(grant.amounts)
         if (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
             return grant
-        slot = self._slot_of(row, grant.minor)
-        memory = 0 if slot is None else int(self.total[self.index[GPU_MEMORY], row, slot])
-        if not memory:
+        if not (memory := self.memory(row, grant.minor)):
             return grant
         if GPU_MEMORY in amounts:
             amounts[GPU_MEMORY_RATIO] = amounts[GPU_MEMORY] * CARD // memory
@@ -500,6 +498,11 @@ class Cards(CardColumns):
             exclusive=grant.exclusive,
             parent=grant.parent,
         )
+
+    def memory(self, row: int, minor: int) -> int:
+        """Return the bytes of memory of the GPU that has a minor; 0 if the Device does not list it."""
+        slot = self._slot_of(row, minor)
+        return 0 if slot is None else int(self.total[self.index[GPU_MEMORY], row, slot])
 
     def grant_of_device(self, row: int | None, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
