@@ -93,6 +93,8 @@ class Gang:
 
     size: int
     members: set[str] = field(default_factory=set)
+    left: dict[str, float] = field(default_factory=dict)
+    """UID of a member that is gone -> when it went: a Binding that was under way then may still arrive."""
     bound: set[str] = field(default_factory=set)
     formed: bool = False
     in_part_since: float | None = None
@@ -215,6 +217,7 @@ class Auditor:
         self._release(pod)
         if (gang := self._gangs.get(pod.gang)) is not None:
             gang.members.discard(pod.uid)
+            gang.left[pod.uid] = self._now
             gang.bound.discard(pod.uid)
             self._count(gang)
             if not gang.members:
@@ -290,7 +293,8 @@ class Auditor:
 
     def _member_bound(self, pod: Pod) -> Iterator[Finding]:
         gang = self._gangs[pod.gang]
-        if not gang.formed and len(gang.members) < gang.size:
+        just_left = sum(self._now - at <= self._limits.pause for at in gang.left.values())
+        if not gang.formed and len(gang.members) + just_left < gang.size:
             text = f"{pod.key} was bound while {len(gang.members)} of {gang.size} members existed"
             yield self._finding(FindingKind.GANG_STARTED_EARLY, pod.gang, text)
         gang.bound.add(pod.uid)

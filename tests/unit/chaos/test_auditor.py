@@ -254,6 +254,20 @@ def test_gang_that_is_bound_before_it_is_complete_is_found(past: Past) -> None:
     assert kinds(past) == [FindingKind.GANG_STARTED_EARLY]
 
 
+@pytest.mark.parametrize(("seconds", "found"), [(0.1, []), (5.0, [FindingKind.GANG_STARTED_EARLY])])
+def test_a_binding_under_way_may_arrive_when_another_member_has_just_left(
+    past: Past, seconds: float, found: list[FindingKind]
+) -> None:
+    past.arrives("a", gang="g", size=2)
+    past.arrives("b", gang="g", size=2)
+    past.gone("b")
+    past.now += seconds
+    past.bound("a", CARD)
+    past.gone("a")
+
+    assert kinds(past, ended=["uid-a", "uid-b"]) == found
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(9.0, []), (11.0, [FindingKind.GANG_IN_PART])])
 def test_gang_that_stays_bound_in_part_is_found(past: Past, seconds: float, expected: list[FindingKind]) -> None:
     past.arrives("a", gang="g", size=2)
