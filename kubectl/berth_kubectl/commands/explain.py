@@ -166,7 +166,7 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     workload = Controller(kind=kind, body=session.object(resource, session.namespace, wanted.name))
     labels = explanations.selector(workload.body["spec"]["selector"])
     pods, controllers = _pods(session, labels), [*_replica_sets(session, workload, labels), workload]
-    said = workloads.conditions(controllers)
+    said = [*workloads.without_effect(workload), *workloads.conditions(controllers)]
     if pods:
         return _of_first(session, title, pods, said, schedulers)
     events = explanations.events([event for each in controllers for event in _events(session, each.uid)])

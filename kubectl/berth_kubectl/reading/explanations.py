@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.admission import routing
 from berth_api.objects import device_text
-from berth_api.request import no_devices
+from berth_api.words import no_devices
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import condition, key_of
 from berth_kubectl.reading.queue import group_of

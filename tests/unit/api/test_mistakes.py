@@ -3,7 +3,6 @@
 import pytest
 
 from berth_api import names
-from berth_api.request import mistakes
 from berth_operator.state.objects import pods
 from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, Raw, container, pod
 
@@ -271,37 +270,8 @@ def test_names_that_pods_have_are_accepted() -> None:
 )
 def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: dict[str, str], question: str) -> None:
     waiting = pod(containers=[{"name": "a", "resources": {"requests": requests, "limits": limits}}])
-    assert pods.pending(waiting).request.excess == question
+    assert pods.pending(waiting).request.questions == question
     assert pods.pending(waiting).error == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "question"),
-    [
-        pytest.param(
-            "scheduling.koordinator.sh/device-alocate-hint",
-            "did you mean the annotation scheduling.koordinator.sh/device-allocate-hint?",
-            id="koordinator",
-        ),
-        pytest.param(
-            "gang.scheduling.koordinator.sh/min-availble",
-            "did you mean the annotation gang.scheduling.koordinator.sh/min-available?",
-            id="gangs",
-        ),
-        pytest.param("genius/gpu-modle", "did you mean the label genius/gpu-model?", id="genius"),
-    ],
-)
-def test_a_name_that_is_almost_one_of_another_system_is_a_question(name: str, question: str) -> None:
-    assert list(mistakes.misspelt({name: ""}, {})) == [f"{name}: {question}"]
-    assert pods.pending(pod("a", {GPU: "50"}, annotations={name: ""})).error == ""
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["gpu-partitions", "gpu-partition-spec", "bind-timestamp", "gpu-minors", "reservation-allocated", "resource-spec"],
-)
-def test_other_names_of_koordinator_are_none_of_ours(name: str) -> None:
-    assert list(mistakes.misspelt({f"scheduling.koordinator.sh/{name}": ""}, {"genius/other": ""})) == []
 
 
 @pytest.mark.parametrize(

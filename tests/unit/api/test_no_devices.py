@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.request import no_devices
+from berth_api.words import no_devices
 from tests.builders import pod
 
 NONE = "it holds no device, because it requests none"

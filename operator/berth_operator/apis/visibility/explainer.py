@@ -16,8 +16,8 @@ import structlog
 from berth_api import names
 from berth_api.admission import routing
 from berth_api.objects import device_text
-from berth_api.request import no_devices
 from berth_api.values import keys
+from berth_api.words import no_devices
 from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable

@@ -378,7 +378,7 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
     unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
-    return " ".join(filter(None, (request.devices.hint, request.excess, near)))
+    return " ".join(filter(None, (request.devices.hint, request.questions, near)))
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:

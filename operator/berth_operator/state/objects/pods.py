@@ -10,10 +10,11 @@ from berth_api import names, request, resources, words
 from berth_api.admission import injection, shares
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds, isolation, model, share
-from berth_api.request.no_devices import ABOUT_DEVICES
 from berth_api.resources import PODS, nonzero_requested, resize
 from berth_api.values import interning, keys
 from berth_api.values.caching import compact, sized_cache
+from berth_api.words import misspelt
+from berth_api.words.no_devices import ABOUT_DEVICES
 from berth_client import times
 from berth_client.objects import without_managed_fields
 from berth_operator.core.claims.extended import ExtendedRequest
@@ -211,7 +212,9 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata, spec = pod["metadata"], pod["spec"]
     annotations = _annotations(pod)
-    template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
+    labels = metadata.get("labels") or {}
+    questions = list(misspelt.questions(metadata.get("annotations") or {}, labels))
+    template = _template(pod, annotations, labels, affinity.controller(metadata), questions)
     pod_limits.check_template(template, pod, annotations)
     pod_request = _of_template(template, kinds)
     if not (mounts.relevant(spec) or spec.get("resourceClaims")):
@@ -225,7 +228,7 @@ def _annotations(pod: Object) -> Object:
     return {name: annotations[name] for name in annotations.keys() & _ANNOTATIONS}
 
 
-def _template(pod: Object, *more: Object | str) -> bytes:
+def _template(pod: Object, *more: Object | str | list[str]) -> bytes:
     """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
@@ -234,7 +237,7 @@ def _template(pod: Object, *more: Object | str) -> bytes:
 
 @sized_cache(TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
-    spec, namespace, annotations, labels, controller = orjson.loads(template)
+    spec, namespace, annotations, labels, controller, questions = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     pod_limits.check_parts(metadata, spec, annotations)
     total = resources.total(spec)
@@ -261,7 +264,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         isolation=isolation.given(asked.visible),
         unlimited=_unlimited(asked),
-        excess=request.mistakes.excess(spec),
+        questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions))),
         extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
     )
