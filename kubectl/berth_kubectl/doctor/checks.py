@@ -50,6 +50,7 @@ CHECKS: Final = (
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
+    Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
     Check(name="IdleReservation", needs=("waiting",), find=reservations.idle_reservation),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
     Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),

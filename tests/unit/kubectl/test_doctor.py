@@ -81,6 +81,10 @@ def waits(text: str) -> Raw:
     return {"metadata": {"namespace": "ns", "name": "big"}, "status": {"conditions": [scheduled]}}
 
 
+def quota(name: str, resource: str) -> Raw:
+    return {"metadata": {"namespace": "ml", "name": name}, "spec": {"hard": {resource: "2"}}}
+
+
 def webhook() -> Raw:
     service = {"namespace": "berth-system", "name": "berth-webhook"}
     return named("berth-injection", webhooks=[{"clientConfig": {"service": service, "caBundle": "Q0E="}}])
@@ -128,6 +132,7 @@ def healthy() -> Facts:
         ],
         "deployments": [workload("berth-operator", "1.2.0")],
         "daemonsets": [workload("berth-agent", "v1.2.0")],
+        "resourcequotas": [],
         "resourceclaims": [allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler", pool="q")],
         "clusterroles": [named("berth-operator"), named("berth-agent")],
         "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
@@ -420,6 +425,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its agent offers no berth.dev/mps",
         ),
         (
+            put("resourcequotas", quota("memory", "requests.memory"), quota("gpus", "requests.nvidia.com/gpu")),
+            "UncountedGpus",
+            "namespace/ml",
+            "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota counts no kubernetes.io/gpu: ",
+        ),
+        (
             put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 6 of 8 GPUs are free, x.")),
             "IdleReservation",
             "node/n",
@@ -478,6 +489,7 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
+        put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
         put("waiting", waits(f"nothing has been freed since {TIME}; reserved on n: 6 of 8 GPUs are free, the rest x.")),
         put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 0 of 8 GPUs are free, the x.")),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
