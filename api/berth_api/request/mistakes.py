@@ -20,6 +20,8 @@ LEAST_MEMORY: Final = 2**20
 """The least bytes of GPU memory on each card: in a smaller amount the unit is missing."""
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
+CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NO_CARDS: Final = ("-1", "none", "NoDevFiles")
 _OWN_PREFIX: Final = f"{names.GROUP}/"
 _OF_USERS: Final = tuple(
     name for name in names.POD_ANNOTATIONS if name not in (names.EPOCH, names.WORKLOAD, names.POD_SET)
@@ -119,6 +121,19 @@ def _excess(container: Mapping[str, Any]) -> Iterator[str]:
                 f"container {container.get('name', '')}: {name}: {requested} in requests and {limit} in limits; "
                 f"Berth allocates what is requested; did you mean {limit} in both?"
             )
+
+
+def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
+    """Yield a question for each container that chooses cards by CUDA's variable which a pod with so many has not."""
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        values = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == CUDA_VISIBLE)
+        for value in values:
+            chosen = [each.strip() for each in value.split(",")]
+            if value and value not in _NO_CARDS and not all(each.isdecimal() and int(each) < cards for each in chosen):
+                yield (
+                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests nothing and "
+                    "counts the container's own cards from 0; did you mean to leave it out?"
+                )
 
 
 # --- names --------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def state_of(pod: Object, schedulers: Collection[str]) -> str:
 def _message(state: str, pod: Object, schedulers: Collection[str], message: str) -> str:
     spec = pod["spec"]
     if state == "NotManaged":
-        return message or routing.not_ours(str(spec.get("schedulerName") or ""), schedulers)
+        return "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
     if state == "Bound":
         return f"bound to {spec['nodeName']}{_devices(pod)}"
     if state == "Gated":

@@ -275,6 +275,29 @@ def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: 
 
 
 @pytest.mark.parametrize(
+    ("requests", "value", "is_asked"),
+    [
+        ({GPU: "100"}, "3", True),
+        ({GPU: "100"}, "GPU-8a3f", True),
+        ({}, "0", True),
+        ({GPU: "100"}, "0", False),
+        ({GPU: "400"}, "0,3", False),
+        ({GPU: "100"}, "-1", False),
+        ({GPU: "100"}, "", False),
+    ],
+)
+def test_cards_that_a_container_chooses_by_itself_are_a_question(
+    requests: dict[str, str], value: str, *, is_asked: bool
+) -> None:
+    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": value}]
+    raw = pods.transform(pod(containers=[{"name": "a", "env": variables, "resources": {"requests": requests}}]))
+    pending = pods.pending(raw)
+    question = f"container a has CUDA_VISIBLE_DEVICES={value}, which requests nothing and counts the container's own "
+    assert pending.request.questions.startswith(question) is is_asked
+    assert pending.error == ""
+
+
+@pytest.mark.parametrize(
     ("requests", "amounts"),
     [
         pytest.param({MEMORY: "20"}, {"gpu-memory": 20}, id="bytes"),

@@ -214,6 +214,12 @@ def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> Non
             "no node has example.com/licenses (did you mean example.com/licence?)",
             id="a name that nodes have",
         ),
+        pytest.param(
+            {"slurm.schedmd.com/gpu": 1},
+            "no node has slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu?)",
+            id="a GPU of another domain",
+        ),
+        pytest.param({"rdma/shared_ib": 1}, "no node has rdma/shared_ib", id="NICs of another plugin"),
         pytest.param({"example.com/wand": 1}, "", id="nothing near"),
         pytest.param(
             {**{f"example.com/a-{number}": 1 for number in range(listing.SHOWN)}, "nvidia.com/gpus": 1},

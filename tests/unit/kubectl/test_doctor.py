@@ -78,7 +78,17 @@ def plugin_pod(image: str, name: str = "plugin") -> Raw:
 def waits(text: str) -> Raw:
     """Return a pod whose condition says why it waits."""
     scheduled = condition("PodScheduled", "False", message=f"0/1 nodes are available: 1 x. {text}")
-    return {"metadata": {"namespace": "ns", "name": "big"}, "status": {"conditions": [scheduled]}}
+    return {"metadata": {"namespace": "ns", "name": "big"}, "spec": {}, "status": {"conditions": [scheduled]}}
+
+
+def left(scheduler: str, created: str = LONG_AGO, **annotations: str) -> Raw:
+    """Return a pod that no scheduler has tried."""
+    metadata = {"namespace": "ns", "name": "p", "creationTimestamp": created, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [{"name": "c"}]}}
+
+
+def tried(pod: Raw) -> Raw:
+    return {**pod, "status": {"conditions": [condition("PodScheduled", "False")]}}
 
 
 def quota(name: str, resource: str) -> Raw:
@@ -425,6 +435,18 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its agent offers no berth.dev/mps",
         ),
         (
+            put("waiting", left("kai-scheduler", **{"gpu-fraction": "0.5"})),
+            "OtherScheduler",
+            "pod/ns/p",
+            "it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler, and no scheduler has tried it",
+        ),
+        (
+            put("waiting", tried(left("default-scheduler", **{"nvidia.com/use-gputype": "A100"}))),
+            "OtherScheduler",
+            "pod/ns/p",
+            "write spec.schedulerName: berth-scheduler, or give its namespace the label berth.dev/routing: words",
+        ),
+        (
             put("resourcequotas", quota("memory", "requests.memory"), quota("gpus", "requests.nvidia.com/gpu")),
             "UncountedGpus",
             "namespace/ml",
@@ -489,6 +511,8 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
+        put("waiting", left("kai-scheduler"), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
+        put("waiting", tried(left("kai-scheduler", **{"gpu-fraction": "0.5"})), tried(left("default-scheduler"))),
         put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
         put("waiting", waits(f"nothing has been freed since {TIME}; reserved on n: 6 of 8 GPUs are free, the rest x.")),
         put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 0 of 8 GPUs are free, the x.")),

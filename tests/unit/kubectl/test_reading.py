@@ -194,6 +194,7 @@ def test_requests_are_those_of_the_whole_pod() -> None:
 # --- explanations -----------------------------------------------------------------------------------------------
 
 
+VOLCANO = 'Berth does not schedule pods of schedulerName "volcano"'
 HALF = {"kubernetes.io/gpu": "50"}
 
 
@@ -232,6 +233,11 @@ def allocated(text: str) -> dict[str, Any]:
             raw_pod("a", spec={"schedulerName": "other"}),
             "NotManaged",
             'Berth does not schedule pods of schedulerName "other"',
+        ),
+        (
+            raw_pod("a", spec={"schedulerName": "volcano"}, metadata={"annotations": {"gpu-fraction": "0.5"}}),
+            "NotManaged",
+            f"{VOLCANO}: it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler",
         ),
         (
             raw_pod("a", spec={"schedulerName": "berth-schedular"}),

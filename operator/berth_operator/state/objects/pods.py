@@ -102,9 +102,13 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
-    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each) or _is_cuda(each)]
     if variables:
         container["env"] = variables
+
+
+def _is_cuda(variable: Object) -> bool:
+    return variable.get("name") == request.mistakes.CUDA_VISIBLE and bool(variable.get("value"))
 
 
 def _is_read(status: Object) -> bool:
@@ -264,7 +268,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         isolation=isolation.given(asked.visible),
         unlimited=_unlimited(asked),
-        questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions))),
+        questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions, *_cuda(spec, asked.devices)))),
         extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
     )
@@ -293,6 +297,10 @@ def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kin
         visible={name: amount for name, amount in visible.items() if name not in reading.replaced},
         devices=request.of_pod(total, reading.annotations, reading.labels, kinds, request.Written(asking)),
     )
+
+
+def _cuda(spec: Object, devices: DeviceRequest) -> Iterator[str]:
+    return request.mistakes.visible_devices(spec, sum(part.count for part in devices.parts if part.type == names.GPU))
 
 
 def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
