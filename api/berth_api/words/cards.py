@@ -147,8 +147,13 @@ def _of_containers(spec: Object) -> Iterator[tuple[Where, str, list[_Written]]]:
             for name in each
             if (row := _row(name, systems)) and _is_amount(row)
         ]
-        if words:
+        if words and not _is_of_no_card(words):
             yield where, container, words
+
+
+def _is_of_no_card(words: Sequence[_Written]) -> bool:
+    """Return whether a container writes that it requests no card: 0 cards, and 0 of all else."""
+    return any(word.row.word.role == Role.CARDS for word in words) and all(word.value == "0" for word in words)
 
 
 def _number_as_written(value: str) -> str:
@@ -280,6 +285,10 @@ def _quantity(word: _Written) -> int:
 def _memory(word: _Written, divisor: int, units: Units) -> int:
     """Return the bytes of each card."""
     unit = units.get(word.row.word.name, word.row.word.unit)
+    if word.value.endswith("i") and word.row.word.place == WordPlace.RESOURCE:
+        size = _quantity(word)
+        meant = "" if size % unit else f"; did you mean {size // unit}?"
+        raise word.wrong(f"whole numbers from 1, each of {quantity.format_bytes(unit)}{meant}")
     number = 0 if word.value == "0" else _number(word)
     memory, rest = divmod(number * unit, divisor)
     if rest or memory > quantity.MAX:

@@ -17,6 +17,10 @@ SKEW: Final = 10.0
 """Seconds by which a clock may differ from the API server's without a finding."""
 OLDEST_MINOR: Final = 30
 """Minor version of the oldest Kubernetes that is supported."""
+WORKLOADS: Final = "nvidia.com/gpu.workload.config"
+"""Label of Nodes by which NVIDIA's GPU Operator knows whose the cards are..."""
+VIRTUAL_MACHINES: Final = ("vm-passthrough", "vm-vgpu")
+"""...and its values where they are KubeVirt's, which have no driver on the node."""
 OPERATOR: Final = "berth-operator"
 AGENT: Final = "berth-agent"
 _VERSION: Final = re.compile(r"v?\d+\.\d+\.\d+([.+-].*)?")
@@ -98,7 +102,7 @@ def no_agent(facts: Facts) -> Iterator[Finding]:
         labels = node["metadata"].get("labels") or {}
         offered = (node.get("status") or {}).get("capacity") or {}
         plugin = next((each for each in offered if each.startswith(names.NVIDIA_PREFIX) and offered[each] != "0"), "")
-        if name not in reported and (plugin or has_devices(labels)):
+        if name not in reported and (plugin or has_devices(labels)) and labels.get(WORKLOADS) not in VIRTUAL_MACHINES:
             why = f"offers {plugin}" if plugin else "has a label of nodes with GPUs"
             yield Finding(
                 check="NoAgent",

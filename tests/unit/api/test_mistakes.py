@@ -274,6 +274,24 @@ def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: 
     assert pods.pending(waiting).error == ""
 
 
+def test_no_card_and_no_memory_request_nothing() -> None:
+    pending = pods.pending(pod("a", {"nvidia.com/gpu": "0", "nvidia.com/gpumem": "0"}))
+    assert (pending.error, pending.request.devices.parts) == ("", ())
+
+
+def test_what_a_limit_range_added_is_said() -> None:
+    ranger = {"kubernetes.io/limit-ranger": "LimitRanger plugin set: nvidia.com/gpu request for container main"}
+    error = pods.pending(pod("a", {GPU: "50", "nvidia.com/gpu": "2"}, annotations=ranger)).error
+    assert error.endswith(" (a LimitRange of the namespace added nvidia.com/gpu)")
+    assert "LimitRange" not in pods.pending(pod("a", {GPU: "150"}, annotations=ranger)).error
+
+
+def test_what_asks_for_limits_is_named() -> None:
+    share = {"nvidia.com/gpumem": "1000"}
+    request = pods.pending(pod("a", share, annotations={"nvidia.com/vgpu-mode": "hami-core"})).request
+    assert (request.unlimited, request.limited_by) == (("main",), "the annotation nvidia.com/vgpu-mode")
+
+
 @pytest.mark.parametrize(
     ("requests", "value", "is_asked"),
     [

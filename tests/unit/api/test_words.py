@@ -201,6 +201,12 @@ MEMORY = {"nvidia.com/gpumem": "3000"}
             id="a fraction",
         ),
         pytest.param(
+            {"nvidia.com/gpumem": "3Gi"},
+            {},
+            "nvidia.com/gpumem: 3Gi; allowed are whole numbers from 1, each of 1Mi; did you mean 3072?",
+            id="bytes",
+        ),
+        pytest.param(
             {**MEMORY, "nvidia.com/gpu": "0"}, {}, "nvidia.com/gpu: 0; allowed are whole numbers from 1", id="no card"
         ),
         pytest.param(

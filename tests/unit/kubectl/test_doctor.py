@@ -81,6 +81,9 @@ def waits(text: str) -> Raw:
     return {"metadata": {"namespace": "ns", "name": "big"}, "spec": {}, "status": {"conditions": [scheduled]}}
 
 
+VIRTUAL = {"nvidia.com/gpu.workload.config": "vm-passthrough", "nvidia.com/gpu.present": "true"}
+
+
 def left(scheduler: str, created: str = LONG_AGO, **annotations: str) -> Raw:
     """Return a pod that no scheduler has tried."""
     metadata = {"namespace": "ns", "name": "p", "creationTimestamp": created, "annotations": annotations}
@@ -511,6 +514,7 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
+        put("nodes", raw_node("n"), raw_node("v", capacity={"nvidia.com/GA102": "8"}, labels=VIRTUAL)),
         put("waiting", left("kai-scheduler"), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
         put("waiting", tried(left("kai-scheduler", **{"gpu-fraction": "0.5"})), tried(left("default-scheduler"))),
         put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),

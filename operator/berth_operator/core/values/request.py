@@ -127,6 +127,8 @@ class PodRequest:
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     unlimited: tuple[str, ...] = ()
     """Containers without the limits for which the pod asks."""
+    limited_by: str = ""
+    """What of the pod asks for these limits, as messages name it; empty if `unlimited` is."""
     questions: str = ""
     """What may be meant otherwise: limits of devices above the requests, names that are almost words."""
     read: str = ""

@@ -1,5 +1,6 @@
 """Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -67,6 +68,8 @@ _VOLUMES: Final = mounts.RELEVANT | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
+_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
+_ADDED: Final = re.compile(r"(\S+/\S+) (?:request|limit) for")
 TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = {
@@ -148,7 +151,8 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
-        pod_request, weight, gang, error = PodRequest(), 0, None, messages.cut(str(wrong))
+        pod_request, weight, gang = PodRequest(), 0, None
+        error = messages.cut(f"{wrong}{_limit_range(metadata, str(wrong))}")
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -174,6 +178,13 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         owner=_owner(metadata),
         workload=_workload(metadata),
     )
+
+
+def _limit_range(metadata: Object, error: str) -> str:
+    """Return which resources in an error a LimitRange added, by the annotation of its admission plug-in."""
+    written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
+    added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in error]
+    return f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
 
 
 def _workload(metadata: Object) -> str:
@@ -247,6 +258,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
     asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
+    unlimited = _unlimited(asked)
     return PodRequest(
         resources=_counted_on_node(asked.visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
@@ -267,7 +279,8 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         uninjected=_uninjected(spec, asked),
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         isolation=isolation.given(asked.visible),
-        unlimited=_unlimited(asked),
+        unlimited=unlimited,
+        limited_by=isolation.wanted_by(annotations, labels) if unlimited else "",
         questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions, *_cuda(spec, asked.devices)))),
         extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
