@@ -203,7 +203,7 @@ class Explainer:
             why,
             found,
             nodes=nodes,
-            queued=len(queue),
+            queued=max((place.position for place in queue.values()), default=0),
             now=cluster.clock(),
             gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
         )
