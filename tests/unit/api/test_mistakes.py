@@ -279,6 +279,16 @@ def test_no_card_and_no_memory_request_nothing() -> None:
     assert (pending.error, pending.request.devices.parts) == ("", ())
 
 
+@pytest.mark.parametrize(("restart", "is_valid"), [(None, True), ("Always", False)])
+def test_a_share_of_an_init_container_before_whole_cards(restart: str | None, *, is_valid: bool) -> None:
+    share = {"name": "i", "resources": {"requests": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}}
+    init = {**share, "restartPolicy": restart} if restart else share
+    cards = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "2"}}}
+    pending = pods.pending(pod(containers=[cards], initContainers=[init]))
+    assert (pending.error == "") is is_valid
+    assert [(part.count, part.whole) for part in pending.request.devices.parts] == ([(2, True)] if is_valid else [])
+
+
 def test_what_a_limit_range_added_is_said() -> None:
     ranger = {"kubernetes.io/limit-ranger": "LimitRanger plugin set: nvidia.com/gpu request for container main"}
     error = pods.pending(pod("a", {GPU: "50", "nvidia.com/gpu": "2"}, annotations=ranger)).error
