@@ -104,20 +104,6 @@ GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
 KOORDINATOR_PREFIX: Final = "scheduling.koordinator.sh/"
 KOORDINATOR_ANNOTATIONS: Final = (ALLOCATED, ALLOCATE_HINT, JOINT_ALLOCATE, PARTITION_SPEC)
 GANG_PREFIX: Final = "gang.scheduling.koordinator.sh/"
-GANG_ANNOTATIONS: Final = tuple(
-    GANG_PREFIX + name
-    for name in (
-        "name",
-        "min-available",
-        "total-number",
-        "waiting-time",
-        "mode",
-        "match-policy",
-        "groups",
-        "network-topology-spec",
-        "network-topology-index",
-    )
-)
 GENIUS_PREFIX: Final = "genius/"
 GENIUS_LABELS: Final = (MODEL_REGEX, GENIUS_PRIORITY, GENIUS_NUMBER, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL)
 

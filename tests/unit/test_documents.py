@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -253,3 +254,17 @@ def test_nvidia_smi_gets_no_minor() -> None:
     used = [each["id"] for text in texts for each in BY_ID.finditer(text)]
     assert used
     assert [each for each in used if not GOOD_IDS.fullmatch(each)] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/devcluster.md"])
+def test_faults_of_the_fleet_to_try_are_named_as_meant(page: str) -> None:
+    fleet = yaml.safe_load((ROOT / "manifests/configuration/fleet.yaml").read_text())
+    faulty = [each["names"] for each in fleet["nodes"] if each.get("unhealthy") or not each.get("heartbeat", True)]
+    [sentence] = re.findall(r"On purpose [^.|]*", (ROOT / page).read_text())
+    assert set(re.findall(r"`(node-\d+)`", sentence)) == set(faulty)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/runbooks.md"])
+def test_the_holder_of_the_lease_is_shown_whole(page: str) -> None:
+    [holder] = re.findall(r"^berth-operator +host_(\S+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert str(UUID(holder)) == holder

@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from berth_api import request, words
 from berth_api.admission.injection import Object, annotations_of, labels_of, requests_any, requests_of_plugin
-from berth_api.values import spelling
+from berth_api.values import listing, spelling
+from berth_api.words import cards
 
 DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""
+ROUTING: Final = "berth.dev/routing"
+"""The label of namespaces that opt out of routing, or into routing by words."""
 RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
 """Names of resources that only Berth allocates."""
 
@@ -53,6 +56,29 @@ def not_ours(name: str, schedulers: Collection[str]) -> str:
     nearest = meant(name, schedulers)
     question = f" (did you mean {nearest}?)" if nearest else ""
     return f'Berth does not schedule pods of schedulerName "{name}"{question}'
+
+
+def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
+    """Return the message about a pod whose scheduler is none of ours, with what in it is meant for Berth."""
+    name, spec = str(pod["spec"].get("schedulerName") or ""), pod["spec"]
+    message, ours = not_ours(name, schedulers), ", ".join(sorted(schedulers))
+    has = listing.first_of(for_us(pod))
+    if not has or meant(name, schedulers):
+        return message
+    is_unset = name == DEFAULT and not spec.get("nodeName")
+    label = f", or give its namespace the label {ROUTING}: words" if is_unset else ""
+    return f"{message}: it has {has}; write spec.schedulerName: {ours}{label}"
+
+
+def for_us(pod: Object) -> list[str]:
+    """Return what of a pod only Berth reads: its resources, and words of other systems, as messages name them."""
+    held = dict.fromkeys(name for each in _containers(pod["spec"]) for name in cards.amounts(each))
+    annotations, labels = annotations_of(pod), labels_of(pod)
+    return [
+        *(name for name in held if name in words.TABLE.telling or RESOURCES.fullmatch(name)),
+        *(f"annotation {name}" for name in words.TABLE.annotations if name in annotations),
+        *(f"label {name}" for name in (*words.TABLE.labels, *request.LABELS) if name in labels),
+    ]
 
 
 def _requests_devices(pod: Object) -> bool:

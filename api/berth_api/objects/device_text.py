@@ -49,7 +49,7 @@ def _amounts(device_type: str, amounts: Mapping[str, int]) -> Iterator[str]:
     if device_type != GPU:
         if (hundredths := amounts.get(device_type, CARD)) < CARD:
             yield f"{hundredths} of {CARD}"
-    elif amounts.get(GPU_MEMORY_RATIO, CARD) < CARD:
+    elif min(amounts.get(each, CARD) for each in (GPU_MEMORY_RATIO, GPU_CORE)) < CARD:
         for name, word in ((GPU_CORE, "core"), (GPU_MEMORY, "memory")):
             if name in amounts:
                 yield f"{word} {message_text(name, amounts[name])}"

@@ -14,6 +14,8 @@ NONE: Final = "none"
 ALLOWED: Final = (MPS, HAMI_CORE, REQUIRED, NONE)
 RESOURCES: Final = {MPS: names.MPS_RESOURCE, HAMI_CORE: names.HAMI_CORE_RESOURCE}
 """Mode -> the resource that admission adds to containers."""
+_OF_OTHERS: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
+"""Annotations of other systems that are read as such a request."""
 _OF_KOORDINATOR: Final = "HAMi-core"
 
 
@@ -21,6 +23,13 @@ def wanted(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
     """Return what a pod itself asks for, one of ALLOWED if it is valid; empty if it leaves it to its namespace."""
     by_label = HAMI_CORE if labels.get(names.ISOLATION) == _OF_KOORDINATOR else ""
     return annotations.get(names.ISOLATION_KEY, by_label)
+
+
+def wanted_by(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """Return what in a pod's metadata asks for limits, as messages name it; empty if nothing does."""
+    known = (("annotation", names.ISOLATION_KEY, annotations), ("label", names.ISOLATION, labels))
+    modes = (("annotation", name, annotations) for name in _OF_OTHERS)
+    return next((f"the {kind} {name}" for kind, name, written in (*known, *modes) if name in written), "")
 
 
 def given(requested: Collection[str]) -> str:

@@ -5,7 +5,6 @@ They are refused while a pod waits. What a bound pod holds is charged as it is, 
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any, Final
 
 from berth_api import allocation, names
@@ -21,20 +20,14 @@ LEAST_MEMORY: Final = 2**20
 """The least bytes of GPU memory on each card: in a smaller amount the unit is missing."""
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
+CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NO_CARDS: Final = ("-1", "none", "NoDevFiles")
 _OWN_PREFIX: Final = f"{names.GROUP}/"
 _OF_USERS: Final = tuple(
     name for name in names.POD_ANNOTATIONS if name not in (names.EPOCH, names.WORKLOAD, names.POD_SET)
 )
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _DEVICES: Final = (*_GPUS, RDMA, FPGA)
-MAX_COMPARED: Final = 40
-"""Names of a pod that are compared with those of a system: a pod may have thousands."""
-_OTHERS: Final = (
-    (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
-    (names.GANG_PREFIX, names.GANG_ANNOTATIONS, "annotation"),
-    (names.GENIUS_PREFIX, names.GENIUS_LABELS, "label"),
-)
-"""(prefix of another system, the names under it that Berth reads, whether they are annotations or labels)."""
 
 
 # --- amounts ------------------------------------------------------------------------------------------------
@@ -130,6 +123,19 @@ def _excess(container: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
+def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
+    """Yield a question for each container that chooses cards by CUDA's variable which a pod with so many has not."""
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        values = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == CUDA_VISIBLE)
+        for value in values:
+            chosen = [each.strip() for each in value.split(",")]
+            if value and value not in _NO_CARDS and not all(each.isdecimal() and int(each) < cards for each in chosen):
+                yield (
+                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests nothing and "
+                    "counts the container's own cards from 0; did you mean to leave it out?"
+                )
+
+
 # --- names --------------------------------------------------------------------------------------------------
 
 
@@ -154,23 +160,6 @@ def _check_names(kind: str, written: Strings, known: tuple[str, ...], other: str
         if name in of_other:
             raise RequestError(f"{kind} {name}: did you mean the {other} of this name?")
         raise RequestError(f"{kind} {_unknown(name, _OWN_PREFIX, _short(_OF_USERS, _OWN_PREFIX))}")
-
-
-def misspelt(annotations: Strings, labels: Strings) -> Iterator[str]:
-    """Yield a question for each annotation and label of other systems that is almost one that Berth reads.
-
-    These systems have more names than Berth reads, so such a name may be right.
-    """
-    for prefix, known, kind in _OTHERS:
-        unread = (
-            name
-            for name in (*annotations, *labels)
-            if name.startswith(prefix) and name not in (*known, names.PARTITIONS)
-        )
-        for name in islice(unread, MAX_COMPARED):
-            short = spelling.closest(name.removeprefix(prefix), _short(known, prefix), spelling.ALMOST_SURE)
-            if short:
-                yield f"{name}: did you mean the {kind} {prefix}{short}?"
 
 
 def _short(known: tuple[str, ...], prefix: str) -> tuple[str, ...]:

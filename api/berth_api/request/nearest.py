@@ -1,5 +1,6 @@
 """What a user may have meant by the name of a resource that no node has."""
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -28,6 +29,9 @@ _BUILT_IN: Final = (
 _OF_DEVICES: Final = frozenset((names.GROUP, *(name.partition("/")[0] for name in _BUILT_IN)))
 """Domains under which Berth's users expect devices: the resources' own, and Berth's, which has none."""
 
+_TYPES: Final = frozenset({names.GPU, names.RDMA, names.FPGA})
+_BORDERS: Final = re.compile(r"[./_-]")
+
 
 def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
     """Return a sentence about the resources that no node has, with the nearest known names.
@@ -53,10 +57,11 @@ def nearest(name: str, known: Collection[str]) -> str:
     if not _is_of_devices(name):
         return ""
     # Names without a domain, such as cpu, are no devices, and those of other domains may mean anything.
+    domain, _, short = name.partition("/")
     by_own = {each.partition("/")[2]: each for each in reversed(list(known)) if _is_of_devices(each)}
-    return by_own.get(spelling.closest(name.partition("/")[2], by_own), "")
+    return by_own.get(spelling.closest(short, by_own) if domain in _OF_DEVICES else short, "")
 
 
 def _is_of_devices(name: str) -> bool:
     domain, slash, _ = name.partition("/")
-    return bool(slash) and domain in _OF_DEVICES
+    return bool(slash) and (domain in _OF_DEVICES or not _TYPES.isdisjoint(_BORDERS.split(name)))

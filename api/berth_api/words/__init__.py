@@ -5,7 +5,7 @@ rewrites manifests and what answers at admission call it, so they cannot differ.
 that says what to do; nothing is dropped without a sentence in `Reading.notes`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ __all__ = [
     "checked_units",
     "gang",
     "is_used",
+    "of_controller",
     "of_group",
     "plain",
     "read",
@@ -164,6 +165,18 @@ def of_group(annotations: Strings, labels: Strings) -> Reading:
         words=tuple(metadata.read),
         notes=tuple(metadata.notes),
     )
+
+
+def of_controller(kind: str, metadata: Object, template: Object) -> Iterator[str]:
+    """Yield a sentence for each word in the metadata of a controller, and not of its pod template: pods alone are read.
+
+    Both are `metadata` of objects; a word in the template is read there.
+    """
+    for place, rows in (("annotations", TABLE.annotations), ("labels", TABLE.labels)):
+        written, of_pods = metadata.get(place) or {}, template.get(place) or {}
+        for word in (row.word for name, row in rows.items() if name in written and name not in of_pods):
+            answer = word.answer or "Berth reads pods: write it in the metadata of the pod template"
+            yield f"{word.title} of the {kind} has no effect; {answer}"
 
 
 def read_units(text: str) -> dict[str, int]:

@@ -6,7 +6,7 @@ then they share one.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -39,6 +39,11 @@ class OfCard:
     memory: int = 0
     percent: int = 0
     cores: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is the whole card."""
+        return self.percent == CARD and self.cores in (0, CARD)
 
     def __str__(self) -> str:
         memory = f"{GPU_MEMORY} {quantity.format_bytes(self.memory)}" if self.memory else f"{self.percent} % of memory"
@@ -122,7 +127,22 @@ def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]
         words_of_pod = _by_role(of_pod)
         where, container = _chosen(spec, words_of_pod)
         return (_ask(system, words_of_pod, where, container, units),)
-    return tuple(_ask(system, _by_role([*words, *of_pod]), where, name, units) for where, name, words in of_containers)
+    cards = [_ask(system, _by_role([*words, *of_pod]), where, name, units) for where, name, words in of_containers]
+    return tuple(_in_turn(spec, cards))
+
+
+def _in_turn(spec: Object, cards: Sequence[Ask]) -> Iterator[Ask]:
+    """Yield the cards of each container; an init container gets whole ones if those that run after it do.
+
+    The pod holds them anyhow, and a part of a card cannot be requested next to whole ones.
+    """
+    later = [ask for ask in cards if ask.where[0] == "containers"]
+    is_whole = later and all(ask.each == later[0].each for ask in later) and later[0].each.is_whole
+    for ask in cards:
+        kind, number = ask.where
+        ends = kind == "initContainers" and spec[kind][number].get("restartPolicy") != "Always"
+        is_held = ends and is_whole and ask.cards <= sum(each.cards for each in later)
+        yield replace(ask, each=later[0].each) if is_held else ask
 
 
 def _of(rows: Mapping[str, Row], written: Mapping[str, str]) -> Iterator[_Written]:
@@ -147,8 +167,13 @@ def _of_containers(spec: Object) -> Iterator[tuple[Where, str, list[_Written]]]:
             for name in each
             if (row := _row(name, systems)) and _is_amount(row)
         ]
-        if words:
+        if words and not _is_of_no_card(words):
             yield where, container, words
+
+
+def _is_of_no_card(words: Sequence[_Written]) -> bool:
+    """Return whether a container writes that it requests no card: 0 cards, and 0 of all else."""
+    return any(word.row.word.role == Role.CARDS for word in words) and all(word.value == "0" for word in words)
 
 
 def _number_as_written(value: str) -> str:
@@ -280,6 +305,10 @@ def _quantity(word: _Written) -> int:
 def _memory(word: _Written, divisor: int, units: Units) -> int:
     """Return the bytes of each card."""
     unit = units.get(word.row.word.name, word.row.word.unit)
+    if word.value.endswith("i") and word.row.word.place == WordPlace.RESOURCE:
+        size = _quantity(word)
+        meant = "" if size % unit else f"; did you mean {size // unit}?"
+        raise word.wrong(f"whole numbers from 1, each of {quantity.format_bytes(unit)}{meant}")
     number = 0 if word.value == "0" else _number(word)
     memory, rest = divmod(number * unit, divisor)
     if rest or memory > quantity.MAX:
@@ -346,14 +375,13 @@ def _check_on_one(cards: Sequence[Ask]) -> None:
 
 def _resources(ask: Ask, *, spread: bool) -> Iterator[tuple[str, str]]:
     each, count = ask.each, ask.cards
-    whole = each.percent == CARD and each.cores in (0, CARD)
     if each.cores:
         yield _name(GPU_CORE), str(each.cores * count)
     if each.memory:
         yield _name(GPU_MEMORY), allocation.text(GPU_MEMORY, each.memory * count)
     else:
         yield _name(GPU_MEMORY_RATIO), str(each.percent * count)
-    if spread and not whole:
+    if spread and not each.is_whole:
         yield _name(GPU_SHARED), str(count)
 
 

@@ -26,6 +26,7 @@ _OTHER_VENDOR: Final = (
 _LIMIT: Final = "Berth has one amount, which is kept free and is the limit: write it as the request"
 
 
+_OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"
 _COUNTED_PARTS: Final = (
     "`nvidia.com/gpu` in a Node's capacity counts parts of cards there, and cards with Berth: requested next to none "
     "of these words, it is whole cards"
@@ -235,7 +236,7 @@ KAI: Final = System(
             "kai.scheduler/batch-min-member",
             Role.REFUSED,
             "the minimum of a Job's group",
-            answer=(f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"),
+            answer=_OWN_MINIMUM,
         ),
         _label(
             "kai.scheduler/subgroup-name",
@@ -320,6 +321,12 @@ VOLCANO: Final = System(
         ),
         _annotation("scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
         _annotation("scheduling.volcano.sh/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
+        _annotation(
+            "scheduling.volcano.sh/group-min-member",
+            Role.REFUSED,
+            "the minimum of the group of a controller's pods",
+            answer=_OWN_MINIMUM,
+        ),
         _annotation("volcano.sh/task-spec", Role.NO_EFFECT, "a part of the group", answer=_NO_SUBGROUPS),
         _annotation("volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
         _annotation("scheduling.volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),

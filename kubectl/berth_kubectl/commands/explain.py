@@ -21,6 +21,7 @@ from berth_kubectl.reading.resources import (
     EXPLAINED_PODS,
     EXPLANATION,
     JOBS,
+    LOCAL_QUEUES,
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
@@ -56,6 +57,7 @@ WORKLOADS: Final[dict[str, tuple[str, Resource]]] = {
     "daemonset": ("DaemonSet", DAEMON_SETS),
 }
 """Key of KINDS -> the kind, and where its objects are."""
+QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 WITHOUT: Final = (
     "this is the pod's condition: reasons per node, what is nearest and the place in the queue come from the "
     "visibility API (visibility.berth.dev), which "
@@ -166,11 +168,27 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     workload = Controller(kind=kind, body=session.object(resource, session.namespace, wanted.name))
     labels = explanations.selector(workload.body["spec"]["selector"])
     pods, controllers = _pods(session, labels), [*_replica_sets(session, workload, labels), workload]
-    said = workloads.conditions(controllers)
+    said = [*workloads.without_effect(workload), *workloads.conditions(controllers)]
     if pods:
         return _of_first(session, title, pods, said, schedulers)
+    said = [*_no_queue(session, workload), *said]
     events = explanations.events([event for each in controllers for event in _events(session, each.uid)])
     return Explained(explanation=workloads.without_pods(workload, said, events), events=events, subject=kind)
+
+
+def _no_queue(session: Session, workload: Controller) -> Iterator[str]:
+    """Yield why nothing resumes a suspended workload: the queue of its label is not there."""
+    queue = (workload.body["metadata"].get("labels") or {}).get(QUEUE_NAME)
+    if not queue or not workload.body["spec"].get("suspend"):
+        return
+    try:
+        session.object(LOCAL_QUEUES, session.namespace, queue)
+    except ReadError as error:
+        if error.is_missing:
+            yield (
+                f"spec.suspend is true, and nothing resumes it: there is no LocalQueue {queue}, which its label "
+                f"{QUEUE_NAME} names, or Kueue is not installed"
+            )
 
 
 def _of_first(

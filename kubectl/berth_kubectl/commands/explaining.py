@@ -47,7 +47,7 @@ def text(
 
 def _place(explanation: Explanation) -> str:
     queue = explanation.get("queue")
-    if not queue:
+    if not queue or not queue["position"]:
         return ""
     backoff = f", backs off for {queue['backoffSeconds']:.0f} s" if queue["backoffSeconds"] else ""
     return f" (position {queue['position']} of {queue['of']} in the queue{backoff})"

@@ -30,6 +30,10 @@ UNSERVED: Final = (
     "live metrics come from the visibility API (visibility.berth.dev), which is not served; install it, or ask an "
     "administrator to (docs/kubectl.md)"
 )
+SILENT: Final = (
+    "the visibility API does not answer now, and live metrics come from it; usually no replica of the operator leads: "
+    "kubectl berth doctor says more"
+)
 UNMEASURED: Final = (
     "no fresh metrics: the operator reads them if its configuration names a source (docs/live-metrics.md)"
 )
@@ -77,7 +81,14 @@ def run(options: argparse.Namespace) -> int:
         of_fleet = of_cards if by == "card" else of_nodes
         return listing.show(options, lambda _: views.fleets()[:1], lambda rows, _: of_fleet(rows, idle=idle))
     except ReadError as error:
-        raise CommandError(UNSERVED) if error.is_missing else error from None
+        raise unanswered(error) from None
+
+
+def unanswered(error: ReadError) -> CommandError:
+    """Return the error of a command that only the visibility API can answer."""
+    if error.is_missing:
+        return CommandError(UNSERVED)
+    return CommandError(f"{SILENT} ({error})") if error.is_unavailable else error
 
 
 # --- nodes and cards --------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_kubectl.doctor import cluster, devices, programs, reservations
+from berth_kubectl.doctor import cluster, devices, programs, reservations, waiting
 from berth_kubectl.doctor.facts import Facts, Finding
 
 
@@ -50,6 +50,8 @@ CHECKS: Final = (
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
+    Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
+    Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
     Check(name="IdleReservation", needs=("waiting",), find=reservations.idle_reservation),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
     Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),

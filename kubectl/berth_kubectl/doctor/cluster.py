@@ -42,6 +42,8 @@ TAINTING_ROLE: Final = "berth-claims"
 """The ClusterRole of installations that keep other schedulers from Berth's pools by DeviceTaintRules."""
 ALLOCATING_ROLE: Final = "berth-claims-allocation"
 """The ClusterRole of installations that may allocate ResourceClaims."""
+QUOTA_OF_GPUS: Final = (f"requests.{names.NVIDIA_PREFIX}", f"requests.{names.OTHER_PREFIX}")
+"""Prefixes of the names of GPUs that a ResourceQuota counts."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
 
@@ -281,6 +283,24 @@ def no_mps(facts: Facts) -> Iterator[Finding]:
                 "gets its GPUs",
                 fix=f"{pods_of_agent(facts, name_of(node))}   # or remove the label",
             )
+
+
+def uncounted_gpus(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each namespace whose ResourceQuota limits GPUs by the names that Kubernetes counts."""
+    limiting: dict[str, str] = {}
+    for quota in facts.all_of("resourcequotas"):
+        hard = quota["spec"].get("hard") or {}
+        for name in (name for name in hard if name.startswith(QUOTA_OF_GPUS) and names.GPU in name):
+            limiting.setdefault(key_of(quota)[0], f"ResourceQuota {name_of(quota)} has {name}: {hard[name]}")
+    for namespace, has in sorted(limiting.items()):
+        ours = names.PREFIX + names.GPU
+        yield Finding(
+            check="UncountedGpus",
+            object=f"namespace/{namespace}",
+            message=f"its {has}, and a ResourceQuota counts no {ours}: pods get more GPUs by it",
+            fix=f"kubectl edit configmap -n {facts.installation.namespace} berth-operator   # or Helm's value: "
+            "namespaceLimits counts all names; then delete the quota",
+        )
 
 
 def _capacity_problem(gpus: list[Object], status: Object) -> str:

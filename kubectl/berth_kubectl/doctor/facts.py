@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
 from berth_api import names
 from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import name_of, time_of
+from berth_kubectl.reading.objects import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +64,6 @@ class Finding:
     message: str
     fix: str
     """What to type."""
-
-
-WRITTEN_AGO: Final = 5.0
-"""Seconds by which a renewal may be late without a finding."""
-
-
-def written(lease: Object) -> datetime | None:
-    """Return when a Lease or LeaderLease was last written, by the API server's clock; else by its holder's."""
-    fields = lease["metadata"].get("managedFields") or ()
-    times = [moment for each in fields if (moment := time_of(str(each.get("time") or "")))]
-    return max(times, default=time_of(str(lease["spec"].get("renewTime") or "")))
-
-
-def expired_for(lease: Object, now: datetime) -> float | None:
-    """Return for how many seconds a Lease or LeaderLease has not been renewed; None if it is valid."""
-    renewed = written(lease)
-    if renewed is None:
-        return 0.0
-    silent = (now - renewed).total_seconds()
-    return silent if silent > float(lease["spec"].get("leaseDurationSeconds") or 0) + WRITTEN_AGO else None
 
 
 def pods_of_agent(facts: Facts, node: str) -> str:

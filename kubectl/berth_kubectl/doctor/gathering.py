@@ -25,6 +25,7 @@ from berth_kubectl.reading.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     SERVICES,
 )
 from berth_kubectl.reading.session import Api, Source
@@ -49,7 +50,8 @@ def sources(place: Installation) -> dict[str, Source]:
         **{
             resource.plural: Source(resource=resource)
             for resource in (
-                *(DEVICES, NODES, DAEMON_SETS, DEFINITIONS, API_SERVICES, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
+                *(DEVICES, NODES, RESOURCE_QUOTAS, DAEMON_SETS, DEFINITIONS, API_SERVICES),
+                *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
                 *ADMISSION.values(),
             )
         },

@@ -8,15 +8,20 @@ from typing import Final
 from berth_api import names
 from berth_api.objects import lost_places as record
 from berth_api.objects.node_labels import has_devices
-from berth_kubectl.doctor.facts import Facts, Finding, expired_for, pods_of_agent, written
+from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.printing.amounts import age
 from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.leases import expired_for, written
 from berth_kubectl.reading.objects import condition, name_of, time_of
 
 SKEW: Final = 10.0
 """Seconds by which a clock may differ from the API server's without a finding."""
 OLDEST_MINOR: Final = 30
 """Minor version of the oldest Kubernetes that is supported."""
+WORKLOADS: Final = "nvidia.com/gpu.workload.config"
+"""Label of Nodes by which NVIDIA's GPU Operator knows whose the cards are..."""
+VIRTUAL_MACHINES: Final = ("vm-passthrough", "vm-vgpu")
+"""...and its values where they are KubeVirt's, which have no driver on the node."""
 OPERATOR: Final = "berth-operator"
 AGENT: Final = "berth-agent"
 _VERSION: Final = re.compile(r"v?\d+\.\d+\.\d+([.+-].*)?")
@@ -98,7 +103,7 @@ def no_agent(facts: Facts) -> Iterator[Finding]:
         labels = node["metadata"].get("labels") or {}
         offered = (node.get("status") or {}).get("capacity") or {}
         plugin = next((each for each in offered if each.startswith(names.NVIDIA_PREFIX) and offered[each] != "0"), "")
-        if name not in reported and (plugin or has_devices(labels)):
+        if name not in reported and (plugin or has_devices(labels)) and labels.get(WORKLOADS) not in VIRTUAL_MACHINES:
             why = f"offers {plugin}" if plugin else "has a label of nodes with GPUs"
             yield Finding(
                 check="NoAgent",

@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.admission import routing
 from berth_api.objects import device_text
-from berth_api.request import no_devices
+from berth_api.words import no_devices
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import condition, key_of
 from berth_kubectl.reading.queue import group_of
@@ -39,7 +39,7 @@ def state_of(pod: Object, schedulers: Collection[str]) -> str:
 def _message(state: str, pod: Object, schedulers: Collection[str], message: str) -> str:
     spec = pod["spec"]
     if state == "NotManaged":
-        return message or routing.not_ours(str(spec.get("schedulerName") or ""), schedulers)
+        return "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
     if state == "Bound":
         return f"bound to {spec['nodeName']}{_devices(pod)}"
     if state == "Gated":

@@ -49,6 +49,7 @@ class Resource:
 PODS: Final = Resource(plural="pods", namespaced=True, role="view")
 NAMESPACES: Final = Resource(plural="namespaces", role="view")
 NODES: Final = Resource(plural="nodes")
+RESOURCE_QUOTAS: Final = Resource(plural="resourcequotas", namespaced=True, role="view")
 EVENTS: Final = Resource(plural="events", namespaced=True, role="view")
 DEPLOYMENTS: Final = Resource(group="apps", plural="deployments", namespaced=True, role="view")
 DAEMON_SETS: Final = Resource(group="apps", plural="daemonsets", namespaced=True, role="view")

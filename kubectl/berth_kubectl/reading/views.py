@@ -8,8 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import fleet, holders, queue
 from berth_kubectl.reading.contract import FleetNode, Holder, QueuedPod
+from berth_kubectl.reading.leases import without_leader
 from berth_kubectl.reading.objects import name_of
-from berth_kubectl.reading.resources import DEVICES, FLEET, GPU_PODS, HOLDERS, NODES, PODS, QUEUE
+from berth_kubectl.reading.resources import DEVICES, FLEET, GPU_PODS, HOLDERS, LEADER_LEASES, NODES, PODS, QUEUE
 from berth_kubectl.reading.session import Lists, Session, Source
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ class View(Generic[T]):
     sources: tuple[Source, ...]
     rows: Callable[[Lists, datetime], list[T]]
     """Of the objects of each source, and the time."""
+    is_written: bool = False
+    """Whether it shows what the operator last wrote into statuses."""
     lacks: str = ""
     """What this view cannot say; empty for the visibility API."""
 
@@ -42,7 +45,11 @@ def first_of(session: Session, views: Sequence[View[T]]) -> tuple[View[T], Lists
                 raise
             if not error.is_missing:
                 session.notes.append(f"the visibility API is not used: {error}")
-    return views[-1], session.lists(views[-1].sources)
+    lists = session.lists(views[-1].sources)
+    if views[-1].is_written:
+        [leases] = session.lists([Source(resource=LEADER_LEASES, optional=True)])
+        session.notes += filter(None, [without_leader(leases or (), session.now())])
+    return views[-1], lists
 
 
 def fleets(labels: str = "") -> list[View[FleetNode]]:
@@ -54,6 +61,7 @@ def fleets(labels: str = "") -> list[View[FleetNode]]:
         View(
             sources=(Source(resource=DEVICES), nodes),
             rows=_fleet_of_devices if not labels else _selected_fleet,
+            is_written=True,
         ),
     ]
 

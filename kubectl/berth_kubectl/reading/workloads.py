@@ -1,10 +1,11 @@
-"""Why a workload has no pods, or fewer than it wants: what its controllers write into conditions and Events."""
+"""Why a workload has no pods, or fewer than it wants, and what on it has no effect on them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from berth_api import words
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import name_of
 
@@ -51,6 +52,12 @@ def conditions(controllers: Iterable[Controller]) -> list[str]:
                 message = str(each.get("message") or "")
                 by_message.setdefault((each["type"], message), _text(controller, each, message))
     return list(by_message.values())
+
+
+def without_effect(controller: Controller) -> list[str]:
+    """Return the words of other systems on a controller that only have an effect on its pods."""
+    template = (controller.body["spec"].get("template") or {}).get("metadata") or {}
+    return list(words.of_controller(controller.kind, controller.body["metadata"], template))
 
 
 def _text(controller: Controller, condition: Object, message: str) -> str:

@@ -3,7 +3,6 @@
 import pytest
 
 from berth_api import names
-from berth_api.request import mistakes
 from berth_operator.state.objects import pods
 from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, Raw, container, pod
 
@@ -271,37 +270,59 @@ def test_names_that_pods_have_are_accepted() -> None:
 )
 def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: dict[str, str], question: str) -> None:
     waiting = pod(containers=[{"name": "a", "resources": {"requests": requests, "limits": limits}}])
-    assert pods.pending(waiting).request.excess == question
+    assert pods.pending(waiting).request.questions == question
     assert pods.pending(waiting).error == ""
 
 
+def test_no_card_and_no_memory_request_nothing() -> None:
+    pending = pods.pending(pod("a", {"nvidia.com/gpu": "0", "nvidia.com/gpumem": "0"}))
+    assert (pending.error, pending.request.devices.parts) == ("", ())
+
+
+@pytest.mark.parametrize(("restart", "is_valid"), [(None, True), ("Always", False)])
+def test_a_share_of_an_init_container_before_whole_cards(restart: str | None, *, is_valid: bool) -> None:
+    share = {"name": "i", "resources": {"requests": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}}}
+    init = {**share, "restartPolicy": restart} if restart else share
+    cards = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "2"}}}
+    pending = pods.pending(pod(containers=[cards], initContainers=[init]))
+    assert (pending.error == "") is is_valid
+    assert [(part.count, part.whole) for part in pending.request.devices.parts] == ([(2, True)] if is_valid else [])
+
+
+def test_what_a_limit_range_added_is_said() -> None:
+    ranger = {"kubernetes.io/limit-ranger": "LimitRanger plugin set: nvidia.com/gpu request for container main"}
+    error = pods.pending(pod("a", {GPU: "50", "nvidia.com/gpu": "2"}, annotations=ranger)).error
+    assert error.endswith(" (a LimitRange of the namespace added nvidia.com/gpu)")
+    assert "LimitRange" not in pods.pending(pod("a", {GPU: "150"}, annotations=ranger)).error
+
+
+def test_what_asks_for_limits_is_named() -> None:
+    share = {"nvidia.com/gpumem": "1000"}
+    request = pods.pending(pod("a", share, annotations={"nvidia.com/vgpu-mode": "hami-core"})).request
+    assert (request.unlimited, request.limited_by) == (("main",), "the annotation nvidia.com/vgpu-mode")
+
+
 @pytest.mark.parametrize(
-    ("name", "question"),
+    ("requests", "value", "is_asked"),
     [
-        pytest.param(
-            "scheduling.koordinator.sh/device-alocate-hint",
-            "did you mean the annotation scheduling.koordinator.sh/device-allocate-hint?",
-            id="koordinator",
-        ),
-        pytest.param(
-            "gang.scheduling.koordinator.sh/min-availble",
-            "did you mean the annotation gang.scheduling.koordinator.sh/min-available?",
-            id="gangs",
-        ),
-        pytest.param("genius/gpu-modle", "did you mean the label genius/gpu-model?", id="genius"),
+        ({GPU: "100"}, "3", True),
+        ({GPU: "100"}, "GPU-8a3f", True),
+        ({}, "0", True),
+        ({GPU: "100"}, "0", False),
+        ({GPU: "400"}, "0,3", False),
+        ({GPU: "100"}, "-1", False),
+        ({GPU: "100"}, "", False),
     ],
 )
-def test_a_name_that_is_almost_one_of_another_system_is_a_question(name: str, question: str) -> None:
-    assert list(mistakes.misspelt({name: ""}, {})) == [f"{name}: {question}"]
-    assert pods.pending(pod("a", {GPU: "50"}, annotations={name: ""})).error == ""
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["gpu-partitions", "gpu-partition-spec", "bind-timestamp", "gpu-minors", "reservation-allocated", "resource-spec"],
-)
-def test_other_names_of_koordinator_are_none_of_ours(name: str) -> None:
-    assert list(mistakes.misspelt({f"scheduling.koordinator.sh/{name}": ""}, {"genius/other": ""})) == []
+def test_cards_that_a_container_chooses_by_itself_are_a_question(
+    requests: dict[str, str], value: str, *, is_asked: bool
+) -> None:
+    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": value}]
+    raw = pods.transform(pod(containers=[{"name": "a", "env": variables, "resources": {"requests": requests}}]))
+    pending = pods.pending(raw)
+    question = f"container a has CUDA_VISIBLE_DEVICES={value}, which requests nothing and counts the container's own "
+    assert pending.request.questions.startswith(question) is is_asked
+    assert pending.error == ""
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.request import no_devices
+from berth_api.words import no_devices
 from tests.builders import pod
 
 NONE = "it holds no device, because it requests none"
 HINT = names.ALLOCATE_HINT
 GPUS = {"kubernetes.io/gpu": "100"}
+CUDA = "which requests nothing and counts the container's own cards from 0; did you mean to leave it out?"
 LIMITED = {"name": "main", "resources": {"limits": GPUS}}
 
 
@@ -18,6 +19,8 @@ LIMITED = {"name": "main", "resources": {"limits": GPUS}}
     ("raw", "message"),
     [
         (pod(requests={"cpu": "1"}), NONE),
+        (pod(containers=[{"name": "c", "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "3"}]}]),
+         f"{NONE}: container c has CUDA_VISIBLE_DEVICES=3, {CUDA}"),
         (pod(requests={"nvidia.com/gpu": "0"}), f"{NONE}: container main has nvidia.com/gpu: 0"),
         (pod(annotations={names.MODEL_GLOBS: "*H100*"}),
          f"{NONE}: annotation {names.MODEL_GLOBS} has no effect without a request"),

@@ -165,11 +165,6 @@ def test_a_name_has_one_row_in_its_place() -> None:
     assert [name for name, count in counted.items() if count > 1] == []
 
 
-def test_the_names_of_gangs_that_misspelt_ones_are_compared_with_are_those_of_the_table() -> None:
-    rows = {name for name in words.TABLE.annotations if name.startswith(names.GANG_PREFIX)}
-    assert rows == set(names.GANG_ANNOTATIONS)
-
-
 def test_every_row_says_what_it_means_and_what_to_do() -> None:
     for row in TABLE.rows():
         word = row.word
@@ -204,6 +199,12 @@ MEMORY = {"nvidia.com/gpumem": "3000"}
             {},
             "nvidia.com/gpumem: 0.5; allowed are whole numbers from 1",
             id="a fraction",
+        ),
+        pytest.param(
+            {"nvidia.com/gpumem": "3Gi"},
+            {},
+            "nvidia.com/gpumem: 3Gi; allowed are whole numbers from 1, each of 1Mi; did you mean 3072?",
+            id="bytes",
         ),
         pytest.param(
             {**MEMORY, "nvidia.com/gpu": "0"}, {}, "nvidia.com/gpu: 0; allowed are whole numbers from 1", id="no card"

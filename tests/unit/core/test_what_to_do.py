@@ -1,6 +1,7 @@
 """Reasons say what there is and what to do, and are bounded."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from berth_api import names
 from berth_api.request.model import of_pod
 from berth_api.values import listing
+from berth_api.values.selectors import Requirement
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -179,6 +181,20 @@ def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> Non
     assert message(made, {NVIDIA: 1}).endswith(end)
 
 
+# --- models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", ["pool", "nvidia.com/gpu.product"])
+def test_a_label_of_a_model_that_no_node_has(label: str) -> None:
+    made = Fleet()
+    add(made, node_info("n"), inventory(card()))
+    selector = (Requirement(key=label, values=("NVIDIA-L4",)),)
+    failure = decide(made, waiting("a", replace(asks({NVIDIA: 1}), node_selector=selector)), Policy())
+    assert isinstance(failure, Failure)
+    hint = 'no node has such a label nvidia.com/gpu.product: write the annotation berth.dev/gpu-model: "NVIDIA?L4".'
+    assert failure.message.endswith(hint) is (label != "pool")
+
+
 # --- resources --------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +230,12 @@ def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> Non
             "no node has example.com/licenses (did you mean example.com/licence?)",
             id="a name that nodes have",
         ),
+        pytest.param(
+            {"slurm.schedmd.com/gpu": 1},
+            "no node has slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu?)",
+            id="a GPU of another domain",
+        ),
+        pytest.param({"rdma/shared_ib": 1}, "no node has rdma/shared_ib", id="NICs of another plugin"),
         pytest.param({"example.com/wand": 1}, "", id="nothing near"),
         pytest.param(
             {**{f"example.com/a-{number}": 1 for number in range(listing.SHOWN)}, "nvidia.com/gpus": 1},

@@ -78,7 +78,24 @@ def plugin_pod(image: str, name: str = "plugin") -> Raw:
 def waits(text: str) -> Raw:
     """Return a pod whose condition says why it waits."""
     scheduled = condition("PodScheduled", "False", message=f"0/1 nodes are available: 1 x. {text}")
-    return {"metadata": {"namespace": "ns", "name": "big"}, "status": {"conditions": [scheduled]}}
+    return {"metadata": {"namespace": "ns", "name": "big"}, "spec": {}, "status": {"conditions": [scheduled]}}
+
+
+VIRTUAL = {"nvidia.com/gpu.workload.config": "vm-passthrough", "nvidia.com/gpu.present": "true"}
+
+
+def left(scheduler: str, created: str = LONG_AGO, **annotations: str) -> Raw:
+    """Return a pod that no scheduler has tried."""
+    metadata = {"namespace": "ns", "name": "p", "creationTimestamp": created, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [{"name": "c"}]}}
+
+
+def tried(pod: Raw) -> Raw:
+    return {**pod, "status": {"conditions": [condition("PodScheduled", "False")]}}
+
+
+def quota(name: str, resource: str) -> Raw:
+    return {"metadata": {"namespace": "ml", "name": name}, "spec": {"hard": {resource: "2"}}}
 
 
 def webhook() -> Raw:
@@ -128,6 +145,7 @@ def healthy() -> Facts:
         ],
         "deployments": [workload("berth-operator", "1.2.0")],
         "daemonsets": [workload("berth-agent", "v1.2.0")],
+        "resourcequotas": [],
         "resourceclaims": [allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler", pool="q")],
         "clusterroles": [named("berth-operator"), named("berth-agent")],
         "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
@@ -420,6 +438,24 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its agent offers no berth.dev/mps",
         ),
         (
+            put("waiting", left("kai-scheduler", **{"gpu-fraction": "0.5"})),
+            "OtherScheduler",
+            "pod/ns/p",
+            "it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler, and no scheduler has tried it",
+        ),
+        (
+            put("waiting", tried(left("default-scheduler", **{"nvidia.com/use-gputype": "A100"}))),
+            "OtherScheduler",
+            "pod/ns/p",
+            "write spec.schedulerName: berth-scheduler, or give its namespace the label berth.dev/routing: words",
+        ),
+        (
+            put("resourcequotas", quota("memory", "requests.memory"), quota("gpus", "requests.nvidia.com/gpu")),
+            "UncountedGpus",
+            "namespace/ml",
+            "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota counts no kubernetes.io/gpu: ",
+        ),
+        (
             put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 6 of 8 GPUs are free, x.")),
             "IdleReservation",
             "node/n",
@@ -478,6 +514,10 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
+        put("nodes", raw_node("n"), raw_node("v", capacity={"nvidia.com/GA102": "8"}, labels=VIRTUAL)),
+        put("waiting", left("kai-scheduler"), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
+        put("waiting", tried(left("kai-scheduler", **{"gpu-fraction": "0.5"})), tried(left("default-scheduler"))),
+        put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
         put("waiting", waits(f"nothing has been freed since {TIME}; reserved on n: 6 of 8 GPUs are free, the rest x.")),
         put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 0 of 8 GPUs are free, the x.")),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),

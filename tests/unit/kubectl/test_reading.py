@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from berth_api import names
+from berth_kubectl.commands import top
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import explanations, fleet, holders, queue, views
 from berth_kubectl.reading.following import ATTEMPTS, PAUSE, Collection
@@ -194,6 +195,7 @@ def test_requests_are_those_of_the_whole_pod() -> None:
 # --- explanations -----------------------------------------------------------------------------------------------
 
 
+VOLCANO = 'Berth does not schedule pods of schedulerName "volcano"'
 HALF = {"kubernetes.io/gpu": "50"}
 
 
@@ -232,6 +234,11 @@ def allocated(text: str) -> dict[str, Any]:
             raw_pod("a", spec={"schedulerName": "other"}),
             "NotManaged",
             'Berth does not schedule pods of schedulerName "other"',
+        ),
+        (
+            raw_pod("a", spec={"schedulerName": "volcano"}, metadata={"annotations": {"gpu-fraction": "0.5"}}),
+            "NotManaged",
+            f"{VOLCANO}: it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler",
         ),
         (
             raw_pod("a", spec={"schedulerName": "berth-schedular"}),
@@ -310,6 +317,26 @@ def test_the_visibility_api_comes_first_and_is_left_where_it_has_no_leader() -> 
     view, lists = views.first_of(session, views.fleets())
     assert [row["metadata"]["name"] for row in view.rows(lists, NOW)] == ["n"]
     assert session.notes == ["the visibility API is not used: no leader since 10 s"]
+
+
+@pytest.mark.parametrize(("renewed", "is_old"), [("2025-12-31T23:50:00Z", True), ("2025-12-31T23:59:58Z", False)])
+def test_what_no_leader_keeps_up_to_date_has_its_age(renewed: str, *, is_old: bool) -> None:
+    lease = {"metadata": {"name": "berth-operator"}, "spec": {"renewTime": renewed, "leaseDurationSeconds": 15}}
+    devices: dict[str, Any] = {"items": [raw_device("n", raw_card())]}
+    api = Answers(devices=devices, nodes={"items": []}, leaderleases={"items": [lease]})
+    api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
+    session = Session(api=api)
+    views.first_of(session, views.fleets())
+    note = "no operator has led for 10m: what is held and free is as old, and pods deleted since then are in it"
+    assert session.notes == ([note] if is_old else [])
+
+
+def test_top_says_why_the_visibility_api_does_not_answer() -> None:
+    message = str(top.unanswered(ReadError("service unavailable", status=503)))
+    assert message == (
+        "the visibility API does not answer now, and live metrics come from it; usually no replica of the operator "
+        "leads: kubectl berth doctor says more (service unavailable)"
+    )
 
 
 def test_an_error_of_the_server_is_no_reason_to_read_something_else() -> None:

@@ -105,6 +105,26 @@ def test_a_refusal_is_quoted_beside_the_pods_that_there_are() -> None:
     assert lines[3] == "Pod:         team/chat-x"
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_suspended_job_whose_queue_is_not_there(*, is_there: bool) -> None:
+    job = workload("chat", SUSPENDED, suspend=True)
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team-queue"}
+    queues = {"team-queue": {"metadata": {"name": "team-queue"}}} if is_there else {}
+    message = explained("job/chat", chat=job, **queues)[2]
+    assert ("nothing resumes it: there is no LocalQueue team-queue, which its label" in message) is not is_there
+    assert message.endswith("Job chat: Suspended (JobSuspended): Job suspended")
+
+
+def test_a_word_that_only_pods_may_have_is_named() -> None:
+    body, there = workload("chat"), raw_pod("chat-x", spec={"nodeName": "n"})
+    body["metadata"]["annotations"] = {"scheduling.volcano.sh/group-min-member": "2"}
+    lines = explained("job/chat", there, chat=body, **{"chat-x": there})
+    assert lines[1] == (
+        "annotation scheduling.volcano.sh/group-min-member of the Job has no effect; "
+        "write the annotations berth.dev/pod-group and berth.dev/pod-group-min-member on the pods"
+    )
+
+
 def test_a_gang_without_pods_is_an_error() -> None:
     with pytest.raises(CommandError, match="podgroup/ring has no pods in the namespace team"):
         explained("podgroup/ring")

@@ -350,9 +350,14 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName="berth-schedular")),
                      {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
                       '"berth-schedular" (did you mean berth-scheduler?)'}, id="a mistyped scheduler"),
-        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", **OTHER)),
+        pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpu": "1"}, on="n1", **OTHER)),
                      {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
-                      '"default-scheduler"'}, id="bound by another scheduler"),
+                      '"default-scheduler"; bound to n1; which gpu it holds is not known: its allocation cannot be '
+                      "read, so no gpu of n1 is allocated until kubelet reports it or the pod ends"},
+                     id="bound by another scheduler"),
+        pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpumem": "100"}, schedulerName="volcano")),
+                     {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName "volcano": it '
+                      "has nvidia.com/gpumem; write spec.schedulerName: berth-scheduler"}, id="left to Volcano"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, **OTHER)), {"state": "NotManaged"}, id="another scheduler"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName=SCHEDULER, schedulingGates=GATES)),
                      {"state": "Gated", "message": "scheduling is blocked by gates: example.com/quota, "

@@ -148,6 +148,19 @@ async def test_a_list_of_the_queue_is_in_its_order_and_has_the_time_of_now() -> 
     assert state.queue.version == version
 
 
+async def test_a_row_has_what_words_request_and_no_minimum_that_is_not_known() -> None:
+    state = State()
+    share = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1000", "nvidia.com/gpucores": "30"}
+    state.cluster.put_pending(pod("hami", share, labels={"pod-group.scheduling.sigs.k8s.io": "missing"}))
+    state.add_waiting("own")
+    await state.queue.refresh()
+    rows = {body["metadata"]["name"]: body for body in bodies(state.queue)}
+    own, expected = "kubernetes.io/gpu-", {"memory": 2000 * 2**20, "core": 60}
+    assert {own + name: amount for name, amount in expected.items()}.items() <= rows["hami"]["requests"].items()
+    assert rows["hami"]["gang"] == {"name": "missing"}
+    assert not any(name.startswith(own) for name in rows["own"]["requests"])
+
+
 async def test_a_gated_pod_is_listed_last_and_without_a_position() -> None:
     state = State()
     state.add_waiting("gated", priority=9, schedulingGates=[{"name": "one"}, {"name": "two"}])

@@ -16,8 +16,8 @@ import structlog
 from berth_api import names
 from berth_api.admission import routing
 from berth_api.objects import device_text
-from berth_api.request import no_devices
 from berth_api.values import keys
+from berth_api.words import no_devices
 from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable
@@ -139,11 +139,13 @@ class Explainer:
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
         place = explanation.bound_message(charge.node, listed, charge.unknown)
         message = "; ".join(filter(None, (place, *self._failed(charge), await self._why_no_device(pod, charge))))
-        bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, message)
-        if bound["state"] != explanation.BOUND:
-            return bound
+        if charge.scheduler not in (managed := self._managed()):
+            not_ours = routing.why_not_ours(await self._read(pod.namespace, pod.name), managed)
+            held = explanation.held_message(message, charge) if charge.unknown or charge.grants else ""
+            return bare_object(pod, explanation.NOT_MANAGED, "; ".join(filter(None, (not_ours, held))))
         ranking = self._ranking(charge.uid)
         why_not = "" if ranking is not None else await self._why_not_kept(pod)
+        bound = bare_object(pod, explanation.BOUND, message)
         return {**bound, "bind": explanation.bind(charge.node, ranking, why_not)}
 
     def _failed(self, charge: Charge) -> Iterator[str]:
@@ -201,7 +203,7 @@ class Explainer:
             why,
             found,
             nodes=nodes,
-            queued=len(queue),
+            queued=max((place.position for place in queue.values()), default=0),
             now=cluster.clock(),
             gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
         )
@@ -216,25 +218,20 @@ class Explainer:
         wait, why, *found = filter(None, steps)
         return cast("Wait", wait), cast("Why", why), cast("list[Remedy]", found)
 
-    def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
-        if scheduler in (managed := self._managed()):
-            return bare_object(pod, state, message)
-        return bare_object(pod, explanation.NOT_MANAGED, routing.not_ours(scheduler, managed))
-
     def _of_unknown(self, raw: Object) -> Object:
         """Return the explanation of a pod that decisions do not know: it has gates, has ended, or is new."""
         metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
         pod = PodId(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
-        scheduler = spec.get("schedulerName") or ""
-        if has_gates(raw):
-            return self._of_scheduler(pod, scheduler, explanation.GATED, gates_text(raw))
+        is_ours = (spec.get("schedulerName") or "") in self._managed()
+        if has_gates(raw) and is_ours:
+            return bare_object(pod, explanation.GATED, gates_text(raw))
         if (phase := status.get("phase")) in ("Succeeded", "Failed"):
             return bare_object(pod, explanation.NOT_MANAGED, f"the pod has ended: {phase}")
         if metadata.get("deletionTimestamp"):
             return bare_object(pod, explanation.NOT_MANAGED, "the pod is being deleted")
-        if scheduler in self._managed():
+        if is_ours:
             raise unavailable("the operator has not seen the pod yet")
-        return self._of_scheduler(pod, scheduler, explanation.NOT_MANAGED, "")
+        return bare_object(pod, explanation.NOT_MANAGED, routing.why_not_ours(raw, self._managed()))
 
     async def _read(self, namespace: str, name: str) -> Any:
         try:

@@ -20,6 +20,7 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import Place
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
 WAITING: Final = "Waiting"
@@ -72,6 +73,14 @@ def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
     if unknown:
         return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
     return f"bound to {node} with {devices}" if devices else f"bound to {node}"
+
+
+def held_message(bound: str, charge: Charge) -> str:
+    """Return where another scheduler's pod is, and what this costs the pods of Berth."""
+    if not charge.unknown:
+        return bound
+    types = ", ".join(charge.unknown)
+    return f"{bound}, so no {types} of {charge.node} is allocated until kubelet reports it or the pod ends"
 
 
 def explanation_object(

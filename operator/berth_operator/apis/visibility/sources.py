@@ -10,8 +10,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.allocation import long, short
 from berth_api.device import ExceedingUse
-from berth_api.names import GPU, ISOLATION_KEY
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, ISOLATION_KEY, PREFIX
+from berth_api.request import AMOUNTS
 from berth_api.resources import PODS, quantity
 from berth_api.values import keys
 from berth_client import times
@@ -215,10 +217,21 @@ class QueueRows:
         return metadata, row
 
 
+_SHARES: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO})
+"""What Berth's own requests for parts of GPUs have one of."""
+
+
 def requests(pod: PendingPod) -> dict[str, int]:
-    """Return what a pod requests."""
+    """Return what a pod requests; shares that it requests by other systems' words or labels in Berth's resources."""
     counted = {name: amount for name, amount in pod.request.resources if name != PODS}
-    return {**counted, **dict(pod.request.plugin_requests)}
+    requested = {**counted, **dict(pod.request.plugin_requests)}
+    if not (pod.request.read or pod.request.devices.labelled) or not _SHARES.isdisjoint(map(short, requested)):
+        return requested
+    of_words: Counter[str] = Counter()
+    for part in pod.request.devices.parts:
+        if part.type == GPU and part.unit == AMOUNTS:
+            of_words.update({long(name, PREFIX): amount * part.count for name, amount in part.amounts})
+    return {**requested, **of_words}
 
 
 def waiting_seconds(pod: PendingPod, wall: float) -> int:
@@ -237,5 +250,5 @@ def gang(cluster: Cluster, pod: PendingPod) -> Object | None:
         return None
     named = {"name": keys.split(pod.gang.group)[1]}
     members, required = cluster.gang_tracker.size(pod.gang)
-    # All its members may have scheduling gates, so that nothing is known of it.
-    return {**named, "members": members, "required": required} if members or required else named
+    # All its members may have scheduling gates, or its PodGroup may not be there.
+    return {**named, "members": members, "required": required} if required else named

@@ -12,6 +12,7 @@ from typing import Any, Final
 from berth_api import names, request, resources
 from berth_api.admission import routing
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.words import misspelt
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.core.filters import supported
 from berth_operator.core.values.request import PendingPod
@@ -114,7 +115,7 @@ def _scheduler(pod: Object) -> str:
 def _doubts(pod: Object, parsed: PendingPod) -> Iterator[str]:
     """Yield what may be wrong with a valid pod."""
     metadata = pod["metadata"]
-    yield from request.mistakes.misspelt(metadata.get("annotations") or {}, metadata.get("labels") or {})
+    yield from misspelt.questions(metadata.get("annotations") or {}, metadata.get("labels") or {})
     if parsed.request.unsupported:
         yield supported.reason(parsed.request)
     if hint := parsed.request.devices.hint:

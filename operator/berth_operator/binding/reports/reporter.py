@@ -109,7 +109,7 @@ class Reporter:
         self.dismiss(pod.uid)
         self._words_read(pod)
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {devices}" if devices else "")
-        note += f" ({pod.request.excess})" if pod.request.excess else ""
+        note += f" ({pod.request.questions})" if pod.request.questions else ""
         self._events.put(
             Event(
                 subject=Subject.of(pod),

@@ -1,7 +1,7 @@
 """What each workload of a manifest becomes in Berth's words: unchanged, rewritten, with losses, or impossible."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -114,6 +114,9 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
     except (RequestError, InputError) as error:
         named = words_of(template)
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=str(error), words=named)
+    if lost := _of_controller(body, path, template):
+        found = _Found() if found is None else found
+        found = replace(found, lost=(*found.lost, *lost))
     if found is None:
         return Rewritten(body=body)
     if fixed := _selected(body, path) & (_labels(template) - _labels(changed)):
@@ -130,6 +133,12 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
         else MigrationResult.UNCHANGED
     )
     return Rewritten(body=after, workloads=(_workload(body, outcome, found),))
+
+
+def _of_controller(body: Object, path: Path, template: Object) -> tuple[str, ...]:
+    """Return what has no effect because it stands on a controller, and not on its pods."""
+    both = _mapping(body.get("metadata")), template.get("metadata") or {}
+    return tuple(words.of_controller(body["kind"], *both)) if path else ()
 
 
 def _selected(body: Object, path: Path) -> frozenset[str]:

@@ -38,7 +38,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     yield _none(fleet, cards, offered, name), offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_available(fleet, request, ALL), key=lambda each: each[0] != part)
-    yield from subdevices.reasons(fleet, request, own_first, offered, name, rejected=rejected)
+    requestable = offered * ~fleet.mig_single[:, np.newaxis]
+    yield from subdevices.reasons(fleet, request, own_first, requestable, name, rejected=rejected)
 
 
 def _none(fleet: Fleet, cards: Cards, offered: Column, name: str) -> str:

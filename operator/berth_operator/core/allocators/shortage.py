@@ -23,6 +23,10 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
     device_type, label = part.type, plural(part.type)
     healthy = fleet.cards[device_type].healthy
+    if part.type == GPU and part.unit == AMOUNTS:
+        in_mig_mode = fleet.cards[GPU].instance_memory > 0
+        only_in_mig_mode = too_few(healthy, part) & ~too_few(healthy | in_mig_mode, part)
+        yield f"node(s) have too few GPUs that are not in MIG mode ({part.count} requested)", only_in_mig_mode
     yield f"node(s) have too few healthy {label} {requested_of(part, healthy, rejected)}", too_few(healthy, part)
     if request.model:
         wrong = too_few(healthy & candidates.of_model(fleet, request, part), part)

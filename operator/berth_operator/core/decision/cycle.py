@@ -16,7 +16,9 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
+from berth_api.names import MODEL_GLOBS, MODEL_LABEL
 from berth_api.request import is_device, nearest
+from berth_api.values.selectors import IN
 from berth_operator.core.decision import autoscaling
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
@@ -45,6 +47,8 @@ Passes = Callable[[Fleet, PodRequest], Mask]
 
 BIAS: Final = "bias"
 """The term of what the caller adds, such as what brings the members of a gang close to each other."""
+MODEL_LABELS: Final = ("nvidia.com/gpu.product", "gpu.nvidia.com/model", MODEL_LABEL)
+"""Labels of nodes with the model of their GPUs."""
 MAX_COMPARED: Final = 8
 """Rows that are searched for one pod because its claims got less on those before than they may get."""
 ONLY_NOMINATED: Final = "node(s) would fit only together with nominated pods"
@@ -378,7 +382,18 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
     unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
-    return " ".join(filter(None, (request.devices.hint, request.excess, near)))
+    return " ".join(filter(None, (request.devices.hint, request.questions, near, _model_hint(fleet, request))))
+
+
+def _model_hint(fleet: Fleet, request: PodRequest) -> str:
+    """Return what to write in place of a node label about models that no node has; empty for most pods."""
+    of_terms = (each for term in request.node_affinity or () for each in term.labels if each.operator == IN)
+    for requirement in (*request.node_selector, *of_terms):
+        if requirement.key in MODEL_LABELS and not fleet.labels.meeting(requirement)[fleet.present].any():
+            # A label has no spaces, and names of models do.
+            model = requirement.values[0].replace("-", "?")
+            return f'no node has such a label {requirement.key}: write the annotation {MODEL_GLOBS}: "{model}".'
+    return ""
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.names import MIXED_GPUS
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.claims.errors import NoWorkError
 from berth_operator.core.decision import alike, capacity, gang_search, topology
@@ -57,6 +58,7 @@ MEMBER_WORK: Final = 400
 """Work in addition for each member: a search takes some 60, and a member is tried up to six times, in several
 domains."""
 NOT_FINISHED: Final = "The search for other nodes and devices ended at its bound."
+MIXED: Final = f'On GPUs of several models or kinds enough fit: allow them by the annotation {MIXED_GPUS}: "true".'
 OTHERS: Final = "node(s) were taken by other members of the pod group"
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.CAPACITY_FREED
 """Changes that may let a node take more members if it already can take some."""
@@ -318,7 +320,10 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
         nearest = smallest_first if smallest_first.suffices(gang) else nearest
     if nearest.suffices(gang) or len(nearest.placed) == len(pods):
         return nearest.of(pods)
-    return _too_few_alike(fleet, gang, nearest, policy)
+    why = _too_few_alike(fleet, gang, nearest, policy)
+    if nearest.choice.label and _place(fleet, gang, ANY_CHOICE, pods, policy).suffices(gang):
+        return replace(why, message=cut(f"{why.message} {MIXED}"))
+    return why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

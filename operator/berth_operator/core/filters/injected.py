@@ -19,7 +19,7 @@ NAME: Final = "injected"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
 TRAITS: Final = Traits(of_pod=True, refusal="NotInjected")
-LIMITS: Final = "install the component isolation, or remove the request for isolation, then create the pod again"
+LIMITS: Final = "install the component isolation, or remove {}, then create the pod again"
 ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create the pod again"
 
 
@@ -35,4 +35,5 @@ def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         yield f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})", rejected
     else:
         containers = ", ".join(request.unlimited)
-        yield f"NotInjected: container {containers} is not limited to its share ({LIMITS})", rejected
+        limits = LIMITS.format(request.limited_by or "the request for isolation")
+        yield f"NotInjected: container {containers} is not limited to its share ({limits})", rejected

@@ -66,10 +66,11 @@ def places(queue: Queue[Unit], pending: Mapping[str, PendingPod], placed: Contai
             continue
         unit, state, until, waiting = place
         for pod in pods_of(unit):
-            count += 1
+            count += not pod.error
             yield Place(
                 pod=pod,
-                position=count,
+                # An invalid pod is never tried.
+                position=0 if pod.error else count,
                 state=state,
                 until=until,
                 message="" if waiting is None else waiting.failure.message,

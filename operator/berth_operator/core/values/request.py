@@ -127,8 +127,10 @@ class PodRequest:
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     unlimited: tuple[str, ...] = ()
     """Containers without the limits for which the pod asks."""
-    excess: str = ""
-    """A question for the user if limits of devices are above the requests."""
+    limited_by: str = ""
+    """What of the pod asks for these limits, as messages name it; empty if `unlimited` is."""
+    questions: str = ""
+    """What may be meant otherwise: limits of devices above the requests, names that are almost words."""
     read: str = ""
     """What was read of other systems' words, and what of them has no effect; empty if the pod has none."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)

@@ -24,8 +24,6 @@ Object = Mapping[str, Any]
 
 MAX_PODS: Final = 4096
 """Pods of a workload for which places are promised; each is decided and charged by itself."""
-ROUTING: Final = "berth.dev/routing"
-"""The label of namespaces that opt out of routing, or into routing by words."""
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
 """The annotation of the Workloads of an elastic job with the name of the first of them."""
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
@@ -217,7 +215,7 @@ class _PodSet:
 
     def _routed(self, pod: Object, namespace: str) -> Object:
         route, first = (
-            self.templates.namespace_labels(namespace).get(ROUTING),
+            self.templates.namespace_labels(namespace).get(routing.ROUTING),
             next(iter(self.templates.schedulers()), ""),
         )
         if route == "disabled" or not first:

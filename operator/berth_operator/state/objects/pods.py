@@ -1,5 +1,6 @@
 """Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -10,10 +11,11 @@ from berth_api import names, request, resources, words
 from berth_api.admission import injection, shares
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds, isolation, model, share
-from berth_api.request.no_devices import ABOUT_DEVICES
 from berth_api.resources import PODS, nonzero_requested, resize
 from berth_api.values import interning, keys
 from berth_api.values.caching import compact, sized_cache
+from berth_api.words import misspelt
+from berth_api.words.no_devices import ABOUT_DEVICES
 from berth_client import times
 from berth_client.objects import without_managed_fields
 from berth_operator.core.claims.extended import ExtendedRequest
@@ -66,6 +68,8 @@ _VOLUMES: Final = mounts.RELEVANT | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
+_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
+_ADDED: Final = re.compile(r"(\S+/\S+) (?:request|limit) for")
 TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = {
@@ -101,9 +105,13 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
-    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each) or _is_cuda(each)]
     if variables:
         container["env"] = variables
+
+
+def _is_cuda(variable: Object) -> bool:
+    return variable.get("name") == request.mistakes.CUDA_VISIBLE and bool(variable.get("value"))
 
 
 def _is_read(status: Object) -> bool:
@@ -143,7 +151,8 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
-        pod_request, weight, gang, error = PodRequest(), 0, None, messages.cut(str(wrong))
+        pod_request, weight, gang = PodRequest(), 0, None
+        error = messages.cut(f"{wrong}{_limit_range(metadata, str(wrong))}")
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -169,6 +178,13 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         owner=_owner(metadata),
         workload=_workload(metadata),
     )
+
+
+def _limit_range(metadata: Object, error: str) -> str:
+    """Return which resources in an error a LimitRange added, by the annotation of its admission plug-in."""
+    written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
+    added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in error]
+    return f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
 
 
 def _workload(metadata: Object) -> str:
@@ -211,7 +227,9 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata, spec = pod["metadata"], pod["spec"]
     annotations = _annotations(pod)
-    template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
+    labels = metadata.get("labels") or {}
+    questions = list(misspelt.questions(metadata.get("annotations") or {}, labels))
+    template = _template(pod, annotations, labels, affinity.controller(metadata), questions)
     pod_limits.check_template(template, pod, annotations)
     pod_request = _of_template(template, kinds)
     if not (mounts.relevant(spec) or spec.get("resourceClaims")):
@@ -225,7 +243,7 @@ def _annotations(pod: Object) -> Object:
     return {name: annotations[name] for name in annotations.keys() & _ANNOTATIONS}
 
 
-def _template(pod: Object, *more: Object | str) -> bytes:
+def _template(pod: Object, *more: Object | str | list[str]) -> bytes:
     """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
@@ -234,12 +252,13 @@ def _template(pod: Object, *more: Object | str) -> bytes:
 
 @sized_cache(TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
-    spec, namespace, annotations, labels, controller = orjson.loads(template)
+    spec, namespace, annotations, labels, controller, questions = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     pod_limits.check_parts(metadata, spec, annotations)
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
     asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
+    unlimited = _unlimited(asked)
     return PodRequest(
         resources=_counted_on_node(asked.visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
@@ -260,8 +279,9 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         uninjected=_uninjected(spec, asked),
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         isolation=isolation.given(asked.visible),
-        unlimited=_unlimited(asked),
-        excess=request.mistakes.excess(spec),
+        unlimited=unlimited,
+        limited_by=isolation.wanted_by(annotations, labels) if unlimited else "",
+        questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions, *_cuda(spec, asked.devices)))),
         extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
     )
@@ -290,6 +310,10 @@ def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kin
         visible={name: amount for name, amount in visible.items() if name not in reading.replaced},
         devices=request.of_pod(total, reading.annotations, reading.labels, kinds, request.Written(asking)),
     )
+
+
+def _cuda(spec: Object, devices: DeviceRequest) -> Iterator[str]:
+    return request.mistakes.visible_devices(spec, sum(part.count for part in devices.parts if part.type == names.GPU))
 
 
 def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:

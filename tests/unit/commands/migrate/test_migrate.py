@@ -343,6 +343,17 @@ def test_a_group_without_a_minimum_is_answered() -> None:
     assert outcomes(GROUP.replace("minMember: 2, ", "")) == [("impossible", "spec.minMember: is missing")]
 
 
+def test_a_word_on_a_controller_is_named_as_lost() -> None:
+    minimum = "annotations: {scheduling.volcano.sh/group-min-member: '2'}"
+    answer = "write the annotations berth.dev/pod-group and berth.dev/pod-group-min-member on the pods"
+    template = "{metadata: {labels: {a: b}}, spec: {schedulerName: volcano, containers: [{name: c}]}}"
+    text = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d, {minimum}}}\nspec: {{template: {template}}}\n"
+    word = "annotation scheduling.volcano.sh/group-min-member"
+    assert outcomes(text) == [("partly", f"{word} of the Deployment has no effect; {answer}")]
+    on_pods = text.replace("labels: {a: b}", minimum)
+    assert outcomes(on_pods) == [("impossible", f"{word} is not supported; {answer}")]
+
+
 SELECTED = """\
 apiVersion: apps/v1
 kind: Deployment

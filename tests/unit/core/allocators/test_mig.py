@@ -19,8 +19,10 @@ from berth_operator.core.values.inventory import CardInfo
 from tests.builders import (
     A100,
     A100_BYTES,
+    CORE,
     GPU,
     NVIDIA,
+    RATIO,
     add,
     asks,
     card,
@@ -342,6 +344,20 @@ def test_an_instance_that_is_gone_and_still_held_leaves_capacity_for_the_others(
             "node(s) have too few free nvidia.com/mig-3g.40gb (at most 0 of 1)",
             id="the second of two profiles",
         ),
+        pytest.param(
+            [divided(0, *SEVEN), divided(1, *SEVEN)],
+            [],
+            {CORE: 25, RATIO: 25},
+            "node(s) have too few GPUs that are not in MIG mode (1 requested)",
+            id="a share",
+        ),
+        pytest.param(
+            [divided(0, *SEVEN), card(1)],
+            [],
+            {CORE: 200, RATIO: 200},
+            "node(s) have too few GPUs that are not in MIG mode (2 requested)",
+            id="whole cards",
+        ),
     ],
 )
 def test_why_there_is_no_instance(
@@ -360,6 +376,9 @@ def test_under_strategy_single_there_are_no_profiles() -> None:
     made = Fleet()
     add(made, node_info("node"), replace(inventory(divided(0, *SEVEN)), mig_single=True))
     assert why(made, {MIG_1G: 1}).startswith("node(s) use MIG strategy single")
+    add(made, node_info("other"), inventory(divided(0, *SEVEN[:3])))
+    # What the first node has cannot be requested by this name.
+    assert f"1 node(s) have too few {MIG_1G} (8 requested, at most 3 on a node)" in why(made, {MIG_1G: 8})
 
 
 # --- other uses of the same filters ----------------------------------------------------------------------------

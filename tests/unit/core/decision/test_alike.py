@@ -344,6 +344,7 @@ def test_a_gang_that_no_model_can_hold_waits_and_shows_which_comes_nearest() -> 
     outcome = decide_gang(made, gang(*members(20, {NVIDIA: 1})), POLICY)
     assert isinstance(outcome, Failure)
     assert outcome.message.startswith(f"PodGroup ns/g: 16 of the 20 required members fit on {A100}; next member m6: ")
+    assert outcome.message.endswith('enough fit: allow them by the annotation berth.dev/mixed-gpus: "true".')
     mixed = decided(made, *members(20, {NVIDIA: 1}, annotations=MIXED))
     assert len(units(made, *mixed)) > 1
 

@@ -27,6 +27,9 @@ def made() -> Fleet:
         pytest.param(
             [grant(3, core=50, ratio=25, memory=20 * GI)], "GPU 3 (core 50, memory 20Gi)", id="a share of a card"
         ),
+        pytest.param(
+            [grant(3, core=25, ratio=100, memory=80 * GI)], "GPU 3 (core 25, memory 80Gi)", id="a share of its cores"
+        ),
         pytest.param([grant(3, ratio=25, memory=20 * GI)], "GPU 3 (memory 20Gi)", id="a share by memory"),
         pytest.param([replica(0, 1)], "GPU 0, replica 2 of 4", id="a slice"),
         pytest.param([instance(1, 1, "3g.40gb")], "GPU 1, MIG 3g.40gb", id="an instance"),

@@ -1,6 +1,6 @@
 """Each filter passes the right nodes, and counts the others under the right reason."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -224,6 +224,14 @@ NODE_CASES = [
         "NotInjected: container main is not limited to its share "
         "(install the component isolation, or remove the request for isolation, then create the pod again)",
         id="injected: not limited",
+    ),
+    pytest.param(
+        injected,
+        replace(asks(unlimited=["main"]), limited_by="the annotation nvidia.com/vgpu-mode"),
+        node_info(),
+        "NotInjected: container main is not limited to its share "
+        "(install the component isolation, or remove the annotation nvidia.com/vgpu-mode, then create the pod again)",
+        id="injected: not limited by a word",
     ),
     *ISOLATION_CASES,
     pytest.param(node_ready, asks(), node_info(), "", id="ready"),

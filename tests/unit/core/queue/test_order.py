@@ -1,6 +1,7 @@
 """The order of the queue as it is shown: that in which pods are taken, then the end of back-offs, then the others."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +55,13 @@ def test_active_pods_come_first_then_those_that_back_off_then_those_that_wait_fo
     assert [(place.pod.name, place.state, place.until, place.message) for place in found] == expected
     assert [place.position for place in found] == list(range(1, 8))
     assert [event_labels.awaited(place.wakes_on) for place in found[-2:]] == [["AssignedPodDelete", "NodeAdd"]] * 2
+
+
+def test_an_invalid_pod_has_no_position() -> None:
+    queue: Units = Queue()
+    for pod in (replace(waiting("a", created="1"), error="x"), waiting("b", created="2")):
+        queue.put(pod)
+    assert [(place.pod.name, place.position) for place in shown(queue)] == [("a", 0), ("b", 1)]
 
 
 def test_members_of_a_gang_have_consecutive_places() -> None:

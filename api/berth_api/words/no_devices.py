@@ -8,6 +8,7 @@ from berth_api.request import genius, mistakes
 from berth_api.request.amounts import is_device
 from berth_api.request.kinds import BUILT_IN, Kinds
 from berth_api.resources import quantity
+from berth_api.words import misspelt
 
 Object = Mapping[str, Any]
 
@@ -33,7 +34,8 @@ def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     if _requests_any(spec, kinds) or any(label in labels for label in genius.LABELS):
         return ""
-    seen = "; ".join((*_zeros(spec, kinds), *_without_effect(annotations), *mistakes.misspelt(annotations, labels)))
+    questions = (*misspelt.questions(annotations, labels), *mistakes.visible_devices(spec, 0))
+    seen = "; ".join((*_zeros(spec, kinds), *_without_effect(annotations), *questions))
     return "it holds no device, because it requests none" + (f": {seen}" if seen else "")
 
 

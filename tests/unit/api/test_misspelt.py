@@ -1,0 +1,59 @@
+"""Annotations and labels that are almost words which Berth reads."""
+
+import pytest
+
+from berth_api.words import misspelt
+from berth_operator.state.objects import pods
+from tests.builders import GPU, Raw, pod
+
+KOORDINATOR, GANG, VOLCANO = "scheduling.koordinator.sh/", "gang.scheduling.koordinator.sh/", "volcano.sh/"
+
+
+@pytest.mark.parametrize(
+    ("fields", "question"),
+    [
+        ({"annotations": {f"{KOORDINATOR}device-alocate-hint": ""}}, f"annotation {KOORDINATOR}device-allocate-hint"),
+        ({"annotations": {f"{GANG}min-availble": ""}}, f"annotation {GANG}min-available"),
+        ({"annotations": {"genius/gpu-modle": ""}}, "label genius/gpu-model"),
+        ({"annotations": {"nvidia.com/use-gputypes": "A100"}}, "annotation nvidia.com/use-gputype"),
+        ({"annotations": {"nvidia.com/Use-GPUType": "A100"}}, "annotation nvidia.com/use-gputype"),
+        ({"annotations": {"use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
+        ({"annotations": {"nvidia.io/use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
+        ({"annotations": {"gpu-fracton": "0.5"}}, "annotation gpu-fraction"),
+        ({"labels": {"gpu-fraction": "0.5"}}, "annotation gpu-fraction"),
+        ({"labels": {"nvidia.com/use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
+        ({"annotations": {"genius/gpu-model": "A100"}}, "label genius/gpu-model"),
+        ({"labels": {f"{VOLCANO}vgpu-use-gpuuid": "GPU-1"}}, f"annotation {VOLCANO}vgpu-use-gpuuuid"),
+    ],
+)
+def test_a_word_that_is_misspelt_or_in_the_wrong_place_is_a_question(fields: Raw, question: str) -> None:
+    pending = pods.pending(pod("a", {GPU: "50"}, **fields))
+    assert pending.request.questions.endswith(f": did you mean the {question}?")
+    assert pending.error == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            f"{KOORDINATOR}{name}"
+            for name in (
+                "gpu-partitions",
+                "gpu-partition-spec",
+                "bind-timestamp",
+                "gpu-minors",
+                "reservation-allocated",
+            )
+        ),
+        "genius/other",
+        "name",
+        "group-name",
+        "example.com/gpu-fraction",
+        "volcano.sh/queue-name",
+        "hami.io/vgpu-devices-allocated",
+        "nvidia.com/gpu.product",
+        "app.kubernetes.io/name",
+    ],
+)
+def test_other_names_are_no_question(name: str) -> None:
+    assert list(misspelt.questions({name: ""}, {})) == []
