@@ -46,6 +46,8 @@ class Card(TypedDict):
     model: str
     healthy: bool
     message: str
+    blocked: NotRequired[str]
+    """Why nothing of it is allocated although it is healthy; older operators show that only of the node."""
     total: Amounts
     free: Amounts
     users: int

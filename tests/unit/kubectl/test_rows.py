@@ -41,6 +41,17 @@ def test_no_node_vanishes(fields: dict[str, Any], state: str, health: str) -> No
     assert cells(report, "STATE", "HEALTH", "MESSAGE") == [(state, health, fields.get("blocked", ""))]
 
 
+def test_a_fault_of_one_type_blocks_no_other() -> None:
+    why = "1 pod(s) may hold any gpu"
+    nic = card(0, type="rdma", model="", total={"rdma": 100}, free={"rdma": 100}, blocked="")
+    fleet = [fleet_node("n", card(blocked=why, free={}), nic, blocked=why)]
+    assert cells(devices.report(fleet), "TYPE", "HEALTH", "MESSAGE") == [
+        ("gpu", "Blocked", why),
+        ("rdma", "Healthy", ""),
+    ]
+    assert cells(free.report(fleet), "TYPE", "FREE", "NOTE") == [("gpu", "0", "1 blocked"), ("rdma", "1", "-")]
+
+
 def test_a_card_that_is_not_given_by_name_is_withheld() -> None:
     withheld = card(healthy=False, barred="listed by gpu.nvidia.com for ResourceClaims")
     report = devices.report([fleet_node("n", withheld)])
@@ -115,7 +126,7 @@ def test_one_node_is_chosen_by_its_name() -> None:
             [
                 (
                     *("whole", "4", "0", "0", "-"),
-                    "1 on blocked nodes; 1 on cordoned nodes; 1 on nodes whose agent is silent; 1 unhealthy",
+                    "1 blocked; 1 on cordoned nodes; 1 on nodes whose agent is silent; 1 unhealthy",
                 )
             ],
             id="what cannot be allocated",

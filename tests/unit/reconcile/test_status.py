@@ -136,6 +136,17 @@ def test_any_nic_blocks_nics() -> None:
     nic = entry(0, type="rdma", id="N", resources={})
     shown = expected_status(view(gpu(0), nic, charges=(charge("any", unknown=("rdma",)),)))
     assert (shown.blocked, shown.devices[1].free) == (0, {"kubernetes.io/rdma": "0"})
+    assert [use.blocked for use in shown.devices] == [None, True]
+
+
+def test_the_types_that_are_not_allocated_are_named_for_each_reason() -> None:
+    lost = replace(instance(0, 9), minor=MAX_MINOR + 1, parent="")
+    charges = (charge("a", unknown=("gpu", "rdma")), charge("b", lost))
+    status, reason, message = reported_condition(view(gpu(0, mig=MIG), charges=charges), "Accounted")
+    assert (status, reason) == ("False", "AllocationUnknown")
+    of_pods, of_instances = message.split("; ")
+    assert of_pods.startswith("no gpu or rdma is allocated: the allocation of these pods")
+    assert of_instances.startswith("no MIG device is allocated: ")
 
 
 @pytest.mark.parametrize(

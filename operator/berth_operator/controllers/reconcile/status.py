@@ -156,6 +156,7 @@ def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
             totals.get(key, {}),
             holders.get(key, []),
             is_open=key in open_,
+            is_blocked=key in blocked,
             withheld=key in withheld,
             bar=cards[key].bar if key in cards else None,
         )
@@ -175,6 +176,7 @@ def _use(
     held: list[tuple[Charge, Grant]],
     *,
     is_open: bool,
+    is_blocked: bool,
     withheld: bool,
     bar: Bar | None,
 ) -> DeviceUse:
@@ -192,6 +194,7 @@ def _use(
             "minor": minor,
             "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
             "free": _resources(free),
+            "blocked": is_blocked or None,
             "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
             "barred": bar.detail[:MAX_TEXT] if bar else None,
         }
@@ -303,26 +306,40 @@ def _given_by_name(view: NodeView) -> _Verdict | None:
 
 
 def _accounted(view: NodeView) -> _Verdict:
-    if claims := sorted(charge.pod for charge in view.charges if charge.unknown and is_of_claim(charge)):
-        message = (
-            "no device of the type is allocated: the devices of these ResourceClaims are in no ResourceSlice, or have "
-            "no attribute by which the cards are known: "
-        )
-        return names.ACCOUNTED, "False", "ClaimUnknown", (message + ", ".join(claims))[:MAX_TEXT]
-    if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
-        message = (
-            "no device is allocated: the allocation of these pods is missing, cannot be read, names too few devices "
-            "or was not written by a trusted scheduler: "
-        )
-        return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
+    found = [each for each in (_unknown(view, of_claims=True), _unknown(view, of_claims=False)) if each is not None]
+    if unlocated := _unlocated(view):
+        found.append(("ParentUnknown", unlocated))
+    if not found:
+        return names.ACCOUNTED, "True", "AllKnown", ""
+    # All of them: each is about devices of other types.
+    return names.ACCOUNTED, "False", found[0][0], "; ".join(message for _, message in found)[:MAX_TEXT]
+
+
+def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
+    """Return the reason and message if the devices of claims, or of pods, are not known."""
+    charges = [each for each in view.charges if each.unknown and is_of_claim(each) == of_claims]
+    if not charges:
+        return None
+    types = " or ".join(sorted({device_type for each in charges for device_type in each.unknown}))
+    why = (
+        "the devices of these ResourceClaims are in no ResourceSlice, or have no attribute by which the cards are known"
+        if of_claims
+        else "the allocation of these pods is missing, cannot be read, names too few devices or was not written by a "
+        "trusted scheduler"
+    )
+    pods = ", ".join(sorted(each.pod for each in charges))
+    return "ClaimUnknown" if of_claims else "AllocationUnknown", f"no {types} is allocated: {why}: {pods}"
+
+
+def _unlocated(view: NodeView) -> str:
+    """Return the message if the card of MIG instances is not known; else an empty text."""
     held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
-    if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):
-        message = (
-            "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
-            "allocations do not name the GPU (delete the pods to end this): "
-        )
-        return names.ACCOUNTED, "False", "ParentUnknown", (message + ", ".join(unlocated))[:MAX_TEXT]
-    return names.ACCOUNTED, "True", "AllKnown", ""
+    pods = sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant))
+    message = (
+        "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
+        "allocations do not name the GPU (delete the pods to end this): "
+    )
+    return message + ", ".join(pods) if pods else ""
 
 
 def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:
