@@ -234,6 +234,8 @@ class DeviceUse(Model):
 
     Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
     """
+    held: Annotated[int, Field(ge=0, le=100)] | None = None
+    """How much of it is held, in hundredths: the resource of which most is held counts. Absent if nothing is."""
     blocked: bool | None = None
     """Whether nothing of it is allocated because a pod may hold any card of its type, or any MIG device: `Accounted`
     names the pod."""

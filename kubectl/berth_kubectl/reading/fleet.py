@@ -74,8 +74,9 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "model": card.get("model") or "",
         "healthy": bool(card.get("health")) and not barred,
         "message": faults.text(faults_of(card)) or barred,
-        "total": _total(card),
+        "total": total(card),
         "free": free,
+        "held": int(use.get("held") or 0),
         "users": len({holder["uid"] for holder in use.get("holders") or ()}),
         "numaNode": topology.get("nodeID", -1),
         "pcie": topology.get("pcieID", ""),
@@ -113,13 +114,13 @@ class _Condition:
         )
 
 
-def _total(card: Object) -> Amounts:
+def total(card: Object) -> Amounts:
     """Return what can be allocated of the card; in MIG mode only its instances."""
     instances = (card.get("mig") or {}).get("instances") or ()
     if instances:
         return dict(Counter(mig.resource(each["profile"]) for each in instances))
-    total = amounts(card.get("resources"))
-    return {**total, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else total
+    resources = amounts(card.get("resources"))
+    return {**resources, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else resources
 
 
 def _instances(card: Object, free: Amounts) -> list[Mig]:

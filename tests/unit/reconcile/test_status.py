@@ -89,8 +89,11 @@ MANY: Raw = {f"name-{i}": 1 for i in range(50)}
         pytest.param((charge("a", grant(0, memory=1, ratio=1)),), "0.01", id="a hundredth"),
         pytest.param((charge("a", grant(0, ratio=33)), charge("b", grant(0, ratio=34))), "0.67", id="two thirds"),
         pytest.param((charge("a", grant(0, "rdma", rdma=100)),), "0", id="a NIC is no GPU"),
-        pytest.param((charge("a", grant(0, core=100)),), "0", id="a grant without ratio"),
+        pytest.param((charge("a", grant(0, core=100)),), "1", id="all cores"),
         pytest.param((charge("a", unknown=("gpu",)),), "0", id="unknown"),
+        pytest.param(
+            (charge("a", grant(0, core=100, ratio=1)), charge("b", grant(0, ratio=50))), "1", id="cores and memory"
+        ),
         pytest.param((charge("a", replica(0, 0), replica(0, 1)),), "0.5", id="two of four slices"),
         pytest.param((charge("a", instance(0, 0)),), "0.14", id="an instance of a card without instances"),
     ],

@@ -53,6 +53,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 barred=of_text("Why it is not given by name, such as for ResourceClaims; absent if it is."),
                 total=_AMOUNTS,
                 free=_AMOUNTS,
+                held=of_number("How much of it is held, in hundredths; the resource of which most is held counts."),
                 users=of_number("Number of grants of pods."),
                 unheld=of_number("Number of pods that use it and do not hold it; absent if it is 0."),
                 numaNode=of_number("-1 if it is not known."),
@@ -109,6 +110,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 id=of_text("The device, instance or replica."),
                 model=of_text("Model of the card."),
                 amounts=_AMOUNTS,
+                card=of_map(
+                    "Of an instance or replica: what its card has of instances, by profile, or replicas.",
+                    of_number("Instances or replicas."),
+                ),
             ),
         ),
         drifted=of_flag("Whether it holds other devices than it was allocated."),

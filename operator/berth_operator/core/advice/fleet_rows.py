@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from berth_api.allocation import mig, visible
+from berth_api.allocation import held, mig, visible
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
@@ -100,6 +100,9 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
     of_instances = [*of_shares, *_of_instances(cards, row)]
     # As lists: single elements of arrays take several times as long.
     amounts = [(name, total[0].tolist(), free[0].tolist()) for name, total, _, free in offers(cards, only(row))]
+    in_use = [
+        (name, cards.used[index, row].tolist(), cards.total[index, row].tolist()) for name, index in cards.index.items()
+    ]
     columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie, cards.bar)
     healthy, models, users, numa, pcie, bars = (column[row].tolist() for column in columns)
     minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
@@ -120,6 +123,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
             "blocked": blocked,
             "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
             "free": {name: free[slot] for name, total, free in amounts if total[slot]},
+            "held": _held(in_use, slot) if users[slot] else 0,
             "users": users[slot],
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],
@@ -131,6 +135,12 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
         if cards.device_type == GPU and (metrics := _metrics(cards, row, slot)):
             device["metrics"] = metrics
         yield device
+
+
+def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
+    """Return how much of a card that is in use is held, in hundredths; `in_use`: (resource, used, total by slot)."""
+    used = {name: amounts[slot] for name, amounts, _ in in_use}
+    return round(held.hundredths([used], {name: total[slot] for name, _, total in in_use}))
 
 
 def _instances(cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...]) -> list[Row]:

@@ -66,6 +66,7 @@ def test_a_card_shows_what_it_offers_and_what_is_free() -> None:
         "blocked": "",
         "total": FULL,
         "free": {"gpu-core": 50, "gpu-memory": 40 * GI, "gpu-memory-ratio": 50},
+        "held": 50,
         "users": 1,
         "numaNode": 1,
         "pcie": "sw0",

@@ -80,11 +80,15 @@ function toCard(card, node, before) {
     mig,
     metrics: card.metrics ?? null,
   };
-  const share = heldShare(kept);
-  // A card that offers nothing, because it has failed, may still be held.
-  kept.held = card.users > 0 && share === 0 ? 1 : share;
+  kept.held = card.held === undefined ? heldAsFarAsKnown(kept) : card.held / 100;
   kept.idleSince = idleSince(kept, before);
   return kept;
+}
+
+/** Older operators do not show how much is held. A card that offers nothing, because it has failed, may still be held. */
+function heldAsFarAsKnown(card) {
+  const share = heldShare(card);
+  return card.users > 0 && share === 0 ? 1 : share;
 }
 
 const LINKS = '"links":{';
