@@ -33,7 +33,7 @@ def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
     cards = [*_cards(device, blocked, unaccounted)]
     return {
         "metadata": {"name": name},
-        "ready": ready.get("status") == "True",
+        "ready": ready.get("status") == "True" and condition(node, names.READY).get("status", "True") == "True",
         "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
         "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
         "blocked": blocked or unaccounted,

@@ -64,7 +64,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                         "One instance.",
                         profile=of_text("Its profile."),
                         minor=of_number("The card."),
-                        free=of_flag("Whether no pod holds it."),
+                        free=of_flag("Whether it can be allocated."),
                     ),
                 ),
                 links=of_map("Id of another card -> kind of link.", of_text("Kind of link.")),

@@ -122,12 +122,12 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
             "message": faults.get((cards.device_type, device_id), ""),
             "blocked": blocked,
             "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
-            "free": {name: free[slot] for name, total, free in amounts if total[slot]},
+            "free": (free := {name: 0 if blocked else left[slot] for name, total, left in amounts if total[slot]}),
             "held": _held(in_use, slot) if users[slot] else 0,
             "users": users[slot],
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],
-            "mig": _instances(cards, row, minor, instances),
+            "mig": _instances(cards, row, minor, instances, free),
             "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
         }
         if bar := table.bars[bars[slot]]:
@@ -143,10 +143,14 @@ def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
     return round(held.hundredths([used], {name: total[slot] for name, _, total in in_use}))
 
 
-def _instances(cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...]) -> list[Row]:
+def _instances(
+    cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...], free: Mapping[str, int]
+) -> list[Row]:
+    """Return the instances of a card; none is free of a profile of which nothing can be allocated."""
     taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
     return [
-        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken} for name, resource in instances
+        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken and free.get(resource, 0) > 0}
+        for name, resource in instances
     ]
 
 

@@ -174,6 +174,15 @@ def test_a_pod_that_may_hold_any_gpu_blocks_no_nic() -> None:
     assert [device(of, number)["blocked"] for number in range(3)] == [why, why, ""]
 
 
+@pytest.mark.parametrize("change", [silent, without_node, unknown])
+def test_nothing_is_free_of_a_blocked_card(change: Callable[[Fleet], None]) -> None:
+    of = made(gpu(), divided(1, "1g.10gb"))
+    change(of)
+    cards_ = [device(of, number) for number in range(2)]
+    assert [set(each["free"].values()) for each in cards_] == [{0}, {0}]
+    assert [each["free"] for each in cards_[1]["mig"]] == [False]
+
+
 def test_an_instance_of_an_unknown_card_blocks_instances_alone() -> None:
     of = made(gpu(), divided(1, "1g.10gb"), charges=(charge("p", replace(instance(7, 0), parent="", minor=70000)),))
     lost = "1 MIG instance(s) are held of cards that are not known"
