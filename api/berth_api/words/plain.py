@@ -1,6 +1,6 @@
 """What a pod requests in plain amounts: `2 cards of 3000 MiB each`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
@@ -15,12 +15,17 @@ def text(devices: DeviceRequest) -> str:
     return " and ".join(map(_part, devices.parts))
 
 
-def reading(words: Iterable[str], notes: Iterable[str], devices: DeviceRequest) -> str:
-    """Return as what words were read, and what has no effect; empty if there are none."""
+def reading(words: Iterable[str], said: Mapping[str, str], notes: Iterable[str], devices: DeviceRequest) -> str:
+    """Return as what each word was read, and what has no effect; empty if there are none.
+
+    `said` is as what words are read that are no amounts.
+    """
     titles = tuple(words)
+    amounts = [title for title in titles if title not in said]
     means = text(devices) or "Berth's own"
-    read = f"{', '.join(titles)} {'is' if len(titles) == 1 else 'are'} read as {means}"
-    return "; ".join((*([read] if titles else ()), *notes))
+    read = [f"{', '.join(amounts)} {'is' if len(amounts) == 1 else 'are'} read as {means}"] if amounts else []
+    read += [f"{title} is read as {said[title]}" for title in titles if said.get(title)]
+    return "; ".join((*read, *notes))
 
 
 def _part(part: Part) -> str:

@@ -263,7 +263,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         unlimited=_unlimited(asked),
         excess=request.mistakes.excess(spec),
         extended=tuple(_extended(asked, kinds)),
-        read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
+        read=words.plain.reading(asked.reading.words, asked.reading.said, asked.reading.notes, asked.devices),
     )
 
 
