@@ -349,7 +349,7 @@ def lines(takeover: Takeover) -> Iterator[str]:
     """Yield the answer for people."""
     yield "What runs:"
     for each in takeover.found:
-        yield f"  {each.system}: {each.pods} pods"
+        yield f"  {each.system}: {each.pods} pod{'' if each.pods == 1 else 's'}"
         yield from (f"    {program.title} ({program.image})" for program in each.programs)
         yield from (f"    MutatingWebhookConfiguration {webhook}" for webhook in each.webhooks)
     if not takeover.found:
