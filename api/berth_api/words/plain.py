@@ -8,11 +8,12 @@ from berth_api.request import CARD, INSTANCE, NVIDIA_GPU, PLUGIN_UNIT, REPLICA, 
 from berth_api.words.table import MIB
 
 _NAMES: Final = {GPU: "card", RDMA: "RDMA NIC", FPGA: "FPGA"}
+_OF_VENDOR: Final = {"huawei": "Huawei NPU", "amd": "AMD GPU", "hygon": "Hygon DCU"}
 
 
 def text(devices: DeviceRequest) -> str:
     """Return the request in plain amounts; empty if it has none."""
-    return " and ".join(map(_part, devices.parts))
+    return " and ".join(_part(part, _type(part, devices.vendor)) for part in devices.parts)
 
 
 def reading(words: Iterable[str], said: Mapping[str, str], notes: Iterable[str], devices: DeviceRequest) -> str:
@@ -28,23 +29,23 @@ def reading(words: Iterable[str], said: Mapping[str, str], notes: Iterable[str],
     return "; ".join((*read, *notes))
 
 
-def _part(part: Part) -> str:
+def _type(part: Part, vendor: str) -> str:
+    """Return what a device of a part is called."""
+    return _OF_VENDOR[vendor] if part.type == GPU and vendor in _OF_VENDOR else _NAMES.get(part.type, part.type)
+
+
+def _part(part: Part, device: str) -> str:
     if part.unit == PLUGIN_UNIT:
         return f"{part.count} x {NVIDIA_GPU}"
     if part.unit == REPLICA:
         return f"{_many(part.count, 'slice')} of time-sliced cards"
     if part.unit == INSTANCE:
         return " and ".join(f"{part.count} x {name}" for name, _ in part.amounts)
-    name = "every " + _NAMES.get(part.type, part.type) if part.every else _many(part.count, _name(part))
+    name = f"every {device}" if part.every else _many(part.count, f"whole {device}" if part.whole else device)
     cores = dict(part.amounts).get(GPU_CORE, CARD)
     if part.whole:
         return f"{name} with {cores} % of the cores{' each' if part.count > 1 else ''}" if cores < CARD else name
     return f"{name} of {' and '.join(_amounts(part))}{' each' if part.count > 1 else ''}"
-
-
-def _name(part: Part) -> str:
-    name = _NAMES.get(part.type, part.type)
-    return f"whole {name}" if part.whole else name
 
 
 def _many(count: int, name: str) -> str:

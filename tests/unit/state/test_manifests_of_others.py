@@ -119,3 +119,10 @@ def test_each_word_is_said_by_what_it_does(annotations: Raw, resources_: Raw, re
         {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler", "containers": containers}}
     )
     assert pending.request.read == read
+
+
+def test_devices_of_other_vendors_are_called_by_their_names() -> None:
+    limits = {"huawei.com/npu-core": "100", "kubernetes.io/gpu-memory-ratio": "100"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]}
+    pending = pods.pending({"metadata": {"name": "a", "namespace": "ns", "uid": "u"}, "spec": spec})
+    assert words.plain.text(pending.request.devices) == "1 whole Huawei NPU"
