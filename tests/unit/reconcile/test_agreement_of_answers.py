@@ -11,6 +11,7 @@ import pytest
 
 from berth_api import names
 from berth_api.allocation import held, mig
+from berth_api.device import DeviceStatus
 from berth_kubectl.commands import devices as verb_devices
 from berth_kubectl.commands import free, who
 from berth_kubectl.reading import fleet as reading
@@ -88,7 +89,7 @@ class Random:
         """Return the row of the visibility API."""
         return {"metadata": {"name": name}, **fleet_row(self.of, name, {})}
 
-    def status(self, name: str) -> status.DeviceStatus:
+    def status(self, name: str) -> DeviceStatus:
         """Return the status that the Device gets."""
         raw, there = self.raw[name], self.nodes.get(name)
         record = None if there is None else NodeRecord(uid="u", info=nodes.info(there), capacity={}, allocatable={})
