@@ -234,6 +234,11 @@ class DeviceUse(Model):
 
     Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
     """
+    held: Annotated[int, Field(ge=0, le=100)] | None = None
+    """How much of it is held, in hundredths: the resource of which most is held counts. Absent if nothing is."""
+    blocked: bool | None = None
+    """Whether nothing of it is allocated because a pod may hold any card of its type, or any MIG device: `Accounted`
+    names the pod."""
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
     """The pods that are charged for the card, for a share of it or for a part, and ResourceClaims as
     `resourceclaim/<name>`."""

@@ -6,7 +6,7 @@ that says what to do; nothing is dropped without a sentence in `Reading.notes`.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth_api.resources import quantity
@@ -85,6 +85,8 @@ class Reading:
     labels: Strings
     words: tuple[str, ...] = ()
     """The words that were replaced, as messages name them, in the order of the table; empty if there were none."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
     notes: tuple[str, ...] = ()
     """A sentence for each word without effect: what has this effect in Berth."""
     replaced: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEF
         annotations=metadata.annotations,
         labels=metadata.labels,
         words=(*replaced, *metadata.read),
+        said=metadata.said,
         notes=tuple(metadata.notes),
         replaced=replaced,
         in_metadata=any(_is_of_metadata(place, written) for place, written in _metadata(annotations, labels)),

@@ -29,6 +29,8 @@ class Metadata:
     """What has no effect, and what to do."""
     read: list[str] = field(default_factory=list)
     """The words that had an effect, as messages name them."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
 
     def of(self, place: WordPlace) -> dict[str, str]:
         """Return the annotations or the labels."""
@@ -44,6 +46,7 @@ class Metadata:
         if target.get(name, value) != value:
             raise RequestError(f"{word.title} and {place} {name}: {target[name]} differ; write one of the two")
         target[name] = value
+        self.said.setdefault(word.title, f"{place} {name}: {value}")
 
     def take(self, word: Word) -> str:
         """Remove a word, and return its value."""
@@ -114,6 +117,7 @@ def _choose(metadata: Metadata, word: Word) -> None:
     for place, replaced in ((WordPlace.ANNOTATION, chosen.annotations), (WordPlace.LABEL, chosen.labels)):
         for name, becomes in replaced.items():
             metadata.put(place, name, becomes, word)
+    metadata.said.setdefault(word.title, "" if chosen.note else "what Berth does in any case")
     if chosen.note:
         metadata.notes.append(f"{word.title}: {value} has no effect; {chosen.note}")
 
@@ -122,12 +126,13 @@ def _choose(metadata: Metadata, word: Word) -> None:
 
 
 def _models(metadata: Metadata, words: list[Word]) -> None:
-    globs = [
-        f"{_NONE_OF if word.role == Role.NO_MODELS else ''}*{_literal(part)}*"
-        for word in words
-        if word.role in (Role.MODELS, Role.NO_MODELS)
-        for part in _parts(word, metadata.take(word))
-    ]
+    globs: list[str] = []
+    for word in words:
+        if word.role in (Role.MODELS, Role.NO_MODELS):
+            models = [f"*{_literal(part)}*" for part in _parts(word, metadata.take(word))]
+            excluded = word.role == Role.NO_MODELS
+            globs += [f"{_NONE_OF if excluded else ''}{each}" for each in models]
+            metadata.said[word.title] = f"{'any model but' if excluded else 'model'} {' or '.join(models)}"
     if globs:
         word = next(word for word in words if word.role in (Role.MODELS, Role.NO_MODELS))
         metadata.put(WordPlace.ANNOTATION, names.MODEL_GLOBS, ", ".join(globs), word)
@@ -147,15 +152,14 @@ def _literal(text: str) -> str:
 
 
 def _cards(metadata: Metadata, words: list[Word]) -> None:
-    expressions = [
-        {
-            "key": names.DEVICE_UUID,
-            "operator": "In" if word.role == Role.UUIDS else "NotIn",
-            "values": _parts(word, metadata.take(word)),
-        }
-        for word in words
-        if word.role in (Role.UUIDS, Role.NO_UUIDS)
-    ]
+    expressions = []
+    for word in words:
+        if word.role in (Role.UUIDS, Role.NO_UUIDS):
+            uuids = _parts(word, metadata.take(word))
+            operator = "In" if word.role == Role.UUIDS else "NotIn"
+            expressions.append({"key": names.DEVICE_UUID, "operator": operator, "values": uuids})
+            which = "only GPU" if word.role == Role.UUIDS else "any GPU but"
+            metadata.said[word.title] = f"{which} {' or '.join(uuids)}"
     if expressions:
         metadata.annotations[names.ALLOCATE_HINT] = _with_expressions(metadata.annotations, expressions)
 

@@ -119,7 +119,7 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         cell(card["pcie"]),
         cell(links),
         cell(node.get("isolation", "")),
-        card["message"] or card.get("barred") or node["blocked"] or _unheld(card),
+        card["message"] or card.get("barred") or blocked(card, node) or _unheld(card),
     )
 
 
@@ -134,7 +134,13 @@ def health(card: Card, node: FleetNode) -> str:
         return "Withheld"
     if not card["healthy"]:
         return "Unhealthy"
-    return "Blocked" if node["blocked"] else HEALTHY
+    return "Blocked" if blocked(card, node) else HEALTHY
+
+
+def blocked(card: Card, node: FleetNode) -> str:
+    """Return why nothing of a card is allocated although it is healthy; empty if it can be."""
+    # Older operators show it only of the node.
+    return card.get("blocked", node["blocked"])
 
 
 def _free(card: Card) -> str:

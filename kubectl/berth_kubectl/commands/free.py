@@ -10,6 +10,7 @@ from berth_api import names
 from berth_api.allocation import REPLICAS, mig
 from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
+from berth_kubectl.commands.devices import blocked
 from berth_kubectl.printing import amounts
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
@@ -120,7 +121,9 @@ def _obstacle(card: Card, node: FleetNode) -> str:
         return "withheld for ResourceClaims" if card.get("barred") else "unhealthy"
     if not node["schedulable"]:
         return "on cordoned nodes"
-    return "on blocked nodes" if not node["ready"] or node["blocked"] else ""
+    if not node["ready"]:
+        return "on nodes that are not ready"
+    return "blocked" if blocked(card, node) else ""
 
 
 def _units(card: Card) -> Iterator[tuple[str, int, int]]:

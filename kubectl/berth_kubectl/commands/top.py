@@ -156,7 +156,7 @@ def _pod_row(holder: Holder, cards: Sequence[Card], now: datetime) -> Row:
     since, metadata = time_of(holder["since"]), holder["metadata"]
     return (
         *(metadata.get("namespace", ""), metadata["name"], holder["node"]),
-        amounts.cards(sum(map(hundredths, holder["devices"]))),
+        amounts.cards(hundredths((holder, part) for part in holder["devices"])),
         *_measured(cards),
         *(cell(devices(holder["devices"])), owner(holder)),
         amounts.age((now - since).total_seconds()) if since else NONE,

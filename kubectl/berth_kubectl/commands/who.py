@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from berth_api import names
-from berth_api.allocation import REPLICAS, mig
+from berth_api.allocation import held, mig
 from berth_api.resources import quantity
 from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
@@ -25,9 +25,6 @@ EXAMPLES: Final = """\
   kubectl berth who -A --by card -o wide     # which pods are on which card
 """
 BY: Final = ("pod", "namespace", "owner", "node", "card")
-SLICES: Final = 7
-"""Compute slices of a GPU in MIG mode."""
-FULL: Final = 100
 
 
 def _drift_colour(text: str) -> str:
@@ -108,7 +105,7 @@ def _row(holder: Holder, now: datetime) -> Row:
         metadata.get("namespace", ""),
         metadata["name"],
         holder["node"],
-        amounts.cards(sum(map(hundredths, holder["devices"]))),
+        amounts.cards(hundredths((holder, part) for part in holder["devices"])),
         cell(devices(holder["devices"])),
         owner(holder),
         amounts.age((now - since).total_seconds()) if since else "-",
@@ -148,15 +145,16 @@ def owner(holder: Holder) -> str:
     return f"{holder['owner']['kind'].lower()}/{holder['owner']['name']}" if holder["owner"]["kind"] else "-"
 
 
-def hundredths(part: HeldPart) -> float:
-    """Return how much of a card a part is, in hundredths; devices other than GPUs count as none."""
-    held = part["amounts"]
-    if part["type"] != names.GPU:
-        return 0
-    if names.GPU_MEMORY_RATIO in held or names.GPU_CORE in held:
-        return max(held.get(names.GPU_MEMORY_RATIO, 0), held.get(names.GPU_CORE, 0))
-    slices = sum(mig.slices(name) * amount for name, amount in held.items())
-    return FULL * slices / SLICES if slices or REPLICAS in held else FULL
+def hundredths(parts: Iterable[tuple[Holder, HeldPart]]) -> float:
+    """Return how much of GPUs parts are together, in hundredths; devices other than GPUs count as none."""
+    cards: defaultdict[tuple[str, int | str], list[HeldPart]] = defaultdict(list)
+    for holder, part in parts:
+        if part["type"] == names.GPU:
+            # Cards that the Device no longer lists are numbered pod by pod.
+            cards[holder["node"], part["minor"] if part["minor"] >= 0 else part["id"]].append(part)
+    return sum(
+        held.hundredths([part["amounts"] for part in of_card], of_card[0].get("card", {})) for of_card in cards.values()
+    )
 
 
 # --- groups -----------------------------------------------------------------------------------------------------
@@ -173,7 +171,7 @@ def _grouped(holders: Iterable[Holder], by: str) -> list[tuple[_Key, list[_Part]
             groups[_KEYS[by](holder, part)].append((holder, part))
     if by == "card":
         return sorted(groups.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
-    return sorted(groups.items(), key=lambda item: (-_hundredths(item[1]), item[0]))
+    return sorted(groups.items(), key=lambda item: (-hundredths(item[1]), item[0]))
 
 
 _KEYS: Final[dict[str, Callable[[Holder, HeldPart], _Key]]] = {
@@ -188,16 +186,12 @@ def _owner_or_pod(holder: Holder) -> str:
     return owner(holder) if holder["owner"]["kind"] else f"pod/{holder['metadata']['name']}"
 
 
-def _hundredths(parts: Iterable[_Part]) -> float:
-    return sum(hundredths(part) for _, part in parts)
-
-
 def _sum(key: _Key, parts: Sequence[_Part]) -> Row:
     models = dict.fromkeys(cell(part["model"]) for _, part in parts if part["model"])
     return (
         *key,
         str(len(_pods(parts))),
-        amounts.cards(_hundredths(parts)),
+        amounts.cards(hundredths(parts)),
         ",".join(models),
         ",".join(_pods(parts)),
     )
@@ -206,7 +200,7 @@ def _sum(key: _Key, parts: Sequence[_Part]) -> Row:
 def _item(key: _Key, parts: Sequence[_Part], columns: Sequence[Column]) -> dict[str, Any]:
     titles = [column.title.lower() for column in columns[: len(key)]]
     pods = [dict(zip(("namespace", "name"), keys.split(pod), strict=True)) for pod in _pods(parts)]
-    return {**dict(zip(titles, key, strict=True)), "pods": pods, "cards": round(_hundredths(parts) / FULL, 3)}
+    return {**dict(zip(titles, key, strict=True)), "pods": pods, "cards": round(hundredths(parts) / held.CARD, 3)}
 
 
 def _pods(parts: Iterable[_Part]) -> list[str]:

@@ -46,8 +46,12 @@ class Card(TypedDict):
     model: str
     healthy: bool
     message: str
+    blocked: NotRequired[str]
+    """Why nothing of it is allocated although it is healthy; older operators show that only of the node."""
     total: Amounts
     free: Amounts
+    held: NotRequired[int]
+    """Hundredths; older operators do not show it."""
     users: int
     numaNode: int
     pcie: str
@@ -101,6 +105,8 @@ class HeldPart(TypedDict):
     id: str
     model: str
     amounts: Amounts
+    card: NotRequired[Amounts]
+    """Of an instance or replica: the instances or replicas of its card. Older operators do not show it."""
 
 
 class Exceeding(TypedDict):

@@ -26,16 +26,17 @@ def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
     name, status = name_of(device), device.get("status") or {}
     node = {} if nodes is None else nodes.get(name, {})
     labels = (node.get("metadata") or {}).get("labels") or {}
-    cards = [*_cards(device)]
     ready = condition(device, names.READY)
     accounted = condition(device, names.ACCOUNTED)
     blocked = "" if ready.get("status") == "True" else str(ready.get("message") or "no leader has read its Device yet")
+    unaccounted = str(accounted.get("message") or "") if accounted.get("status") == "False" else ""
+    cards = [*_cards(device, blocked, unaccounted)]
     return {
         "metadata": {"name": name},
-        "ready": ready.get("status") == "True",
+        "ready": ready.get("status") == "True" and condition(node, names.READY).get("status", "True") == "True",
         "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
         "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
-        "blocked": blocked or (str(accounted.get("message") or "") if accounted.get("status") == "False" else ""),
+        "blocked": blocked or unaccounted,
         "models": dict(Counter(card["model"] for card in cards if card["model"])),
         "zone": labels.get(ZONE, ""),
         "rack": "",
@@ -44,14 +45,19 @@ def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
     }
 
 
-def _cards(device: Object) -> Iterator[Card]:
+def _cards(device: Object, blocked: str, unaccounted: str) -> Iterator[Card]:
+    """Yield the cards; `blocked` is why none is allocated, `unaccounted` why those are not that the status marks."""
+    # The driver is that of the GPUs.
+    is_of_driver = condition(device, names.DRIVER_LOADED).get("status") == "False"
     listed = (device.get("spec") or {}).get("devices") or ()
     status = device.get("status") or {}
     uses = {(use["type"], use["minor"]): use for use in status.get("devices") or ()}
     unheld = Counter(use["id"] for use in status.get("unheld") or ())
     ids = {card["minor"]: card["id"] for card in listed if card["type"] == names.GPU}
     for card in listed:
-        row = _card(card, uses.pop((card["type"], card["minor"]), {}), ids)
+        use = uses.pop((card["type"], card["minor"]), {})
+        of_card = "" if is_of_driver and card["type"] != names.GPU else blocked
+        row: Card = {**_card(card, use, ids), "blocked": of_card or (unaccounted if use.get("blocked") else "")}
         yield {**row, "unheld": count} if (count := unheld[card["id"]]) else row
     for use in uses.values():  # pods hold these, and the agent no longer lists them
         gone = {"id": use.get("id") or "", "health": False, "type": use["type"], "minor": use["minor"]}
@@ -68,8 +74,9 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "model": card.get("model") or "",
         "healthy": bool(card.get("health")) and not barred,
         "message": faults.text(faults_of(card)) or barred,
-        "total": _total(card),
+        "total": total(card),
         "free": free,
+        "held": int(use.get("held") or 0),
         "users": len({holder["uid"] for holder in use.get("holders") or ()}),
         "numaNode": topology.get("nodeID", -1),
         "pcie": topology.get("pcieID", ""),
@@ -107,13 +114,13 @@ class _Condition:
         )
 
 
-def _total(card: Object) -> Amounts:
+def total(card: Object) -> Amounts:
     """Return what can be allocated of the card; in MIG mode only its instances."""
     instances = (card.get("mig") or {}).get("instances") or ()
     if instances:
         return dict(Counter(mig.resource(each["profile"]) for each in instances))
-    total = amounts(card.get("resources"))
-    return {**total, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else total
+    resources = amounts(card.get("resources"))
+    return {**resources, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else resources
 
 
 def _instances(card: Object, free: Amounts) -> list[Mig]:

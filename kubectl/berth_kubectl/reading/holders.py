@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from berth_api import allocation, names, resources
-from berth_api.allocation import AllocationError, Grant
+from berth_api.allocation import AllocationError, Grant, held
 from berth_api.request import isolation
 from berth_kubectl.reading import fleet
-from berth_kubectl.reading.contract import Exceeding, HeldPart, Holder, Object
+from berth_kubectl.reading.contract import Amounts, Exceeding, HeldPart, Holder, Object
 from berth_kubectl.reading.objects import condition, key_of, name_of, owner_of, time_of
 
 Key = tuple[str, str]
@@ -23,13 +23,14 @@ def rows(pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: It
     """
     listed, read = list(gpu_pods), list(devices)
     models = {**_models_of_gpu_pods(listed), **dict(_models(read))}
+    subdevices = dict(_subdevices(read))
     exceeding = _exceeding(read)
     drifted = {key_of(each) for each in listed if condition(each, names.CONSISTENT).get("status") == "False"}
-    held = [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, drifted)) is not None]
-    return [{**row, "exceeding": exceeding.get((row["node"], row["metadata"]["uid"]), [])} for row in held]
+    rows_ = [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, subdevices, drifted)) is not None]
+    return [{**row, "exceeding": exceeding.get((row["node"], row["metadata"]["uid"]), [])} for row in rows_]
 
 
-def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
+def _row(pod: Object, models: Models, subdevices: Mapping[str, Amounts], drifted: set[Key]) -> Holder | None:
     annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
     node = pod["spec"].get("nodeName", "")
     if not annotation or not node:
@@ -46,7 +47,7 @@ def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
         "scheduler": pod["spec"].get("schedulerName", ""),
         "since": str(condition(pod, "PodScheduled").get("lastTransitionTime", "")),
         "endsBy": _ends_by(pod),
-        "devices": [_part(grant, models) for grant in grants],
+        "devices": [_part(grant, models, subdevices) for grant in grants],
         "drifted": key_of(pod) in drifted,
         "isolation": isolation.given(resources.total(pod["spec"])),
     }
@@ -65,15 +66,16 @@ def _exceeding(devices: Iterable[Object]) -> Mapping[Key, list[Exceeding]]:
     return found
 
 
-def _part(grant: Grant, models: Models) -> HeldPart:
+def _part(grant: Grant, models: Models, subdevices: Mapping[str, Amounts]) -> HeldPart:
     card = grant.parent or grant.visible
-    return {
+    part: HeldPart = {
         "type": grant.type,
         "minor": grant.minor,
         "id": grant.id,
         "model": models.get(card, ""),
         "amounts": dict(grant.amounts),
     }
+    return {**part, "card": subdevices[card]} if grant.is_subdevice and card in subdevices else part
 
 
 def _ends_by(pod: Object) -> str:
@@ -88,6 +90,14 @@ def _models(devices: Iterable[Object]) -> Iterator[tuple[str, str]]:
     for device in devices:
         for card in (device.get("spec") or {}).get("devices") or ():
             yield from ((each, card.get("model") or "") for each in (card["id"], *_instances(card)))
+
+
+def _subdevices(devices: Iterable[Object]) -> Iterator[tuple[str, Amounts]]:
+    """Yield (id of a card or instance, the instances or replicas of the card)."""
+    for device in devices:
+        for card in (device.get("spec") or {}).get("devices") or ():
+            if there := held.subdevices(fleet.total(card)):
+                yield from ((each, there) for each in (card["id"], *_instances(card)))
 
 
 def _instances(card: Object) -> Iterator[str]:

@@ -34,11 +34,13 @@ class Answer:
     waiting: tuple[Outcome, ...]
     """The pods that already wait in the cluster, and are decided with the workload."""
     notes: tuple[str, ...]
+    left_out: bool = False
+    """Whether pods of the workload were left out, because another scheduler places them."""
 
     @property
     def fits(self) -> bool:
-        """Return whether all pods of the workload fit."""
-        return all(each.fits for each in self.pods)
+        """Return whether all pods of the workload fit; false if all were left out."""
+        return all(each.fits for each in self.pods) and not (self.left_out and not self.pods)
 
 
 class Planner:
@@ -52,6 +54,7 @@ class Planner:
         self._existing = {each.pod for each in self._cluster.fleet.charges.values()}
         self._existing |= {each.key for each in self._cluster.pending.values()}
         self._notes: list[str] = []
+        self._left_out = False
 
     # --- workload ---------------------------------------------------------------------------------------------
 
@@ -102,6 +105,7 @@ class Planner:
                 self._cluster.put_bound(pod)
                 self._note(f"{where} is counted on {spec['nodeName']}, which it names")
             else:
+                self._left_out = True
                 why_not = routing.not_ours(spec["schedulerName"], self._policies)
                 self._note(f"{where} is left out, because the nodes of its pods are not known: {why_not}")
         except (KeyError, TypeError, AttributeError) as error:
@@ -130,6 +134,7 @@ class Planner:
             pods=tuple(outcomes[uid] for uid in self._pods),
             waiting=tuple(each for uid, each in outcomes.items() if uid not in self._pods),
             notes=(*self._notes, *_of_evictions(simulation)),
+            left_out=self._left_out,
         )
 
     def advise(self, key: str = "") -> tuple[PendingPod, Advice]:

@@ -26,7 +26,10 @@ def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> No
     """Write the report of a simulation; `waiting` also lists the pods that wait already."""
     _pods(report["pods"], to)
     fitting = sum(each["fits"] for each in report["pods"])
-    to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
+    if report["pods"] or report["fits"]:
+        to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
+    else:
+        to.print("\nNothing was decided: another scheduler places all pods of the workload.")
     if report["waiting"] and not waiting:
         to.print(f"{len(report['waiting'])} other pod(s) wait already and are decided with them; --waiting lists them.")
     elif report["waiting"]:

@@ -808,3 +808,10 @@ def test_a_line_has_only_what_scheduling_reads() -> None:
     line = snapshots.line("pods", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": [secret]}]}})
     assert b"secret" not in line
     assert b'"name":"c"' in line
+
+
+def test_pods_of_another_scheduler_alone_get_no_place(desk: Desk) -> None:
+    desk.nodes(a=1).with_workload(requesting("p", CARD, spec={"schedulerName": "kai-scheduler"}))
+    status, out, _ = desk.run("simulate")
+    assert (status, "Nothing was decided: another scheduler places all pods of the workload." in out) == (1, True)
+    assert "0 of 0" not in out

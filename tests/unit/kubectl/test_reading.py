@@ -112,6 +112,19 @@ def test_the_state_of_a_node(conditions: list[Any], ready: bool, reporting: bool
     assert (row["ready"], row["reporting"], row["blocked"], row["schedulable"]) == (ready, reporting, blocked, False)
 
 
+def test_a_pod_of_unknown_allocation_blocks_the_cards_that_the_status_marks() -> None:
+    cards, uses = (
+        [{**raw_card(), "type": kind} for kind in ("gpu", "rdma")],
+        [{"type": "gpu", "minor": 0, "blocked": True}, {"type": "rdma", "minor": 0}],
+    )
+    unknown = [condition("Ready"), condition("Accounted", "False", message="no gpu is allocated: pod a/b")]
+    [row] = fleet.rows([raw_device("n", *cards, uses=uses, conditions=unknown)], None)
+    assert [card.get("blocked") for card in row["devices"]] == ["no gpu is allocated: pod a/b", ""]
+    driver = [condition("Ready", "False", message="no driver"), condition("DriverLoaded", "False")]
+    [row] = fleet.rows([raw_device("n", *cards, uses=uses, conditions=driver)], None)
+    assert [card.get("blocked") for card in row["devices"]] == ["no driver", ""]
+
+
 # --- holders ----------------------------------------------------------------------------------------------------
 
 

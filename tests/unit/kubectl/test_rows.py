@@ -41,6 +41,17 @@ def test_no_node_vanishes(fields: dict[str, Any], state: str, health: str) -> No
     assert cells(report, "STATE", "HEALTH", "MESSAGE") == [(state, health, fields.get("blocked", ""))]
 
 
+def test_a_fault_of_one_type_blocks_no_other() -> None:
+    why = "1 pod(s) may hold any gpu"
+    nic = card(0, type="rdma", model="", total={"rdma": 100}, free={"rdma": 100}, blocked="")
+    fleet = [fleet_node("n", card(blocked=why, free={}), nic, blocked=why)]
+    assert cells(devices.report(fleet), "TYPE", "HEALTH", "MESSAGE") == [
+        ("gpu", "Blocked", why),
+        ("rdma", "Healthy", ""),
+    ]
+    assert cells(free.report(fleet), "TYPE", "FREE", "NOTE") == [("gpu", "0", "1 blocked"), ("rdma", "1", "-")]
+
+
 def test_a_card_that_is_not_given_by_name_is_withheld() -> None:
     withheld = card(healthy=False, barred="listed by gpu.nvidia.com for ResourceClaims")
     report = devices.report([fleet_node("n", withheld)])
@@ -115,7 +126,7 @@ def test_one_node_is_chosen_by_its_name() -> None:
             [
                 (
                     *("whole", "4", "0", "0", "-"),
-                    "1 on blocked nodes; 1 on cordoned nodes; 1 on nodes whose agent is silent; 1 unhealthy",
+                    "1 blocked; 1 on cordoned nodes; 1 on nodes whose agent is silent; 1 unhealthy",
                 )
             ],
             id="what cannot be allocated",
@@ -168,13 +179,16 @@ def test_who_shows_what_each_pod_holds() -> None:
         ("namespace", [("team", "2", "1.5"), ("other", "1", "1")]),
         ("owner", [("other", "job/train", "1", "1"), ("team", "job/train", "1", "1"), ("team", "pod/b", "1", "0.5")]),
         ("node", [("node-0", "2", "1.5"), ("node-1", "1", "1")]),
-        ("card", [("node-0", "gpu", "0", "2", "1.5"), ("node-1", "gpu", "0", "1", "1")]),
+        (
+            "card",
+            [("node-0", "gpu", "0", "1", "1"), ("node-0", "gpu", "1", "1", "0.5"), ("node-1", "gpu", "0", "1", "1")],
+        ),
     ],
 )
 def test_who_adds_up(by: str, rows: list[tuple[str, ...]]) -> None:
     holders = [
         holder("a", part(0)),
-        holder("b", part(0, 50), owner={"kind": "", "name": ""}),
+        holder("b", part(1, 50), owner={"kind": "", "name": ""}),
         holder("c", part(0), namespace="other", node="node-1"),
     ]
     report = who.report(holders, by=by, now=NOW)
@@ -211,6 +225,17 @@ def test_an_instance_counts_by_its_slices_and_a_nic_not_at_all() -> None:
     instance = part(0, amounts={"nvidia.com/mig-3g.40gb": 1})
     report = who.report([holder("a", instance), holder("b", part(0, type="rdma", amounts={"rdma": 100}))], now=NOW)
     assert [row[3] for row in report.rows] == ["0.43", "0"]
+
+
+def test_pods_of_one_card_hold_no_more_than_it() -> None:
+    cores = part(0, amounts={"gpu-core": 100, "gpu-memory": GI, "gpu-memory-ratio": 1})
+    memory = part(0, amounts={"gpu-memory": 40 * GI, "gpu-memory-ratio": 50})
+    instances = {"nvidia.com/mig-1g.10gb": 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-3g.40gb": 1}
+    large, small = (part(1, amounts={f"nvidia.com/mig-{name}": 1}, card=instances) for name in ("3g.40gb", "1g.10gb"))
+    holders = [holder("a", cores, large), holder("b", memory, small)]
+    assert cells(who.report(holders, now=NOW), "CARDS") == [("1.5",), ("0.67",)]
+    assert cells(who.report(holders, by="card", now=NOW), "CARDS") == [("1",), ("0.67",)]
+    assert cells(who.report(holders, by="namespace", now=NOW), "CARDS") == [("1.67",)]
 
 
 # --- all --------------------------------------------------------------------------------------------------------

@@ -89,8 +89,11 @@ MANY: Raw = {f"name-{i}": 1 for i in range(50)}
         pytest.param((charge("a", grant(0, memory=1, ratio=1)),), "0.01", id="a hundredth"),
         pytest.param((charge("a", grant(0, ratio=33)), charge("b", grant(0, ratio=34))), "0.67", id="two thirds"),
         pytest.param((charge("a", grant(0, "rdma", rdma=100)),), "0", id="a NIC is no GPU"),
-        pytest.param((charge("a", grant(0, core=100)),), "0", id="a grant without ratio"),
+        pytest.param((charge("a", grant(0, core=100)),), "1", id="all cores"),
         pytest.param((charge("a", unknown=("gpu",)),), "0", id="unknown"),
+        pytest.param(
+            (charge("a", grant(0, core=100, ratio=1)), charge("b", grant(0, ratio=50))), "1", id="cores and memory"
+        ),
         pytest.param((charge("a", replica(0, 0), replica(0, 1)),), "0.5", id="two of four slices"),
         pytest.param((charge("a", instance(0, 0)),), "0.14", id="an instance of a card without instances"),
     ],
@@ -136,6 +139,17 @@ def test_any_nic_blocks_nics() -> None:
     nic = entry(0, type="rdma", id="N", resources={})
     shown = expected_status(view(gpu(0), nic, charges=(charge("any", unknown=("rdma",)),)))
     assert (shown.blocked, shown.devices[1].free) == (0, {"kubernetes.io/rdma": "0"})
+    assert [use.blocked for use in shown.devices] == [None, True]
+
+
+def test_the_types_that_are_not_allocated_are_named_for_each_reason() -> None:
+    lost = replace(instance(0, 9), minor=MAX_MINOR + 1, parent="")
+    charges = (charge("a", unknown=("gpu", "rdma")), charge("b", lost))
+    status, reason, message = reported_condition(view(gpu(0, mig=MIG), charges=charges), "Accounted")
+    assert (status, reason) == ("False", "AllocationUnknown")
+    of_pods, of_instances = message.split("; ")
+    assert of_pods.startswith("no gpu or rdma is allocated: the allocation of these pods")
+    assert of_instances.startswith("no MIG device is allocated: ")
 
 
 @pytest.mark.parametrize(

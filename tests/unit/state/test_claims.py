@@ -38,7 +38,7 @@ LISTED = (
     "configuration"
 )
 CLAIM_UNKNOWN = (
-    "no device of the type is allocated: the devices of these ResourceClaims are in no ResourceSlice, or have no "
+    "no gpu is allocated: the devices of these ResourceClaims are in no ResourceSlice, or have no "
     "attribute by which the cards are known: "
 )
 

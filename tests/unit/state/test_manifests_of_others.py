@@ -88,3 +88,41 @@ def test_every_manifest_has_an_answer_and_there_are_enough() -> None:
     assert all(counted[system] >= 8 for system in ("koordinator", "hami", "nvidia", "kai", "volcano"))
     for folder in {file.parent for file in FILES}:
         assert manifests.answers(folder).keys() == {file.stem for file in FILES if file.parent == folder}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "resources_", "read"),
+    [
+        (
+            {"nvidia.com/nouse-gputype": "A100", "nvidia.com/use-gpuuuid": "GPU-1,GPU-2"},
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"},
+            (
+                "nvidia.com/gpu, nvidia.com/gpumem are read as 1 card of 3000 MiB; "
+                "annotation nvidia.com/nouse-gputype is read as any model but *A100*; "
+                "annotation nvidia.com/use-gpuuuid is read as only GPU GPU-1 or GPU-2"
+            ),
+        ),
+        (
+            {"nvidia.com/use-gputype": "A100,H100", "nvidia.com/numa-bind": "true"},
+            {"nvidia.com/gpu": "1"},
+            (
+                "annotation nvidia.com/use-gputype is read as model *A100* or *H100*; "
+                "annotation nvidia.com/numa-bind is read as annotation berth.dev/gpu-topology: numa"
+            ),
+        ),
+    ],
+)
+def test_each_word_is_said_by_what_it_does(annotations: Raw, resources_: Raw, read: str) -> None:
+    containers = [{"name": "main", "resources": {"limits": resources_, "requests": resources_}}]
+    metadata = {"name": "a", "namespace": "ns", "uid": "u", "annotations": annotations}
+    pending = pods.pending(
+        {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler", "containers": containers}}
+    )
+    assert pending.request.read == read
+
+
+def test_devices_of_other_vendors_are_called_by_their_names() -> None:
+    limits = {"huawei.com/npu-core": "100", "kubernetes.io/gpu-memory-ratio": "100"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]}
+    pending = pods.pending({"metadata": {"name": "a", "namespace": "ns", "uid": "u"}, "spec": spec})
+    assert words.plain.text(pending.request.devices) == "1 whole Huawei NPU"

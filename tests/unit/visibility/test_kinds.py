@@ -93,7 +93,7 @@ async def test_tables_for_kubectl() -> None:
     state.cluster.remove_node("n1")
     await asyncio.sleep(1)
     await state.fleet.refresh()
-    assert table(state.fleet)[0][1:] == ["Blocked", 2, 1, 0, A100, "there is no Node of this name"]
+    assert table(state.fleet)[0][1:] == ["Blocked", 2, 0, 0, A100, "there is no Node of this name"]
 
 
 def fields(schema: Mapping[str, Any]) -> Any:

@@ -450,7 +450,7 @@ class Broken:
     def _render(self) -> tuple[dict[str, Any], dict[str, Any]]:
         if self.is_broken:
             raise ValueError("a defect")
-        return {"name": "n1"}, {"ready": True, "blocked": "", "devices": []}
+        return {"name": "n1"}, {"ready": True, "schedulable": True, "reporting": True, "blocked": "", "devices": []}
 
 
 def failures() -> float:

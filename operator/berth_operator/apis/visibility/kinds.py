@@ -39,8 +39,9 @@ class RowKind(kinds.Kind):
 
 def _fleet_cells(row: Object) -> Cells:
     gpus = [device for device in row["devices"] if device["type"] == GPU]
-    state = "Ready" if row["ready"] and not row["blocked"] else "Blocked"
-    unused = sum(device["healthy"] and not device["users"] for device in gpus)
+    is_blocked = any(device["blocked"] for device in gpus or row["devices"])
+    state = "Ready" if row["ready"] and row["schedulable"] and row["reporting"] and not is_blocked else "Blocked"
+    unused = sum(device["healthy"] and not device["users"] and not device["blocked"] for device in gpus)
     models = ", ".join(sorted({device["model"] for device in gpus if device["model"]}))
     return [state, len(gpus), unused, sum(not device["healthy"] for device in gpus), models, row["blocked"]]
 

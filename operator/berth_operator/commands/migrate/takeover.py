@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names, request
+from berth_api.values import listing
 from berth_api.words import TABLE, System
 from berth_operator.commands.migrate import workloads
 from berth_operator.commands.migrate.live import Lists
@@ -349,7 +350,7 @@ def lines(takeover: Takeover) -> Iterator[str]:
     """Yield the answer for people."""
     yield "What runs:"
     for each in takeover.found:
-        yield f"  {each.system}: {each.pods} pods"
+        yield f"  {each.system}: {each.pods} pod{'' if each.pods == 1 else 's'}"
         yield from (f"    {program.title} ({program.image})" for program in each.programs)
         yield from (f"    MutatingWebhookConfiguration {webhook}" for webhook in each.webhooks)
     if not takeover.found:
@@ -358,7 +359,7 @@ def lines(takeover: Takeover) -> Iterator[str]:
     yield "Whose cards are shared by what:"
     for use in takeover.nodes:
         held = "; ".join(f"{system}: {', '.join(pods)}" for system, pods in use.holders.items()) or "no pods"
-        offered = ", ".join(f"{name}: {amount}" for name, amount in use.offered.items())
+        offered = listing.first_of(f"{name}: {amount}" for name, amount in use.offered.items())
         yield f"  {use.node} ({offered or 'no devices in allocatable'}): {held}"
         if use.is_shared:
             yield "    two systems give the same cards to pods here: drain it first"

@@ -1,14 +1,14 @@
 """The status of a Device: conditions, and what is held and free on each card."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from berth_api import allocation, names
-from berth_api.allocation import Grant, mig
+from berth_api.allocation import Grant, held, mig
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
-from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, Kind
 from berth_api.values import keys
 from berth_operator.controllers.reconcile import sums
@@ -18,7 +18,7 @@ from berth_operator.core.fleet.claim_charges import is_of_claim
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.inventory import Bar, CardInfo
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cache.views import NodeView
 
 _Key = tuple[str, int]
@@ -38,8 +38,6 @@ BY_AGENT: Final[Mapping[str, Any]] = {
 MAX_TEXT: Final = 1024
 MAX_TIME: Final = 40
 MAX_ID: Final = 160
-SLICES: Final = 7
-"""Compute slices of a GPU, for a card whose MIG instances are no longer reported."""
 
 
 def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_REFUSED) -> DeviceStatus:
@@ -106,32 +104,26 @@ def _blocked(cards: Iterable[CardInfo], charges: Sequence[Charge]) -> AbstractSe
 
 
 def _allocated(view: NodeView) -> str:
-    """Return the number of allocated GPUs, to hundredths; a card in MIG mode counts by its allocated slices."""
+    """Return the number of allocated GPUs, to hundredths: parts of cards by `held.hundredths`."""
     assert view.device is not None  # noqa: S101 - the caller looked
-    slices = {card.minor: _slices(card.amounts) for card in view.device.inventory.cards if card.instances}
-    grants = [grant for charge in view.charges for grant in charge.grants if grant.type == GPU]
-    return f"{round(sum(_hundredths(each, slices) for each in grants)) / CARD:g}"
-
-
-def _hundredths(grant: Grant, slices: Mapping[int, int]) -> float:
-    amounts = dict(grant.amounts)
-    if GPU_MEMORY_RATIO in amounts:
-        return amounts[GPU_MEMORY_RATIO]
-    return CARD * _slices(grant.amounts) / slices.get(grant.minor, SLICES)
-
-
-def _slices(amounts: Iterable[tuple[str, int]]) -> int:
-    return sum(mig.slices(name) * amount for name, amount in amounts)
+    totals = {card.minor: dict(card.amounts) for card in view.device.inventory.cards if card.type == GPU}
+    parts: defaultdict[int, list[dict[str, int]]] = defaultdict(list)
+    for charge in view.charges:
+        for grant in charge.grants:
+            if grant.type == GPU:
+                parts[grant.minor].append(dict(grant.amounts))
+    allocated = sum(held.hundredths(each, totals.get(minor, {})) for minor, each in parts.items())
+    return f"{round(allocated) / CARD:g}"
 
 
 def _others(view: NodeView) -> str:
     """Return `type held/total` for each type except GPUs; a device counts as held if a pod holds any part of it."""
     assert view.device is not None  # noqa: S101 - the caller looked
     there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
-    held = Counter(
+    in_use = Counter(
         device_type for device_type, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants}
     )
-    return ", ".join(f"{device_type} {held[device_type]}/{count}" for device_type, count in sorted(there.items()))[
+    return ", ".join(f"{device_type} {in_use[device_type]}/{count}" for device_type, count in sorted(there.items()))[
         :MAX_TEXT
     ]
 
@@ -139,7 +131,6 @@ def _others(view: NodeView) -> str:
 def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
     assert view.device is not None  # noqa: S101 - the caller looked
     cards = {(card.type, card.minor): card for card in view.device.inventory.cards}
-    totals = {key: _totals(card) for key, card in cards.items()}
     is_served = view.alive and view.node is not None
     open_ = {key for key, card in cards.items() if is_served and _is_usable(card) and key not in blocked}
     holders: dict[_Key, list[tuple[Charge, Grant]]] = {}
@@ -149,15 +140,15 @@ def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
         for grant in charge.grants:
             holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
     # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
-    keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
+    keys = sorted({*cards, *holders}, key=lambda key: (key not in cards, key))[:MAX_DEVICES]
     return [
         _use(
             key,
-            totals.get(key, {}),
+            cards.get(key),
             holders.get(key, []),
             is_open=key in open_,
+            is_blocked=key in blocked,
             withheld=key in withheld,
-            bar=cards[key].bar if key in cards else None,
         )
         for key in keys
     ]
@@ -171,29 +162,32 @@ def _totals(card: CardInfo) -> dict[str, int]:
 
 def _use(
     key: _Key,
-    total: dict[str, int],
-    held: list[tuple[Charge, Grant]],
+    card: CardInfo | None,
+    held_parts: list[tuple[Charge, Grant]],
     *,
     is_open: bool,
+    is_blocked: bool,
     withheld: bool,
-    bar: Bar | None,
 ) -> DeviceUse:
     device_type, minor = key
-    counted, taken = _shown_amounts(device_type, total), Counter[str]()
+    counted, taken = _shown_amounts(device_type, _totals(card) if card else {}), Counter[str]()
+    hundredths = held.hundredths([dict(grant.amounts) for _, grant in held_parts], dict(card.amounts) if card else {})
     # The agent itself reports what these processes use, in `foreign` and `unheld`.
-    pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
-    for _, grant in held:
+    pods = [(charge, grant) for charge, grant in held_parts if charge.pod != FOREIGN]
+    for _, grant in held_parts:
         taken.update(dict(grant.amounts))
-    left = free_amounts(counted, taken, len(held), withheld=withheld)
+    left = free_amounts(counted, taken, len(held_parts), withheld=withheld)
     free = {name: int(amount) if is_open else 0 for name, amount in left.items()}
     return DeviceUse.model_validate(
         {
             "type": device_type,
             "minor": minor,
-            "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
+            "id": next((card_id(grant) for _, grant in held_parts if not is_listed(grant)), None),
             "free": _resources(free),
+            "held": round(hundredths) or None,
+            "blocked": is_blocked or None,
             "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
-            "barred": bar.detail[:MAX_TEXT] if bar else None,
+            "barred": card.bar.detail[:MAX_TEXT] if card and card.bar else None,
         }
     )
 
@@ -303,26 +297,40 @@ def _given_by_name(view: NodeView) -> _Verdict | None:
 
 
 def _accounted(view: NodeView) -> _Verdict:
-    if claims := sorted(charge.pod for charge in view.charges if charge.unknown and is_of_claim(charge)):
-        message = (
-            "no device of the type is allocated: the devices of these ResourceClaims are in no ResourceSlice, or have "
-            "no attribute by which the cards are known: "
-        )
-        return names.ACCOUNTED, "False", "ClaimUnknown", (message + ", ".join(claims))[:MAX_TEXT]
-    if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
-        message = (
-            "no device is allocated: the allocation of these pods is missing, cannot be read, names too few devices "
-            "or was not written by a trusted scheduler: "
-        )
-        return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
-    held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
-    if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):
-        message = (
-            "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
-            "allocations do not name the GPU (delete the pods to end this): "
-        )
-        return names.ACCOUNTED, "False", "ParentUnknown", (message + ", ".join(unlocated))[:MAX_TEXT]
-    return names.ACCOUNTED, "True", "AllKnown", ""
+    found = [each for each in (_unknown(view, of_claims=True), _unknown(view, of_claims=False)) if each is not None]
+    if unlocated := _unlocated(view):
+        found.append(("ParentUnknown", unlocated))
+    if not found:
+        return names.ACCOUNTED, "True", "AllKnown", ""
+    # All of them: each is about devices of other types.
+    return names.ACCOUNTED, "False", found[0][0], "; ".join(message for _, message in found)[:MAX_TEXT]
+
+
+def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
+    """Return the reason and message if the devices of claims, or of pods, are not known."""
+    charges = [each for each in view.charges if each.unknown and is_of_claim(each) == of_claims]
+    if not charges:
+        return None
+    types = " or ".join(sorted({device_type for each in charges for device_type in each.unknown}))
+    why = (
+        "the devices of these ResourceClaims are in no ResourceSlice, or have no attribute by which the cards are known"
+        if of_claims
+        else "the allocation of these pods is missing, cannot be read, names too few devices or was not written by a "
+        "trusted scheduler"
+    )
+    pods = ", ".join(sorted(each.pod for each in charges))
+    return "ClaimUnknown" if of_claims else "AllocationUnknown", f"no {types} is allocated: {why}: {pods}"
+
+
+def _unlocated(view: NodeView) -> str:
+    """Return the message if the card of MIG instances is not known; else an empty text."""
+    grants = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
+    pods = sorted(f"{pod} ({grant.id})" for pod, grant in grants if is_unlocated(grant))
+    message = (
+        "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
+        "allocations do not name the GPU (delete the pods to end this): "
+    )
+    return message + ", ".join(pods) if pods else ""
 
 
 def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:

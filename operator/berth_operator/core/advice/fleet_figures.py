@@ -1,6 +1,6 @@
 """How much of the fleet's GPUs is allocated, and how much of what is free is of use: sums over columns.
 
-Amounts are in whole cards: half a card counts 0.5, and two of a card's seven MIG instances 2/7.
+Amounts are in whole cards, parts of them by `berth_api.allocation.held`.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.allocation import mig
-from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
+from berth_api.allocation import held, mig
+from berth_api.names import GPU
 from berth_api.request import CARD
 from berth_api.resources import CPU
 from berth_operator.core.advice.card_amounts import serving
@@ -67,7 +67,9 @@ def fleet_figures(fleet: Fleet) -> FleetFigures:
 def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
     listed = cards.present & fleet.present[:, np.newaxis]
     allocated, partitioned = _allocated(cards)
-    free = np.where((cards.healthy | partitioned) & usable[:, np.newaxis], 1.0 - allocated, 0.0)
+    located = (cards.unlocated == 0)[:, np.newaxis]
+    allocatable = usable[:, np.newaxis] & (cards.healthy | (partitioned & located))
+    free = np.where(allocatable, 1.0 - allocated, 0.0)
     models, count = cards.model[listed], len(fleet.intern_table.models)
     total = np.bincount(models, minlength=count)
     of_allocated = np.bincount(models, weights=allocated[listed], minlength=count)
@@ -84,14 +86,15 @@ def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
 
 def _allocated(cards: Cards) -> tuple[Amounts, Mask]:
     """Return the share of each card that is allocated, and which cards are partitioned into MIG instances."""
-    amounts = np.maximum(cards.used[cards.index[GPU_CORE]], cards.used[cards.index[GPU_MEMORY_RATIO]]) / CARD
-    instances = [index for name, index in cards.index.items() if mig.is_resource(name)]
+    used = {name: cards.used[index] for name, index in cards.index.items()}
+    total = {name: cards.total[index] for name, index in cards.index.items()}
+    amounts = np.maximum.reduce([np.broadcast_to(share, cards.present.shape) for share in held.shares(used, total)])
+    # A grant of which the amounts are not known is the whole card.
+    amounts = np.where((cards.users > 0) & (amounts == 0), 1.0, np.minimum(amounts, 1.0))
     partitioned = np.zeros_like(cards.present)
-    if instances:
-        total, used = cards.total[instances].sum(axis=0), cards.used[instances].sum(axis=0)
-        partitioned = total > 0
-        amounts = np.where(partitioned, used / np.maximum(total, 1), amounts)
-    return np.clip(amounts, 0.0, 1.0), partitioned
+    for name in filter(mig.is_resource, total):
+        partitioned |= total[name] > 0
+    return amounts, partitioned
 
 
 def _fragmentation(free: Amounts, size: int) -> float:

@@ -1,11 +1,11 @@
 """What a node offers and what is free there, card by card, as a JSON object that names no pod."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from berth_api.allocation import mig, visible
+from berth_api.allocation import held, mig, visible
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
@@ -36,7 +36,8 @@ def nodes(fleet: Fleet) -> list[str]:
 def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int] = NONE) -> Row:
     """Return a known node's row, without its labels; `unheld`: id of a card -> pods that use it and do not hold it."""
     row = fleet.rows[name]
-    devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults)]
+    of_all = list(_of_all_devices(fleet, row))
+    devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults, of_all)]
     for device in devices:
         if count := unheld.get(device["id"]):
             device["unheld"] = count
@@ -44,7 +45,7 @@ def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int]
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
         "reporting": bool(fleet.fresh[row]),
-        "blocked": "; ".join(_obstacles(fleet, row)),
+        "blocked": "; ".join((*of_all, *_of_node(fleet, row), *_of_types(fleet, row))),
         "promised": sum(map(is_promised, fleet.nominees_on(name))),
         "models": dict(Counter(device["model"] for device in devices if device["model"])),
         "devices": devices,
@@ -58,29 +59,50 @@ def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int]
     }
 
 
-def _obstacles(fleet: Fleet, row: int) -> Iterator[str]:
-    """Yield why devices of a row are not allocated."""
+def _of_all_devices(fleet: Fleet, row: int) -> Iterator[str]:
+    """Yield why no device of a row is allocated, whatever its type."""
     if not fleet.present[row]:
         yield "there is no Node of this name"
-    elif not fleet.ready[row]:
+    if not fleet.fresh[row]:
+        yield silence(fleet.heard[only(row)])
+
+
+def _of_node(fleet: Fleet, row: int) -> Iterator[str]:
+    """Yield what keeps pods from a row that do not tolerate it."""
+    if fleet.present[row] and not fleet.ready[row]:
         yield "the Node is not ready"
     if fleet.cordoned[row]:
         yield "the Node is cordoned"
-    if not fleet.fresh[row]:
-        yield silence(fleet.heard[only(row)])
-    for device_type, cards in fleet.cards.items():
-        if count := int(cards.unknown[row]):
-            yield f"{count} pod(s) may hold any {device_type}: their allocation is missing or cannot be read"
-        if count := int(cards.unlocated[row]):
-            yield f"{count} MIG instance(s) are held of cards that are not known"
 
 
-def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[Row]:
-    """Yield the cards of one type that the Device lists."""
+def _of_types(fleet: Fleet, row: int) -> Iterator[str]:
+    for cards in fleet.cards.values():
+        yield from (*_of_type(cards, row), *_of_instances(cards, row))
+
+
+def _of_type(cards: Cards, row: int) -> Iterator[str]:
+    """Yield why no card of one type is allocated."""
+    if count := int(cards.unknown[row]):
+        yield f"{count} pod(s) may hold any {cards.device_type}: their allocation is missing or cannot be read"
+
+
+def _of_instances(cards: Cards, row: int) -> Iterator[str]:
+    """Yield why no MIG instance of one type is allocated."""
+    if count := int(cards.unlocated[row]):
+        yield f"{count} MIG instance(s) are held of cards that are not known"
+
+
+def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Sequence[str]) -> Iterator[Row]:
+    """Yield the cards of one type that the Device lists; `of_all` is why no device of the row is allocated."""
     if not cards.present[row].any():
         return
+    of_shares = [*of_all, *_of_type(cards, row)]
+    of_instances = [*of_shares, *_of_instances(cards, row)]
     # As lists: single elements of arrays take several times as long.
     amounts = [(name, total[0].tolist(), free[0].tolist()) for name, total, _, free in offers(cards, only(row))]
+    in_use = [
+        (name, cards.used[index, row].tolist(), cards.total[index, row].tolist()) for name, index in cards.index.items()
+    ]
     columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie, cards.bar)
     healthy, models, users, numa, pcie, bars = (column[row].tolist() for column in columns)
     minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
@@ -90,6 +112,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
             continue
         minor = minors[slot]
         device_id, instances = ids.get(minor, ""), cards.instances.get(row, {}).get(minor, ())
+        blocked = "; ".join(of_instances if instances else of_shares)
         device: Row = {
             "type": cards.device_type,
             "minor": minor,
@@ -97,12 +120,14 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
             "model": table.models[models[slot]],
             "healthy": healthy[slot] or bool(instances),
             "message": faults.get((cards.device_type, device_id), ""),
+            "blocked": blocked,
             "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
-            "free": {name: free[slot] for name, total, free in amounts if total[slot]},
+            "free": (free := {name: 0 if blocked else left[slot] for name, total, left in amounts if total[slot]}),
+            "held": _held(in_use, slot) if users[slot] else 0,
             "users": users[slot],
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],
-            "mig": _instances(cards, row, minor, instances),
+            "mig": _instances(cards, row, minor, instances, free),
             "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
         }
         if bar := table.bars[bars[slot]]:
@@ -112,10 +137,20 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
         yield device
 
 
-def _instances(cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...]) -> list[Row]:
+def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
+    """Return how much of a card that is in use is held, in hundredths; `in_use`: (resource, used, total by slot)."""
+    used = {name: amounts[slot] for name, amounts, _ in in_use}
+    return round(held.hundredths([used], {name: total[slot] for name, _, total in in_use}))
+
+
+def _instances(
+    cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...], free: Mapping[str, int]
+) -> list[Row]:
+    """Return the instances of a card; none is free of a profile of which nothing can be allocated."""
     taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
     return [
-        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken} for name, resource in instances
+        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken and free.get(resource, 0) > 0}
+        for name, resource in instances
     ]
 
 

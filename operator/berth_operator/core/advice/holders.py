@@ -3,6 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
+from berth_api.allocation import Grant, held
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
@@ -30,28 +33,29 @@ def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
         "scheduler": charge.scheduler,
         "since": _time(charge.started, NOT_STARTED),
         "endsBy": _time(charge.ends, ending.UNKNOWN),
-        "devices": [
-            {
-                "type": grant.type,
-                "minor": shown[grant.type, grant.minor],
-                "id": grant.id or card_id(grant),
-                "model": _model(fleet, charge.node, grant.type, grant.minor) if is_listed(grant) else "",
-                "amounts": dict(grant.amounts),
-            }
-            for grant in charge.grants
-        ],
+        "devices": [_part(fleet, charge.node, grant, shown[grant.type, grant.minor]) for grant in charge.grants],
         "drifted": drifted,
         "promised": is_promised(charge),
         "isolation": charge.isolation,
     }
 
 
-def _model(fleet: Fleet, node: str, device_type: str, minor: int) -> str:
-    row, cards = fleet.rows[node], fleet.cards[device_type]
-    minors = cards.minor[row].tolist()
-    slot = minors.index(minor) if minor in minors else None
-    known = slot is not None and bool(cards.present[row, slot])
-    return fleet.intern_table.models[int(cards.model[row, slot])] if known else ""
+def _part(fleet: Fleet, node: str, grant: Grant, minor: int) -> Row:
+    part = {
+        "type": grant.type,
+        "minor": minor,
+        "id": grant.id or card_id(grant),
+        "model": "",
+        "amounts": dict(grant.amounts),
+    }
+    row, cards = fleet.rows[node], fleet.cards[grant.type]
+    slots = np.flatnonzero((cards.minor[row] == grant.minor) & cards.present[row]) if is_listed(grant) else ()
+    for slot in slots:
+        part["model"] = fleet.intern_table.models[int(cards.model[row, slot])]
+        if grant.is_subdevice:
+            total = {name: int(cards.total[index, row, slot]) for name, index in cards.index.items()}
+            part["card"] = held.subdevices(total)
+    return part
 
 
 def _time(seconds: int, least_unknown: int) -> str:

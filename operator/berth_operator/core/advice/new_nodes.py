@@ -235,13 +235,17 @@ def _model(request: PodRequest) -> str:
 
 
 def _devices_text(request: PodRequest) -> str:
-    """Return the requested devices in words: `9 GPUs of model *H100*`."""
+    """Return the requested devices in words: `9 GPUs of model *H100*`; all that `_inventory` gives them."""
     texts = []
     for part in request.devices.parts:
         plural = shortage.plural(part.type)
         text = f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"
         if part.type == GPU and request.model:
             text += f" of model {request.model}"
+        if (vendor := request.devices.vendor) not in ("", DEFAULT_VENDOR):
+            text += f" of vendor {vendor}"
+        if requirements := part.selector.requirements:
+            text += f" with device labels {' and '.join(map(str, requirements))}"
         memory = max(part.min_memory, dict(part.amounts).get(GPU_MEMORY, 0))
         texts.append(text + (f" with {amounts_text((('memory', memory),))}" if memory else ""))
     return " and ".join(texts)

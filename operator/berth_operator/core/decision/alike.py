@@ -166,7 +166,8 @@ def _narrowed(request: PodRequest, model: str | None, kind: str | None) -> PodRe
     """Return a request for GPUs of one model and kind only."""
     constraint = request.model
     if model is not None:
-        name = model.strip().lower()
+        # As the device reports it: advice names it.
+        name = model.strip()
         # An empty name is no constraint.
         constraint = replace(constraint, exact=name) if name else replace(constraint, regex="^$")
     parts = tuple(

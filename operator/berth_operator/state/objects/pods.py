@@ -283,7 +283,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         limited_by=isolation.wanted_by(annotations, labels) if unlimited else "",
         questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions, *_cuda(spec, asked.devices)))),
         extended=tuple(_extended(asked, kinds)),
-        read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
+        read=words.plain.reading(asked.reading.words, asked.reading.said, asked.reading.notes, asked.devices),
     )
 
 

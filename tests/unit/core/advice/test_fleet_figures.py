@@ -7,7 +7,7 @@ import pytest
 
 from berth_operator.core.advice.fleet_figures import Gpus, fleet_figures
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info
+from tests.builders import NVIDIA, add, asks, cards, charge, divided, fleet, grant, instance, inventory, node_info
 
 
 def held(on: Fleet, node: str, *minors: int, hundredths: int = 100) -> Fleet:
@@ -21,6 +21,12 @@ def test_parts_of_cards_count_as_fractions() -> None:
     [gpus] = fleet_figures(half).gpus.values()
     assert gpus == Gpus(allocated=1.5, free=2.5, unavailable=0.0)
     assert gpus.total == 4
+
+
+def test_an_instance_counts_by_its_slices() -> None:
+    built = fleet({"a": (divided(0, "1g.10gb", "2g.20gb", "3g.40gb"),)})
+    built.charge(charge("p", instance(0, 2, "3g.40gb"), node="a"))
+    assert [gpus.allocated for gpus in fleet_figures(built).gpus.values()] == [0.5]
 
 
 @pytest.mark.parametrize(

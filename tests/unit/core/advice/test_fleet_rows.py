@@ -63,8 +63,10 @@ def test_a_card_shows_what_it_offers_and_what_is_free() -> None:
         "model": A100,
         "healthy": True,
         "message": "",
+        "blocked": "",
         "total": FULL,
         "free": {"gpu-core": 50, "gpu-memory": 40 * GI, "gpu-memory-ratio": 50},
+        "held": 50,
         "users": 1,
         "numaNode": 1,
         "pcie": "sw0",
@@ -163,6 +165,28 @@ def test_a_row_says_why_nothing_is_allocated(
     row = fleet_row(of, "node", {})
     assert (row["ready"], row["schedulable"], row["reporting"]) == flags
     assert row["blocked"] == blocked
+
+
+def test_a_pod_that_may_hold_any_gpu_blocks_no_nic() -> None:
+    of = made(gpu(), divided(1, "1g.10gb"), other_card("rdma"))
+    unknown(of)
+    why = "1 pod(s) may hold any gpu: their allocation is missing or cannot be read"
+    assert [device(of, number)["blocked"] for number in range(3)] == [why, why, ""]
+
+
+@pytest.mark.parametrize("change", [silent, without_node, unknown])
+def test_nothing_is_free_of_a_blocked_card(change: Callable[[Fleet], None]) -> None:
+    of = made(gpu(), divided(1, "1g.10gb"))
+    change(of)
+    cards_ = [device(of, number) for number in range(2)]
+    assert [set(each["free"].values()) for each in cards_] == [{0}, {0}]
+    assert [each["free"] for each in cards_[1]["mig"]] == [False]
+
+
+def test_an_instance_of_an_unknown_card_blocks_instances_alone() -> None:
+    of = made(gpu(), divided(1, "1g.10gb"), charges=(charge("p", replace(instance(7, 0), parent="", minor=70000)),))
+    lost = "1 MIG instance(s) are held of cards that are not known"
+    assert [device(of, number)["blocked"] for number in range(2)] == ["", lost]
 
 
 def test_nodes_with_a_device_have_a_row() -> None:

@@ -5,7 +5,7 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import NVIDIA, cards, fleet, gang, waiting
+from tests.builders import A100, NVIDIA, cards, fleet, gang, waiting
 
 POLICY = Policy()
 
@@ -53,6 +53,7 @@ def test_members_have_the_places_that_the_decision_counts() -> None:
     )
     assert isinstance(explanation.result, Failure)
     assert explanation.first is not None
+    assert explanation.first.request.model.exact in {A100, "T4"}  # spelled as the device reports it
     assert f"next member {explanation.first.name}: " in explanation.result.message
     assert f" {explanation.placed} of the 3 required members fit" in explanation.result.message
     assert explanation.explanation is not None

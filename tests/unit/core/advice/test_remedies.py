@@ -32,6 +32,7 @@ from tests.builders import (
     divided,
     fleet,
     grant,
+    hints,
     instance,
     inventory,
     label,
@@ -97,6 +98,15 @@ JOB = Owner(kind="Job", name="j", uid="j")
             one_node(), waiting(request=asks(ONE, model=H100)),
             [NO_OTHER, "a node like a with 1 GPU of model *H100* would end the wait"],
             id="a model that no node has",
+        ),
+        pytest.param(
+            one_node(),
+            waiting(request=asks(
+                {"huawei.com/npu-core": 100, "kubernetes.io/gpu-memory-ratio": 100},
+                annotations=hints(gpu={"selector": {"matchLabels": {"type": "fast"}}}),
+            )),
+            [NO_OTHER, "a node like a with 1 GPU of vendor huawei with device labels type=fast would end the wait"],
+            id="cards of a vendor with a label",
         ),
         pytest.param(
             one_node(), waiting(request=asks(ONE, selector={"pool": "b"})),

@@ -3,6 +3,8 @@
 const FULL = 100;
 /** Compute slices of a GPU in MIG mode. */
 const SLICES = 7;
+const MEMORY = "gpu-memory";
+const WHOLE = [["gpu-core", FULL]];
 const MIG = "nvidia.com/mig-";
 const REPLICAS = "nvidia.com/gpu.shared";
 const PROFILE = /^(?:[1-9]c\.)?([1-9])g\./;
@@ -15,7 +17,7 @@ export function slicesOf(name) {
   return match ? Number(match[1]) : 0;
 }
 
-/** Return the share of a card that is held, 0 to 1. */
+/** Return the share of a card that is held, 0 to 1, from what is free; for operators that do not show it. */
 export function heldShare(card) {
   if (card.mig.length) return heldSlices(card.mig);
   let share = 0;
@@ -43,24 +45,41 @@ function heldSlices(instances) {
   return all ? held / all : 0;
 }
 
-/** Return the share of its card that a holder's part is, 0 to 1; `total` is what the card offers. */
-export function shareOf(amounts, total) {
-  let share = 0;
-  for (const [name, amount] of Object.entries(amounts)) {
-    const slices = slicesOf(name);
-    if (slices) share += (slices * amount) / SLICES;
-    else if (total[name]) share = Math.max(share, amount / total[name]);
+/**
+ * Return the share of a card that parts of it are together, 0 to 1, as `berth_api.allocation.held` does: of the
+ * resource of which most is held. `total` is what the card has; of a GPU only instances or replicas are needed.
+ */
+export function shareOf(parts, total) {
+  const held = new Map();
+  for (const part of parts) {
+    const counted = Object.entries(part).filter(([name, amount]) => amount && name !== MEMORY);
+    for (const [name, amount] of counted.length ? counted : WHOLE) held.set(name, (held.get(name) ?? 0) + amount);
   }
-  return Math.min(1, share);
+  let share = 0;
+  let slices = 0;
+  for (const [name, amount] of held) {
+    if (name.startsWith(MIG)) slices += (slicesOf(name) || 1) * amount;
+    else share = Math.max(share, amount / (total[name] || FULL));
+  }
+  return Math.min(1, Math.max(share, slices / (allSlices(total) || SLICES)));
 }
 
-/** Return how much of GPUs a part is, in hundredths; devices other than GPUs count as none. */
-export function hundredths(part) {
-  if (part.type !== GPU) return 0;
-  const amounts = part.amounts;
-  const core = amounts["gpu-core"] ?? 0;
-  const memory = amounts["gpu-memory-ratio"] ?? 0;
-  if (core || memory) return Math.max(core, memory);
-  const slices = Object.entries(amounts).reduce((sum, [name, amount]) => sum + slicesOf(name) * amount, 0);
-  return slices ? (FULL * slices) / SLICES : FULL;
+function allSlices(total) {
+  let all = 0;
+  for (const [name, amount] of Object.entries(total)) if (name.startsWith(MIG)) all += (slicesOf(name) || 1) * amount;
+  return all;
+}
+
+/** Return how much of GPUs parts are together, in hundredths: `{node, part}`; other devices count as none. */
+export function hundredths(held) {
+  const cards = new Map();
+  for (const { node, part } of held) {
+    if (part.type !== GPU) continue;
+    const key = `${node} ${part.minor >= 0 ? part.minor : part.id}`;
+    if (cards.has(key)) cards.get(key).push(part);
+    else cards.set(key, [part]);
+  }
+  let sum = 0;
+  for (const parts of cards.values()) sum += FULL * shareOf(parts.map((part) => part.amounts), parts[0].card ?? {});
+  return sum;
 }

@@ -17,12 +17,20 @@ function shared(text) {
   return text;
 }
 
-/** Return the state of a node in one word, as `kubectl berth devices` does. */
+/** Return why nothing of a card is allocated although it is healthy; older operators show it only of the node. */
+function blockedOf(card, node) {
+  return card.blocked ?? node.blocked;
+}
+
+/** Return the state of a node in one word; `Blocked` if one of its GPUs is, of a node without GPUs any device. */
 function stateOf(node) {
   if (!node.reporting) return "Silent";
   if (!node.ready) return "NotReady";
   if (!node.schedulable) return "Cordoned";
-  return node.blocked ? "Blocked" : "Ready";
+  const gpus = node.devices.filter((card) => card.type === GPU);
+  const shown = gpus.length ? gpus : node.devices;
+  const isBlocked = shown.length ? shown.some((card) => blockedOf(card, node)) : node.blocked;
+  return isBlocked ? "Blocked" : "Ready";
 }
 
 /** Return the text that a search finds a node by. */
@@ -53,7 +61,7 @@ function idleSince(card, before) {
   return before?.idleSince?.gaps === gaps ? before.idleSince : { at: performance.now(), gaps };
 }
 
-function toCard(card, before) {
+function toCard(card, node, before) {
   const mig = card.mig ?? [];
   const kept = {
     type: shared(card.type),
@@ -62,6 +70,7 @@ function toCard(card, before) {
     model: shared(card.model),
     healthy: card.healthy,
     message: card.message,
+    blocked: blockedOf(card, node),
     total: card.total,
     free: card.free,
     users: card.users,
@@ -71,11 +80,15 @@ function toCard(card, before) {
     mig,
     metrics: card.metrics ?? null,
   };
-  const share = heldShare(kept);
-  // A card that offers nothing, because it has failed, may still be held.
-  kept.held = card.users > 0 && share === 0 ? 1 : share;
+  kept.held = card.held === undefined ? heldAsFarAsKnown(kept) : card.held / 100;
   kept.idleSince = idleSince(kept, before);
   return kept;
+}
+
+/** Older operators do not show how much is held. A card that offers nothing, because it has failed, may still be held. */
+function heldAsFarAsKnown(card) {
+  const share = heldShare(card);
+  return card.users > 0 && share === 0 ? 1 : share;
 }
 
 const LINKS = '"links":{';
@@ -114,7 +127,7 @@ export function toNode(object, before) {
   const version = object.metadata.resourceVersion;
   if (before && version && before.version === version) return before;
   const known = new Map(before?.cards.map((card) => [card.id, card]));
-  const cards = object.devices.map((card) => toCard(card, known.get(card.id)));
+  const cards = object.devices.map((card) => toCard(card, object, known.get(card.id)));
   const models = Object.keys(object.models).map(shared).sort();
   const state = stateOf(object);
   const name = object.metadata.name;
@@ -176,11 +189,14 @@ function sumsOf(cards, state) {
   return sums;
 }
 
+/** States of nodes on which cards that are not blocked themselves are allocated. */
+const TAKES_PODS = new Set(["Ready", "Blocked"]);
+
 function kindOf(card, state) {
   if (!card.healthy) return "failed";
   if (card.held >= 0.995) return "full";
   if (card.held > 0) return "partly";
-  return state === "Ready" ? "free" : "unusable";
+  return card.blocked || !TAKES_PODS.has(state) ? "unusable" : "free";
 }
 
 function addMetrics(sums, card) {

@@ -20,7 +20,7 @@ export function toHolder(object, before) {
     devices: object.devices,
     drifted: object.drifted,
     exceeding: object.exceeding ?? [], // older operators do not say
-    hundredths: object.devices.reduce((sum, part) => sum + hundredths(part), 0),
+    hundredths: hundredths(object.devices.map((part) => ({ node: object.node, part }))),
   };
 }
 
@@ -31,6 +31,8 @@ export class HolderIndex {
   namespaces = new Map();
   /** Node -> number of its last change among all, so that only what has changed is drawn again. */
   changes = new Map();
+  /** Namespace and card -> the parts of it that pods of the namespace hold. */
+  #parts = new Map();
   #all = 0;
 
   /** Take a change of a row; either may be undefined. */
@@ -49,7 +51,7 @@ export class HolderIndex {
     const parts = [];
     for (const holder of this.on(node)) {
       for (const part of holder.devices) {
-        if (isOn(part, card)) parts.push({ holder, part, share: shareOf(part.amounts, card.total) || 1 });
+        if (isOn(part, card)) parts.push({ holder, part, share: shareOf([part.amounts], card.total) });
       }
     }
     return parts;
@@ -69,8 +71,22 @@ export class HolderIndex {
     this.#count(holder, -1);
   }
 
+  /** Add or drop the parts of a holder; return by how much its namespace holds more of the cards, in hundredths. */
+  #change({ namespace, node, devices }, sign) {
+    let change = 0;
+    for (const part of devices) {
+      const key = `${namespace}/${node}/${part.type} ${part.minor >= 0 ? part.minor : part.id}`;
+      const before = this.#parts.get(key) ?? NONE;
+      const after = sign > 0 ? [...before, part] : before.filter((each) => each !== part);
+      for (const [parts, counts] of [[after, 1], [before, -1]]) change += counts * hundredths(parts.map((each) => ({ node, part: each })));
+      if (after.length) this.#parts.set(key, after);
+      else this.#parts.delete(key);
+    }
+    return change;
+  }
+
   #count(holder, sign) {
-    const sum = (this.namespaces.get(holder.namespace) ?? 0) + sign * holder.hundredths;
+    const sum = (this.namespaces.get(holder.namespace) ?? 0) + this.#change(holder, sign);
     if (sum > 0.001) this.namespaces.set(holder.namespace, sum);
     else this.namespaces.delete(holder.namespace);
     this.#all += 1;

@@ -1,6 +1,6 @@
 // The Holders view: which pods hold devices, by namespace, owner, node or each.
 
-import { summed, useOf } from "../data/holdings.js";
+import { hundredthsOf, summed, useOf } from "../data/holdings.js";
 import { serverNow } from "../data/requests.js";
 import { fleet, holders } from "../data/sources.js";
 import { Glyph } from "../drawing/glyphs.js";
@@ -34,7 +34,7 @@ export function HoldersView({ query }) {
   return html`
     <div class="view-head">
       <h1>Holders</h1>
-      <p class="view-sub">Pods that hold devices. A GPU counts as a whole one, a share by its hundredths, a MIG instance by its sevenths.</p>
+      <p class="view-sub">Pods that hold devices. A GPU counts as a whole one, a share by its hundredths, a MIG instance by its share of the slices of its card's instances.</p>
     </div>
     <${Restricted} source=${holders} />
     ${holders.error && holders.error.status !== 0 && html`<${Refusal} error=${holders.error} resource="holders" namespace=${holders.namespace} />`}
@@ -89,11 +89,11 @@ function Content({ rows, shown, query }) {
 }
 
 function Totals({ rows, only }) {
-  const hundredths = rows.reduce((sum, { holder }) => sum + holder.hundredths, 0);
+  const hundredths = hundredthsOf(rows);
   const isMeasured = rows.some(({ use }) => use !== null);
   const idle = rows.filter(({ idleSeconds }) => idleSeconds !== null);
   const drifted = rows.filter(({ holder }) => holder.drifted).length;
-  const idleGpus = idle.reduce((sum, { holder }) => sum + holder.hundredths, 0);
+  const idleGpus = hundredthsOf(idle);
   const toggle = (value) => () => setQuery({ only: only === value ? "" : value });
   return html`<section class="summary" aria-label="Sums">
     <dl>
