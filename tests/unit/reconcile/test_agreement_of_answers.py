@@ -105,7 +105,7 @@ class Random:
 
 
 def answer(row: Any, card: Any) -> tuple[Any, ...]:
-    """Return what a row and the verb `devices` say of a card."""
+    """Return what a row and the verb `devices` show of a card."""
     instances = sorted(each["profile"] for each in card["mig"] if each["free"])
     allocatable = card["healthy"] and not card.get("blocked")
     free_ = {name: amount for name, amount in card["free"].items() if amount} if allocatable else {}
