@@ -1,6 +1,6 @@
 """Fail the test that leaves something to the next one: sockets, tasks, processes, or objects that all tests share.
 
-What fixtures of a module or a session hold is theirs: they are set up before the test's own.
+What fixtures of a module hold or start is looked at when the module ends, and the session's objects when that ends.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from devcluster import Cluster, waiting
+from devcluster.control_plane.api import close_idle
 from tests import layers
 
 SHARED: Final = pytest.StashKey[Cluster]()
@@ -23,6 +24,7 @@ NAMESPACES: Final = "/api/v1/namespaces/"
 """Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
 PATIENCE: Final = "leftovers_patience"
 """The option with the seconds within which what was asked to end must have ended."""
+WIDE: Final = ("class", "module", "package")
 FAILED: Final = pytest.StashKey[bool]()
 """Whether a test has failed already: then what it left means nothing more."""
 
@@ -56,22 +58,48 @@ async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
         pytest.fail(f"tasks were left: {left}")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_left_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = _Held()
+    yield
+    before.expect_no_more(request.config)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     cluster = request.config.stash.get(SHARED, None)
     shared = set(cluster.api.shared) if cluster else set()
-    sockets, children = _sockets(), _children()
+    before = _Held()
     yield
     if FAILED in request.node.stash:
         return
     if cluster:
         written = {path for path in cluster.api.shared - shared if not path.startswith(NAMESPACES)}
         expect_gone(cluster, written, request.config)
-        cluster.api.close()
-    _expect_none(lambda: _children() - children, "processes", request.config)
-    if _sockets() - sockets:
-        gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
-        _expect_none(lambda: (_sockets() - sockets) & _connections(), "connections", request.config)
+    if not _has_fixtures_of_module(request):
+        before.expect_no_more(request.config)
+
+
+def _has_fixtures_of_module(request: pytest.FixtureRequest) -> bool:
+    """Return whether a fixture of the module may start something during a test, which ends with the module."""
+    info = request.node._fixtureinfo  # no other way shows the scopes
+    scopes = {name: fixtures[-1].scope for name, fixtures in info.name2fixturedefs.items()}
+    return any(scope in WIDE and name != _nothing_left_by_module.__name__ for name, scope in scopes.items())
+
+
+class _Held:
+    """What this process holds at one moment."""
+
+    def __init__(self) -> None:
+        self._sockets, self._children = _sockets(), _children()
+
+    def expect_no_more(self, config: pytest.Config) -> None:
+        """Wait until it holds no more than at that moment; fail if it does."""
+        _expect_none(lambda: _children() - self._children, "processes", config)
+        if _sockets() - self._sockets:
+            close_idle()
+            gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
+            _expect_none(lambda: (_sockets() - self._sockets) & _connections(), "connections", config)
 
 
 def expect_gone(cluster: Cluster, paths: Collection[str], config: pytest.Config) -> None:

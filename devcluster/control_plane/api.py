@@ -8,6 +8,7 @@ import ipaddress
 import json
 import re
 import ssl
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,15 @@ STALE: Final = (
     ConnectionResetError,
     ssl.SSLEOFError,
 )
+
+
+_CLIENTS: Final["weakref.WeakSet[Api]"] = weakref.WeakSet()
+
+
+def close_idle() -> None:
+    """Close the connections that all clients of this process keep for their next request."""
+    for client in list(_CLIENTS):
+        client.close()
 
 
 class ApiError(Exception):
@@ -80,6 +90,7 @@ class Api:
         self._resources: list[Resource] = []
         self.shared: set[str] = set()
         """Paths of the namespaces, policies, webhooks and definitions that this client has written, gone or not."""
+        _CLIENTS.add(self)
 
     def close(self) -> None:
         """Close the kept connections."""

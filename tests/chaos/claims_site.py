@@ -205,7 +205,7 @@ def _replicas(stack: contextlib.ExitStack, cluster: Cluster, arena: Arena, folde
     names = {"namespace": arena.namespace, "lease": arena.lease_name, "service_account": ACCOUNT, "suffix": arena.id}
     for file in (fence.FENCE, fence.OF_CLAIMS):
         arena.apply(fence.fence(**names, file=file))
-    [owner_of_taints, _] = yaml.safe_load_all(COMPONENT.read_text())
+    [owner_of_taints, _] = yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text())
     arena.apply([owner_of_taints])
     open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)
     return [replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]

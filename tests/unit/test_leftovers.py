@@ -16,16 +16,16 @@ import pytest
 
 KEPT = []
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server():
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
-def test_what_a_module_holds(server):
+def test_what_a_fixture_holds(server):
     pass
 
-def test_a_connection(server):
-    KEPT.append(socket.create_connection(server.getsockname()))
+def test_a_connection():
+    KEPT.append(socket.create_server(("127.0.0.1", 0)))
 
 def test_a_process():
     KEPT.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
@@ -33,8 +33,8 @@ def test_a_process():
 async def test_a_task():
     KEPT.append(asyncio.create_task(asyncio.sleep(60)))
 
-def test_what_failed_has_one_error(server):
-    KEPT.append(socket.create_connection(server.getsockname()))
+def test_what_failed_has_one_error():
+    KEPT.append(socket.create_server(("127.0.0.1", 0)))
     assert False
 
 def test_the_end():
@@ -46,8 +46,27 @@ def test_the_end():
 """
 
 
+MODULE = """
+import socket
+import pytest
+
+KEPT = []
+
+@pytest.fixture(scope="module")
+def world():
+    return KEPT
+
+def test_may_leave_a_connection_to_the_next_test_of_its_module(world):
+    world.append(socket.create_server(("127.0.0.1", 0)))
+
+def test_that_is_the_last():
+    pass
+"""
+
+
 def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "test_module.py").write_text(MODULE)
     options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", "-p", "pytest_asyncio.plugin", "-p", "tests.leftovers"]
     settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0"]
     done = subprocess.run(
@@ -64,5 +83,6 @@ def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
         ("ERROR", "test_a_connection"),
         ("ERROR", "test_a_process"),
         ("ERROR", "test_a_task"),
+        ("ERROR", "test_that_is_the_last"),
     ], done.stdout
     assert all(f"{what} were left" in done.stdout for what in ("connections", "processes", "tasks"))
