@@ -460,7 +460,7 @@ def test_a_node_of_another_system_is_moved_and_given_back_as_the_plan_says(desk:
     name = words.TABLE.systems[0].name
     status, out, _ = desk.run("migrate --cluster=")
     assert status == 0
-    assert f"  {name}: 1 pods" in out
+    assert f"  {name}: 1 pod\n" in out
     assert "    DaemonSet team/plugin (docker.io/" in out
     plan = desk.json("migrate --cluster=")
     [node] = [each for each in plan["nodes"] if each["name"] == "node-2"]
