@@ -89,7 +89,7 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
     assert given(shared.bound("slice"))[0][1] == f"{cards[0]}::2"
     shared.pod("whole", {"kubernetes.io/gpu": "100"})
     message = shared.waits("whole")
-    assert "1 node(s) have too few healthy GPUs (1 requested)" in message  # the card in MIG mode
+    assert "1 node(s) have too few GPUs that are not in MIG mode (1 requested)" in message  # the card in MIG mode
     assert "1 node(s) have too few free GPUs" in message
     shared.audit(sliced, single)
 
