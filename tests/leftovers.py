@@ -60,24 +60,17 @@ async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_left_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _Held()
+    before = _Held(request.config)
     yield
-    before.expect_no_more(request.config)
+    before.expect_no_more()
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    cluster = request.config.stash.get(SHARED, None)
-    shared = set(cluster.api.shared) if cluster else set()
-    before = _Held()
+    before = _Held(request.config)
     yield
-    if FAILED in request.node.stash:
-        return
-    if cluster:
-        written = {path for path in cluster.api.shared - shared if not path.startswith(NAMESPACES)}
-        expect_gone(cluster, written, request.config)
-    if not _has_fixtures_of_module(request):
-        before.expect_no_more(request.config)
+    if FAILED not in request.node.stash and not _has_fixtures_of_module(request):
+        before.expect_no_more()
 
 
 def _has_fixtures_of_module(request: pytest.FixtureRequest) -> bool:
@@ -88,18 +81,25 @@ def _has_fixtures_of_module(request: pytest.FixtureRequest) -> bool:
 
 
 class _Held:
-    """What this process holds at one moment."""
+    """What this process holds, and has made in the shared cluster, at one moment."""
 
-    def __init__(self) -> None:
-        self._sockets, self._children = _sockets(), _children()
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._sockets, self._children, self._shared = _sockets(), _children(), self._written()
 
-    def expect_no_more(self, config: pytest.Config) -> None:
+    def _written(self) -> set[str]:
+        cluster = self._config.stash.get(SHARED, None)
+        return {path for path in cluster.api.shared if not path.startswith(NAMESPACES)} if cluster else set()
+
+    def expect_no_more(self) -> None:
         """Wait until it holds no more than at that moment; fail if it does."""
-        _expect_none(lambda: _children() - self._children, "processes", config)
+        if written := self._written() - self._shared:
+            expect_gone(self._config.stash[SHARED], written, self._config)
+        _expect_none(lambda: _children() - self._children, "processes", self._config)
         if _sockets() - self._sockets:
             close_idle()
             gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
-            _expect_none(lambda: (_sockets() - self._sockets) & _connections(), "connections", config)
+            _expect_none(lambda: (_sockets() - self._sockets) & _connections(), "connections", self._config)
 
 
 def expect_gone(cluster: Cluster, paths: Collection[str], config: pytest.Config) -> None:

@@ -187,7 +187,7 @@ def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements
 
     scenario.pod("above", ABOVE, {"cpu": str(CORES)})
 
-    world.bound("above", deadline=words.PROMPT)
+    world.bound("above")
     # Two sets of victims at most, if kube-scheduler has seen that a victim left before it saw the taint.
     assert CORES <= len(_evicted(arena)) <= 2 * CORES
     world.wait(lambda: not arena.get("nodes", node)["spec"].get("taints"), what="the taint to be removed")
