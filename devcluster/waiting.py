@@ -90,8 +90,8 @@ async def limit(what: str, *, deadline: float = PATIENCE) -> AsyncIterator[None]
     except TimeoutError:
         if not allowed.expired():
             raise
-        _judge(False, timer.waited, deadline, what, None)  # noqa: FBT003 -- nothing has come
-    _judge(True, timer.waited, deadline, what, None)  # noqa: FBT003
+        _judge("", timer.waited, deadline, what, None)
+    _judge("done", timer.waited, deadline, what, None)
 
 
 class _Timer:

@@ -269,7 +269,7 @@ class Selected:
         raise NoWorkError("the worker process evaluates a selector")
 
     def _ask_worker(self, known: Matches, device: Device, before: Sequence[Matches]) -> None:
-        """Let the worker process evaluate an expression for a device, and for others of the driver that need it."""
+        """Have the worker process evaluate an expression for a device, and for the driver's others that need it."""
         assert self.offload is not None  # noqa: S101 - only then an expression is slow
         for each in before:
             self.update(each)

@@ -126,7 +126,7 @@ class LostPlaces:
         return PreemptionBackoff(preemptor=preemptor, nodes=frozenset(barred), note=_note(first, where))
 
     def back_off_all(self, now: float) -> None:
-        """Let no pods be evicted for the first back-off: it is not known what was lost before."""
+        """Start in back-off, in which no pods are evicted: it is not known what was lost before."""
         self._lost[ALL] = {EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=now + FIRST, last=now)}
 
     def has_lost(self, preemptor: str) -> bool:

@@ -186,6 +186,7 @@ def _search(
         return None
     except TooMuchWorkError as error:
         known.by_node[node], known.doublings[node] = str(error), doublings + 1
+        fleet.claims.supply.search_ended(key_of(fleet, request))
         return None
     except ClaimError as error:
         known.everywhere = str(error)

@@ -356,7 +356,7 @@ class Cluster:
         )
 
     def search_on(self) -> bool:
-        """Let the search for the devices of a pod go on that ended at its bound, and wake the pod.
+        """Resume the search for the devices of a pod that ended at its bound, and wake the pod.
 
         Return whether there was one. Call it while the active queue is empty.
         """

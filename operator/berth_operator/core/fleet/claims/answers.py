@@ -102,7 +102,7 @@ class SearchRefusals:
         self.doublings.pop(node, None)
 
     def go_on(self, most: int) -> bool:
-        """Let searches go on that ended at a bound that was doubled less often than that; return whether one does."""
+        """Resume searches that ended at a bound which was doubled at most so often; return whether there was one."""
         ended = [node for node, doublings in self.doublings.items() if node in self.by_node and doublings <= most]
         for node in ended:
             del self.by_node[node]
@@ -117,6 +117,8 @@ class Answers:
         self._refusals: Kept[Hashable, SearchRefusals] = Kept()
         self._changes: ChangeLog[str] = ChangeLog()
         """The nodes for which something changed."""
+        self._ended: dict[Hashable, None] = {}
+        """Requests of which a search ended at its bound."""
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts | None:
         """Return the counts of a kind, to be brought up to date; None if there is no memory until others are."""
@@ -145,11 +147,20 @@ class Answers:
         if self._counts or self._refusals:
             self._changes.note(node)
 
+    def search_ended(self, request: Hashable) -> None:
+        """Note that a search for a request ended at its bound."""
+        if len(self._ended) < MAX_KINDS:
+            self._ended[request] = None
+
     def go_on(self, most: int) -> Hashable | None:
         """Return a request of which searches go on, after `SearchRefusals.go_on`; None if there is none."""
-        return next(
-            (request for request, refusals in self._refusals.newest(len(self._refusals)) if refusals.go_on(most)), None
-        )
+        while self._ended:
+            request = next(iter(self._ended))
+            del self._ended[request]
+            refusals = self._refusals.peek(request)
+            if refusals is not None and refusals.go_on(most):
+                return request
+        return None
 
     def drop_refusals(self) -> None:
         """Drop the refusals of all nodes."""

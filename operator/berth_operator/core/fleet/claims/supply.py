@@ -183,6 +183,10 @@ class Supply:
             return DeviceCounts(rows)
         return counts
 
+    def search_ended(self, request: Hashable) -> None:
+        """Note that a search for a request ended at its bound: `go_on` finds it."""
+        self._answers.search_ended(request)
+
     def go_on(self, most: int) -> Hashable | None:
         """Return a request of which searches that ended at their bound go on; None if there is none."""
         return self._answers.go_on(most)
