@@ -76,7 +76,8 @@ PARTS: Final = {
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
     "claims": Part(("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-taints)"),
     "claims-allocation": Part(
-        ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-((fence-)?claims|claims-writers))"
+        ("claims",),
+        rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-((fence-)?claims|claims-writers))",
     ),
     "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue(-warnings)?"),
     "kueue-check": Part(

@@ -8,20 +8,21 @@ import gc
 import os
 from asyncio import iscoroutinefunction
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from devcluster import Cluster, waiting
-from devcluster.control_plane.api import close_idle
+from devcluster.control_plane.api import Api, ApiError, close_idle
 from tests import layers
 
 SHARED: Final = pytest.StashKey[Cluster]()
 """The cluster that the tests of all workers share."""
 FIXTURE_OF_TASKS: Final = "_no_task_left"
 NAMESPACES: Final = "/api/v1/namespaces/"
-"""Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
+"""Their end takes minutes after many tests, and no test looks into that of another: all must be asked to end."""
 PATIENCE: Final = "leftovers_patience"
 """The option with the seconds within which what was asked to end must have ended."""
 WIDE: Final = ("class", "module", "package")
@@ -103,9 +104,19 @@ class _Held:
 
 
 def expect_gone(cluster: Cluster, paths: Collection[str], config: pytest.Config) -> None:
-    """Wait until objects of the whole cluster are gone."""
-    _expect_none(lambda: set(filter(cluster.api.exists, paths)), "objects", config)
+    """Wait until objects of the whole cluster are gone, and namespaces at least deleted."""
+    _expect_none(lambda: {path for path in paths if _is_left(cluster.api, path)}, "objects", config)
     cluster.api.shared.difference_update(paths)
+
+
+def _is_left(api: Api, path: str) -> bool:
+    try:
+        metadata = api.get(path)["metadata"]
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return False
+        raise
+    return not (path.startswith(NAMESPACES) and "deletionTimestamp" in metadata)
 
 
 def _expect_none(left: Callable[[], set[str]], what: str, config: pytest.Config) -> None:
