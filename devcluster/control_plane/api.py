@@ -210,7 +210,7 @@ class Api:
         answer = _parse(data)
         if response.status >= http.client.BAD_REQUEST:
             raise ApiError(request=f"{method} {path}", status=response.status, body=answer)
-        if method in ("POST", "PATCH") and SHARED.fullmatch(path):
+        if method in ("POST", "PATCH") and SHARED.fullmatch(path) and "dryRun" not in (query or {}):
             self.shared.add(path if method == "PATCH" else f"{path}/{answer['metadata']['name']}")
         return answer, response
 

@@ -1,5 +1,6 @@
 """A real Chromium on the real server of the dashboard, which reads recorded rows by a stand-in for kubectl."""
 
+import copy
 import os
 import tempfile
 from collections.abc import Iterator
@@ -52,6 +53,14 @@ def stand_in(folder: Path) -> Iterator[StandIn]:
     """Recorded rows of a small fleet."""
     with StandIn(folder, Scene(NODES, waiting=WAITING)) as serving:
         yield serving
+
+
+@pytest.fixture
+def changed_scene(stand_in: StandIn) -> Iterator[Scene]:
+    """Return a copy of the recorded rows to change; after the test the recorded ones are served again."""
+    yield copy.deepcopy(stand_in.scene)
+    stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
+    stand_in.rows["holders"].replace(stand_in.scene.holders.values())
 
 
 @pytest.fixture(scope="module")

@@ -68,27 +68,29 @@ def _spoil(scene: Scene) -> tuple[set[str], set[str]]:
     return failed, unusable
 
 
-def test_figures_search_for_the_nodes_that_they_count(window: Window, stand_in: StandIn) -> None:
-    failed, unusable = _spoil(stand_in.scene)
-    stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
+def test_figures_search_for_the_nodes_that_they_count(window: Window, stand_in: StandIn, changed_scene: Scene) -> None:
+    failed, unusable = _spoil(changed_scene)
+    stand_in.rows["fleet"].replace(changed_scene.fleet.values())
     for title, nodes in (("Failed", failed), ("Nodes not usable", unusable)):
         window.open("/?size=s")
         views.wait(window, "fleet")
         figure = window.page.locator(".figure", has_text=title)
         figure.get_by_role("button", name="Only these").click()
         window.wait(f"{NODES}.map((node) => node.dataset.node).sort().join() === argument", ",".join(sorted(nodes)))
-    silent = sum(not node["reporting"] for node in stand_in.scene.fleet.values())
+    silent = sum(not node["reporting"] for node in changed_scene.fleet.values())
     assert f"{silent} silent" in figure.inner_text()
     figure.get_by_role("button", name="Only these").click()
-    window.wait(f"{NODES}.length === argument", len(stand_in.scene.fleet))
+    window.wait(f"{NODES}.length === argument", len(changed_scene.fleet))
 
 
-def test_a_pod_above_its_share_and_a_card_that_another_pod_uses_are_marked(window: Window, stand_in: StandIn) -> None:
-    holder = next(iter(stand_in.scene.holders.values()))
+def test_a_pod_above_its_share_and_a_card_that_another_pod_uses_are_marked(
+    window: Window, stand_in: StandIn, changed_scene: Scene
+) -> None:
+    holder = next(iter(changed_scene.holders.values()))
     holder["exceeding"] = [{"type": "gpu", "minor": 0, "memory": 52 * 2**30, "limit": 40 * 2**30}]
-    stand_in.rows["holders"].replace(stand_in.scene.holders.values())
-    stand_in.scene.fleet[holder["node"]]["devices"][0]["unheld"] = 1
-    stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
+    stand_in.rows["holders"].replace(changed_scene.holders.values())
+    changed_scene.fleet[holder["node"]]["devices"][0]["unheld"] = 1
+    stand_in.rows["fleet"].replace(changed_scene.fleet.values())
     pod = f"[data-pod='{holder['metadata']['namespace']}/{holder['metadata']['name']}']"
     text = "uses 52Gi of GPU 0, its share is 40Gi"
     window.open(f"/holders?search={holder['metadata']['name']}")

@@ -57,7 +57,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": [{"name": "registry"}],
         }
     },
-    "own-namespace": {"agent": {"namespace": "gpu-agents"}, "metrics": {"authentication": False, "podMonitors": ON}},
+    "own-namespace": {"agent": {"namespace": "default"}, "metrics": {"authentication": False, "podMonitors": ON}},
     "one-namespace": {
         "agent": {"namespace": "berth-system"},
         "metrics": {"podMonitors": ON},
@@ -99,8 +99,6 @@ def accepted() -> set[str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_the_api_server_accepts(arena: Arena, accepted: set[str], name: str) -> None:
     api = arena.cluster.api
-    for namespace in ("berth-system", "berth-agent-system", "berth-node-lease", "gpu-agents"):
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     objects = [each for each in chart.rendered(VALUES[name]).values() if each["kind"] not in NOT_SERVED]
     texts = {yaml.safe_dump(each): each for each in objects}
     with ThreadPoolExecutor(8) as pool:
