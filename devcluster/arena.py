@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from devcluster import waiting
-from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.control_plane.cluster import Cluster
 from devcluster.control_plane.nodes import Strings
 
@@ -135,6 +135,18 @@ class Arena:
         listed = list(manifests)
         resource = self.cluster.api.resource(listed[0]["kind"], api_version=listed[0]["apiVersion"])
         return self.cluster.api.create_all(resource.path(namespace=self.namespace), listed)
+
+    def admitted(self, pod: Manifest) -> Manifest:
+        """Return a pod as the API server would create it in our namespace: in a dry run."""
+        return self.cluster.api.request("POST", self._path("pods"), body=pod, query={"dryRun": "All"})
+
+    def refusal(self, pod: Manifest) -> str:
+        """Return why the API server would not create a pod in our namespace; empty if it would."""
+        try:
+            self.admitted(pod)
+        except ApiError as error:
+            return str(error)
+        return ""
 
     def get(self, resource: str, name: str) -> Manifest:
         """Read one object by its resource (`pods`, `devices`) and name."""

@@ -69,6 +69,8 @@ def test_what_a_foreign_pod_claims_does_not_override_kubelet(arena: Arena, node:
 def check_who_uses_cards_of_others(stage: Stage, placed: list[str], *, own: str, other: str) -> None:
     """Let each pod use its card, and a foreign pod and one without any request the other one, too; these are named."""
     stage.submit({}, "without", scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
+    # Before, its processes may be runc's own, which end.
+    stage.wait(lambda: stage.is_running("without"), what="the pod without a request to run")
     names = [*placed, "foreign-pod", "without"]
     pids = {name: stage.wait(lambda name=name: pid_of(stage, name), what=f"a process of {name}") for name in names}
     users = {own: ["foreign-pod"], other: names}

@@ -46,9 +46,7 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
 
 
 def is_renamed(arena: Arena, probe: Manifest) -> bool:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    admitted = arena.cluster.api.request("POST", path, body=probe, query={"dryRun": "All"})
-    return names.ORIGINAL_RESOURCES in admitted["metadata"].get("annotations", {})
+    return names.ORIGINAL_RESOURCES in arena.admitted(probe)["metadata"].get("annotations", {})
 
 
 def own(arena: Arena, file: Path) -> Manifest:

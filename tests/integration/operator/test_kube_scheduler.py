@@ -18,7 +18,6 @@ import pytest
 from berth_api.admission import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
-from devcluster.control_plane.api import ApiError
 from tests import kube_scheduler, policies
 from tests.differential import evictions
 from tests.integration.operator import world as words
@@ -81,11 +80,7 @@ class Stage:
 
     def admitted(self, pod: Raw) -> Raw | None:
         """Return a pod as the API server admits it; None if it refuses the pod."""
-        path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
-        try:
-            return self.arena.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
-        except ApiError:
-            return None
+        return None if self.arena.refusal(pod) else self.arena.admitted(pod)
 
     def lead(self) -> None:
         """Start the operator that leads."""

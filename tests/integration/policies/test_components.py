@@ -28,13 +28,13 @@ RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
 def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> Iterator[None]:
     arena.cluster.api.post(RUNTIMES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
     half = arena.pod(requests={GPU: "50"}, limits={GPU: "50"}, labels=HAMI)
-    enforce("injection.yaml", lambda: "env" in main(admitted(arena, half)))
-    enforce("../components/isolation/policy.yaml", lambda: HAMI_CORE in requested(admitted(arena, half)))
-    enforce("../components/runtime-class/policy.yaml", lambda: "runtimeClassName" in admitted(arena, half)["spec"])
+    enforce("injection.yaml", lambda: "env" in main(arena.admitted(half)))
+    enforce("../components/isolation/policy.yaml", lambda: HAMI_CORE in requested(arena.admitted(half)))
+    enforce("../components/runtime-class/policy.yaml", lambda: "runtimeClassName" in arena.admitted(half)["spec"])
     routing = arena.apply(policies.policies("routing.yaml", arena)[:2])  # without what refuses
     unnamed = arena.pod(requests={GPU: "50"}, limits={GPU: "50"}, schedulerName="")
     waiting.until(
-        lambda: admitted(arena, unnamed)["spec"]["schedulerName"] == arena.scheduler_name,
+        lambda: arena.admitted(unnamed)["spec"]["schedulerName"] == arena.scheduler_name,
         deadline=ACTIVE_SECONDS,
         what="routing to be in force",
     )
@@ -43,22 +43,17 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
         arena.cluster.api.delete(path)
 
 
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
-
-
 def answered(arena: Arena, manifest: Manifest) -> Manifest:
     """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
     spec = manifest["spec"] | {"schedulerName": "volcano"}
-    sent = admitted(arena, manifest | {"spec": spec})
+    sent = arena.admitted(manifest | {"spec": spec})
     document = orjson.dumps({"request": {"uid": "u", "object": sent}})
     response = review.answer(document, Mutations(runtime_class="nvidia"))["response"]
     pod: Manifest = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
     return pod
 
 
-@pytest.fixture(params=[admitted, answered], ids=["policy", "webhook"])
+@pytest.fixture(params=[Arena.admitted, answered], ids=["policy", "webhook"])
 def admit(arena: Arena, request: pytest.FixtureRequest) -> Admit:
     """Admit a pod in one of the two ways."""
     return functools.partial(request.param, arena)
@@ -88,9 +83,9 @@ def test_pods_that_are_yet_to_be_routed_get_the_same(arena: Arena) -> None:
     unnamed = arena.pod(
         labels=HAMI, limits=requests, requests=requests, automountServiceAccountToken=False, schedulerName=""
     )
-    expected = admitted(arena, named)["spec"]
+    expected = arena.admitted(named)["spec"]
     assert expected["runtimeClassName"] == "nvidia"
-    assert {**admitted(arena, unnamed)["spec"], "schedulerName": arena.scheduler_name} == expected
+    assert {**arena.admitted(unnamed)["spec"], "schedulerName": arena.scheduler_name} == expected
 
 
 def test_pods_that_opted_out_of_routing_are_left_alone(arena: Arena) -> None:
@@ -99,13 +94,13 @@ def test_pods_that_opted_out_of_routing_are_left_alone(arena: Arena) -> None:
     label: Manifest = {"metadata": {"labels": {"berth.dev/routing": "disabled"}}}
     arena.merge("namespaces", arena.namespace, label)
     try:
-        waiting.until(lambda: "env" not in main(admitted(arena, unnamed)), what="the namespace to have opted out")
-        spec = admitted(arena, unnamed)["spec"]
-        named = asks(arena, functools.partial(admitted, arena), {GPU: "50"}, HAMI)
+        waiting.until(lambda: "env" not in main(arena.admitted(unnamed)), what="the namespace to have opted out")
+        spec = arena.admitted(unnamed)["spec"]
+        named = asks(arena, arena.admitted, {GPU: "50"}, HAMI)
     finally:
         label["metadata"]["labels"] = {"berth.dev/routing": None}
         arena.merge("namespaces", arena.namespace, label)
-        waiting.until(lambda: "env" in main(admitted(arena, unnamed)), what="the namespace to be routed again")
+        waiting.until(lambda: "env" in main(arena.admitted(unnamed)), what="the namespace to be routed again")
     assert "runtimeClassName" not in spec
     assert HAMI_CORE not in requested({"spec": spec})
     assert named["spec"]["runtimeClassName"] == "nvidia"

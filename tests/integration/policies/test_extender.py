@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 
 import jsonpatch
@@ -34,20 +33,15 @@ def _in_force(arena: Arena, enforce_built: Callable[..., None]) -> None:
 
 def _is_in_force(arena: Arena) -> bool:
     try:
-        [container] = admitted(arena, asking(arena, HALF))["spec"]["containers"]
+        [container] = arena.admitted(asking(arena, HALF))["spec"]["containers"]
     except ApiError:
         return False
     labelled = arena.pod(labels={NUMBER: "1"}, scheduler_name=DEFAULT)
-    return "env" in container and requested(container) == {OTHER_GPU: "50"} and bool(refusal(arena, labelled))
+    return "env" in container and requested(container) == {OTHER_GPU: "50"} and bool(arena.refusal(labelled))
 
 
 def asking(arena: Arena, requests: dict[str, str], **fields: Any) -> Manifest:
     return arena.pod(requests=requests, limits=requests, **{"scheduler_name": DEFAULT, **fields})
-
-
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
 
 
 def requested(container: Manifest) -> dict[str, str]:
@@ -55,14 +49,6 @@ def requested(container: Manifest) -> dict[str, str]:
     assert resources.get("limits") == resources.get("requests")
     requests: dict[str, str] = resources.get("requests", {})
     return requests
-
-
-def refusal(arena: Arena, manifest: Manifest) -> str:
-    try:
-        admitted(arena, manifest)
-    except ApiError as error:
-        return str(error) if error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY) else ""
-    return ""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +67,7 @@ def refusal(arena: Arena, manifest: Manifest) -> str:
     ],
 )
 def test_names_are_rewritten(arena: Arena, sent: dict[str, str], expected: dict[str, str]) -> None:
-    [container] = admitted(arena, asking(arena, sent))["spec"]["containers"]
+    [container] = arena.admitted(asking(arena, sent))["spec"]["containers"]
     assert requested(container) == expected
 
 
@@ -92,7 +78,7 @@ def test_all_containers_are_rewritten_and_injected(arena: Arena, namespace_label
     main = {"name": "main", "image": "none", "resources": {"requests": {GPU: "50"}, "limits": {GPU: "100", "cpu": "1"}}}
     bare = {"name": "bare", "image": "none", "resources": {"requests": {GPU: "10"}}}
     side = {"name": "side", "image": "none", "env": [{"name": injection.VARIABLE, "value": "all"}]}
-    spec = admitted(arena, asking(arena, {}, containers=[main, bare, side], initContainers=[init]))["spec"]
+    spec = arena.admitted(asking(arena, {}, containers=[main, bare, side], initContainers=[init]))["spec"]
     [init], [main, bare, side] = spec["initContainers"], spec["containers"]
     assert [requested(each) for each in (init, bare, side)] == [{OTHER_GPU: "25"}, {OTHER_GPU: "10"}, {}]
     assert main["resources"] == {"requests": {OTHER_GPU: "50", "cpu": "1"}, "limits": {OTHER_GPU: "50", "cpu": "1"}}
@@ -103,7 +89,7 @@ def test_all_containers_are_rewritten_and_injected(arena: Arena, namespace_label
 
 def test_the_other_containers_of_a_pod_of_the_device_plugin_see_no_card(arena: Arena) -> None:
     main = {"name": "main", "image": "none", "resources": {"limits": {NVIDIA: "1"}}}
-    spec = admitted(arena, asking(arena, {}, containers=[main, {"name": "side", "image": "none"}]))["spec"]
+    spec = arena.admitted(asking(arena, {}, containers=[main, {"name": "side", "image": "none"}]))["spec"]
     assert [each.get("env") for each in spec["containers"]] == [None, [{"name": injection.VARIABLE, "value": "void"}]]
 
 
@@ -131,7 +117,7 @@ def test_other_pods_keep_what_they_request(
     arena: Arena, requests: dict[str, str], fields: dict[str, Any], scheduler: str
 ) -> None:
     name = arena.scheduler_name if scheduler == "berth" else scheduler
-    spec = admitted(arena, asking(arena, requests, **{"scheduler_name": name, **fields}))["spec"]
+    spec = arena.admitted(asking(arena, requests, **{"scheduler_name": name, **fields}))["spec"]
     assert requested(spec["containers"][0]) == requests
     assert ("env" in spec["containers"][0]) is (scheduler == "berth")
 
@@ -151,17 +137,17 @@ def test_other_pods_keep_what_they_request(
 )
 def test_what_kube_scheduler_does_not_see_is_refused(arena: Arena, fields: dict[str, Any], named: str) -> None:
     requests = fields.pop("requests", {})
-    message = refusal(arena, asking(arena, requests, **fields))
+    message = arena.refusal(asking(arena, requests, **fields))
     assert f": {named} without a resource: kube-scheduler does not see what the pod asks for" in message
     assert message.endswith(f"use schedulerName: {arena.scheduler_name}")
-    assert not refusal(arena, asking(arena, requests, scheduler_name=arena.scheduler_name, **fields))
-    assert not refusal(arena, asking(arena, {**requests, NVIDIA: "1"}, **fields))
+    assert not arena.refusal(asking(arena, requests, scheduler_name=arena.scheduler_name, **fields))
+    assert not arena.refusal(asking(arena, {**requests, NVIDIA: "1"}, **fields))
 
 
 def test_a_resource_by_both_names_and_a_node_by_its_name_are_refused(arena: Arena) -> None:
-    both = refusal(arena, asking(arena, {GPU: "50", OTHER_GPU: "50"}))
+    both = arena.refusal(asking(arena, {GPU: "50", OTHER_GPU: "50"}))
     assert f"{GPU} and {OTHER_GPU} are the same resource; request one of them" in both
-    message = refusal(arena, asking(arena, HALF, nodeName="n"))
+    message = arena.refusal(asking(arena, HALF, nodeName="n"))
     assert 'spec.nodeName: "n" bypasses the scheduler, so no device would be allocated for kubernetes.io/gpu' in message
 
 
@@ -181,15 +167,15 @@ def test_the_webhook_does_the_same(arena: Arena, amounts: list[tuple[dict[str, s
     listed = [{"name": f"c{n}", "image": "none", "resources": {kind: each}} for n, (each, kind) in enumerate(amounts)]
     initial = min(initial, len(listed) - 1)
     manifest = arena.pod(containers=listed[initial:], initContainers=listed[:initial], scheduler_name="volcano")
-    if refusal(arena, manifest):
+    if arena.refusal(manifest):
         return  # koordinator.sh/ without limits
-    sent = admitted(arena, manifest)
+    sent = arena.admitted(manifest)
     sent["spec"]["schedulerName"] = DEFAULT
-    refused = refusal(arena, {**manifest, "spec": {**manifest["spec"], "schedulerName": DEFAULT}})
+    refused = arena.refusal({**manifest, "spec": {**manifest["spec"], "schedulerName": DEFAULT}})
     if refused:
         assert "are the same resource" in refused
         return
-    by_policy = admitted(arena, {**manifest, "spec": {**manifest["spec"], "schedulerName": DEFAULT}})
+    by_policy = arena.admitted({**manifest, "spec": {**manifest["spec"], "schedulerName": DEFAULT}})
     assert resources_of(by_webhook(sent)) == resources_of(by_policy) == resources_of(rewriting.rewritten(sent))
 
 

@@ -25,7 +25,7 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
     arena.create([arena.pod("early", containers=[container("main", HALF)])])
     debugged(arena, "early", debugger("d0", "main", LITERAL))
     probe = pod(arena, container("main", HALF))
-    enforce("injection.yaml", lambda: envs(admitted(arena, probe)) == {"main": [seen("main")]})
+    enforce("injection.yaml", lambda: envs(arena.admitted(probe)) == {"main": [seen("main")]})
 
 
 def container(name: str, requests: dict[str, str] | None = None, *env: Manifest, **fields: Any) -> Manifest:
@@ -35,12 +35,6 @@ def container(name: str, requests: dict[str, str] | None = None, *env: Manifest,
 
 def pod(arena: Arena, *containers: Manifest, labels: dict[str, str] | None = None, **spec: Any) -> Manifest:
     return arena.pod(labels=labels, **{"containers": list(containers), **spec})
-
-
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    """Return the pod as the API server admits it, in a dry run."""
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
 
 
 def envs(pod: Manifest) -> dict[str, list[Manifest]]:
@@ -68,7 +62,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("requests", REQUESTS)
 def test_pods_that_request_devices_see_what_they_get(arena: Arena, requests: dict[str, str]) -> None:
-    assert envs(admitted(arena, pod(arena, container("main", requests)))) == {"main": [seen("main")]}
+    assert envs(arena.admitted(pod(arena, container("main", requests)))) == {"main": [seen("main")]}
 
 
 @pytest.mark.parametrize(
@@ -111,36 +105,36 @@ def test_pods_that_request_devices_see_what_they_get(arena: Arena, requests: dic
     ],
 )
 def test_what_becomes_of_containers(arena: Arena, containers: list[Manifest], expected: Manifest) -> None:
-    assert envs(admitted(arena, pod(arena, *containers))) == expected
+    assert envs(arena.admitted(pod(arena, *containers))) == expected
 
 
 def test_init_containers_and_sidecars_are_containers(arena: Arena) -> None:
     initial = [container("init", HALF), container("sidecar", None, LITERAL, restartPolicy="Always")]
-    result = admitted(arena, pod(arena, container("main"), initContainers=initial))
+    result = arena.admitted(pod(arena, container("main"), initContainers=initial))
     assert envs(result) == {"init": [seen("init")], "sidecar": [VOID], "main": [VOID]}
 
 
 def test_by_label_all_containers_see_all(arena: Arena) -> None:
     labels = {"genius/gpu-memory-each": "8192"}
-    result = admitted(arena, pod(arena, container("a"), initContainers=[container("b")], labels=labels))
+    result = arena.admitted(pod(arena, container("a"), initContainers=[container("b")], labels=labels))
     assert envs(result) == {"a": [seen("a")], "b": [seen("b")]}
 
 
 def test_pods_of_other_schedulers_are_left_alone(arena: Arena) -> None:
     for requests, scheduler in ((HALF, "volcano"), ({}, "default-scheduler"), ({NVIDIA: "1"}, "default-scheduler")):
-        result = admitted(arena, pod(arena, container("main", requests, LITERAL), schedulerName=scheduler))
+        result = arena.admitted(pod(arena, container("main", requests, LITERAL), schedulerName=scheduler))
         assert envs(result) == {"main": [LITERAL]}
 
 
 def test_a_name_of_full_length_makes_a_key(arena: Arena) -> None:
     name = "x" * 63
-    assert envs(admitted(arena, pod(arena, container(name, HALF)))) == {name: [seen(name)]}
+    assert envs(arena.admitted(pod(arena, container(name, HALF)))) == {name: [seen(name)]}
 
 
 def test_many_containers_are_within_the_budget(arena: Arena) -> None:
     variables = [{"name": f"VARIABLE_{number}", "value": "x" * 64} for number in range(100)]
     containers = [container(f"c{number}", HALF if number % 2 else None, *variables) for number in range(40)]
-    injected = envs(admitted(arena, pod(arena, *containers)))
+    injected = envs(arena.admitted(pod(arena, *containers)))
     for number in range(40):
         name = f"c{number}"
         assert injected[name] == [seen(name) if number % 2 else VOID, *variables]
@@ -230,8 +224,8 @@ def pods(draw: st.DrawFn) -> Manifest:
 @given(drawn=pods())
 def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
     labels, spec = drawn["labels"], {kind: drawn[kind] for kind in ("initContainers", "containers")}
-    as_sent = admitted(arena, arena.pod(labels=labels, schedulerName="volcano", **spec))
-    by_policy = admitted(arena, arena.pod(labels=labels, **spec))
+    as_sent = arena.admitted(arena.pod(labels=labels, schedulerName="volcano", **spec))
+    by_policy = arena.admitted(arena.pod(labels=labels, **spec))
     assert envs(injection.injected(as_sent)) == envs(by_policy)
     assert patch(by_policy, injection.injected(by_policy)) == []
     assert injection.lacking(by_policy["spec"], labels) == ()

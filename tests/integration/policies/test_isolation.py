@@ -20,7 +20,7 @@ from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
-from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.control_plane.api import Manifest
 from tests import manifests_of_others, policies
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, SHARED
 from tests.integration.policies.conftest import ACTIVE_SECONDS
@@ -48,7 +48,9 @@ def _in_force(arena: Arena) -> Iterator[None]:
         for document in arena.apply(policies.policies(f"{file}.yaml", arena))
     ]
     forged = pod(arena, {GPU: "50"}, annotations=MPS, env=[{"name": "CUDA_MPS_X", "value": "1"}])
-    waiting.until(lambda: "CUDA_MPS_X" in refusal(arena, forged), deadline=ACTIVE_SECONDS, what="the policies")
+    waiting.until(lambda: "CUDA_MPS_X" in arena.refusal(forged), deadline=ACTIVE_SECONDS, what="the policies")
+    limited = pod(arena, {GPU: "50"}, annotations=MPS)
+    waiting.until(lambda: is_limited(arena, limited), deadline=ACTIVE_SECONDS, what="the policies that change pods")
     unlimited = pod(arena, {GPU: "50"})
     label(arena, **{names.UNLIMITED_SHARES: "warn"})
     waiting.until(lambda: warnings(arena, unlimited), deadline=ACTIVE_SECONDS, what="the warnings")
@@ -57,6 +59,11 @@ def _in_force(arena: Arena) -> Iterator[None]:
     yield
     for document in applied:
         arena.cluster.api.delete(arena.cluster.api.path_of(document))
+
+
+def is_limited(arena: Arena, probe: Manifest) -> bool:
+    # What refuses may be in force before what changes.
+    return not arena.refusal(probe) and all(name in str(arena.admitted(probe)) for name in OF_MPS)
 
 
 def label(arena: Arena, **labels: str | None) -> None:
@@ -74,19 +81,6 @@ def pod(arena: Arena, requests: dict[str, str], **fields: Any) -> Manifest:
     return made
 
 
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
-
-
-def refusal(arena: Arena, manifest: Manifest) -> str:
-    try:
-        admitted(arena, manifest)
-    except ApiError as error:
-        return str(error)
-    return ""
-
-
 def warnings(arena: Arena, manifest: Manifest) -> str:
     """Return what `kubectl apply` shows of a pod."""
     path = f"/api/v1/namespaces/{arena.namespace}/pods"
@@ -96,14 +90,14 @@ def warnings(arena: Arena, manifest: Manifest) -> str:
 def by_policy(arena: Arena, manifest: Manifest, *, namespace: str | None = None) -> Manifest:
     label(arena, **{KEY: namespace})
     try:
-        return admitted(arena, manifest)
+        return arena.admitted(manifest)
     finally:
         label(arena, **{KEY: None})
 
 
 def by_webhook(arena: Arena, manifest: Manifest, *, namespace: str | None = None) -> Manifest:
     """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
-    sent = admitted(arena, manifest | {"spec": manifest["spec"] | {"schedulerName": "volcano"}})
+    sent = arena.admitted(manifest | {"spec": manifest["spec"] | {"schedulerName": "volcano"}})
     for path in ("/inject", f"/isolate/{namespace}" if namespace in ALLOWED else "/isolate"):
         response = RESPONDERS[path](orjson.dumps({"request": {"uid": "u", "object": sent}}))["response"]
         sent = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
@@ -295,7 +289,7 @@ HALF_BY_MPS = {GPU: "50", names.MPS_RESOURCE: "1"}
 def test_what_contradicts_isolation_is_refused(
     arena: Arena, requests: dict[str, str], fields: dict[str, Any], message: str
 ) -> None:
-    assert message in refusal(arena, pod(arena, requests, **fields))
+    assert message in arena.refusal(pod(arena, requests, **fields))
 
 
 @pytest.mark.parametrize(
@@ -309,13 +303,13 @@ def test_no_pod_that_berth_does_not_place_takes_what_limits_shares(
     for name, requests in itertools.product((names.MPS_RESOURCE, names.HAMI_CORE_RESOURCE), ({}, {NVIDIA: "1"})):
         who = scheduler or arena.scheduler_name
         taking = pod(arena, {name: "400", **requests}, scheduler_name=who, labels=EACH, **fields)
-        assert f"container main requests {name}, and Berth does not place the pod" in refusal(arena, taking)
+        assert f"container main requests {name}, and Berth does not place the pod" in arena.refusal(taking)
 
 
 @pytest.mark.parametrize("name", ["CUDA_DEVICE_ORDER", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES"])
 def test_variables_of_cuda_that_limit_nothing_are_allowed(arena: Arena, name: str) -> None:
     for asking in ({"annotations": MPS}, {"labels": HAMI}):
-        assert refusal(arena, pod(arena, {GPU: "50"}, env=[{"name": name, "value": "1"}], **asking)) == ""
+        assert arena.refusal(pod(arena, {GPU: "50"}, env=[{"name": name, "value": "1"}], **asking)) == ""
 
 
 @pytest.mark.parametrize("path", ["/run/berth", "/var/run/berth/mps", "//run//berth/mps", "/var/lib/berth/hami-core"])
@@ -326,7 +320,7 @@ def test_folders_of_berth_on_the_node_are_refused(arena: Arena, path: str) -> No
     try:
         # Pod Security sees the label a moment later.
         waiting.until(
-            lambda: "has a folder of Berth's" in refusal(arena, manifest), deadline=ACTIVE_SECONDS, what="the refusal"
+            lambda: "has a folder of Berth's" in arena.refusal(manifest), deadline=ACTIVE_SECONDS, what="the refusal"
         )
     finally:
         label(arena, **{"pod-security.kubernetes.io/enforce": "restricted"})
@@ -341,37 +335,37 @@ def test_shares_without_limits_are_allowed_warned_about_or_refused_by_namespace(
         label(arena, **{names.UNLIMITED_SHARES: "warn"})
         waiting.until(lambda: warnings(arena, free), deadline=ACTIVE_SECONDS, what="the warning")
         assert "container main: nothing limits its share of a card" in warnings(arena, free)
-        assert refusal(arena, free) == ""
+        assert arena.refusal(free) == ""
         assert all("nothing limits its share of a card" in warnings(arena, each) for each in shared)
         assert [warnings(arena, each) for each in others] == [""] * 3
         label(arena, **{names.UNLIMITED_SHARES: "deny"})
-        waiting.until(lambda: refusal(arena, free), deadline=ACTIVE_SECONDS, what="the refusal")
-        assert "a share of a card without a limit is refused in this namespace" in refusal(arena, free)
-        assert all("is refused in this namespace" in refusal(arena, each) for each in shared)
-        assert [refusal(arena, each) for each in others] == [""] * 3
+        waiting.until(lambda: arena.refusal(free), deadline=ACTIVE_SECONDS, what="the refusal")
+        assert "a share of a card without a limit is refused in this namespace" in arena.refusal(free)
+        assert all("is refused in this namespace" in arena.refusal(each) for each in shared)
+        assert [arena.refusal(each) for each in others] == [""] * 3
     finally:
         label(arena, **{names.UNLIMITED_SHARES: None})
-    waiting.until(lambda: not refusal(arena, free), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
+    waiting.until(lambda: not arena.refusal(free), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
 
 
 def test_a_share_by_words_needs_a_limit_like_any_other(arena: Arena) -> None:
     by_words = pod(arena, {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "4096"})
     try:
         label(arena, **{names.UNLIMITED_SHARES: "deny"})
-        waiting.until(lambda: refusal(arena, by_words), deadline=ACTIVE_SECONDS, what="the refusal")
+        waiting.until(lambda: arena.refusal(by_words), deadline=ACTIVE_SECONDS, what="the refusal")
     finally:
         label(arena, **{names.UNLIMITED_SHARES: None})
-    waiting.until(lambda: not refusal(arena, by_words), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
+    waiting.until(lambda: not arena.refusal(by_words), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
 
 
 def test_pods_of_others_are_left_alone(arena: Arena) -> None:
     for scheduler in ("volcano", "default-scheduler"):
-        made = admitted(arena, pod(arena, {"cpu": "1"}, annotations=MPS, schedulerName=scheduler))
+        made = arena.admitted(pod(arena, {"cpu": "1"}, annotations=MPS, schedulerName=scheduler))
         assert given(made) == ()
 
 
 def test_a_request_is_parsed_without_isolation_as_before(arena: Arena) -> None:
-    made = admitted(arena, pod(arena, {GPU: "50"}))
+    made = arena.admitted(pod(arena, {GPU: "50"}))
     parsed = pods.pending(pods.transform(made)).request
     assert parsed.isolation == ""
     assert dict(parsed.plugin_requests) == {GPU: 50}

@@ -75,24 +75,11 @@ def pod(arena: Arena, requests: dict[str, str], number: int, **fields: Any) -> M
     )
 
 
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
-
-
 def seen_too_much(made: Manifest) -> list[str]:
     """Return the containers that do not have exactly the variable that Berth gives them."""
     labels, annotations = injection.labels_of(made), injection.annotations_of(made)
     places = injection.places(made["spec"], labels, (), annotations)
     return [place.container["name"] for place in places if not place.is_filled]
-
-
-def refusal(arena: Arena, manifest: Manifest) -> str:
-    try:
-        admitted(arena, manifest)
-    except ApiError as error:
-        return str(error)
-    return ""
 
 
 def test_a_pod_of_any_order_of_policies_sees_only_its_own_gpus(arena: Arena) -> None:
@@ -102,10 +89,10 @@ def test_a_pod_of_any_order_of_policies_sees_only_its_own_gpus(arena: Arena) -> 
         in_force(arena, *(pod(arena, {GPU: "50"}, number) for number in range(ORDERS)))
         claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
         for number in range(ORDERS):
-            made = {what: admitted(arena, pod(arena, requests, number)) for what, requests in REQUESTS.items()}
-            made["a claim"] = admitted(arena, pod(arena, {}, number, resourceClaims=claims))
+            made = {what: arena.admitted(pod(arena, requests, number)) for what, requests in REQUESTS.items()}
+            made["a claim"] = arena.admitted(pod(arena, {}, number, resourceClaims=claims))
             assert {what: found for what, each in made.items() if (found := seen_too_much(each))} == {}
-            worded = admitted(arena, pod(arena, REQUESTS["a word next to cards"], number, annotations=MPS))
+            worded = arena.admitted(pod(arena, REQUESTS["a word next to cards"], number, annotations=MPS))
             [main, _] = worded["spec"]["containers"]
             assert main["resources"]["requests"].keys() == {SHARED, "nvidia.com/gpucores", names.MPS_RESOURCE}
 
@@ -115,7 +102,7 @@ def in_force(arena: Arena, *probes: Manifest) -> None:
 
     def are_injected() -> bool:
         with contextlib.suppress(ApiError):
-            made = [admitted(arena, each) for each in probes]
+            made = [arena.admitted(each) for each in probes]
             return all(
                 each["spec"]["schedulerName"] == arena.scheduler_name and not seen_too_much(each) for each in made
             )
@@ -159,24 +146,25 @@ def test_what_a_webhook_adds_sees_nothing_or_is_refused(
         in_force(arena, probe)
         with their_webhook(arena, tmp_path, first=first, patch=kserves(arena)):
             waiting.until(lambda: is_taken(arena, plain), deadline=ACTIVE_SECONDS, what="their webhook")
-            made = admitted(arena, plain)
+            made = arena.admitted(plain)
             assert [each["name"] for each in made["spec"]["containers"]] == ["main", "side", "agent"]
             assert seen_too_much(made) == []
         waiting.until(lambda: not is_taken(arena, plain), deadline=ACTIVE_SECONDS, what="their webhook to end")
         with their_webhook(arena, tmp_path, first=first, patch=kserves(arena), reinvocation="IfNeeded"):
             waiting.until(lambda: is_taken(arena, plain), deadline=ACTIVE_SECONDS, what="their webhook")
             if first:  # ours is called again after theirs
-                assert seen_too_much(admitted(arena, plain)) == []
-            else:
-                assert "container again would see GPUs of others" in refusal(arena, plain)
+                assert seen_too_much(arena.admitted(plain)) == []
+            else:  # once the policy that refuses is in force, too
+                message = "container again would see GPUs of others"
+                waiting.until(lambda: message in arena.refusal(plain), deadline=ACTIVE_SECONDS, what="a refusal")
             # It requests no device, so it runs in any case.
             idle = arena.pod(scheduler_name="default-scheduler", containers=[{"name": "main", "image": "none"}])
-            assert admitted(arena, idle)["spec"]["schedulerName"] == arena.scheduler_name
+            assert arena.admitted(idle)["spec"]["schedulerName"] == arena.scheduler_name
 
 
 def is_taken(arena: Arena, manifest: Manifest) -> bool:
     try:
-        return bool(admitted(arena, manifest)["spec"]["schedulerName"] == arena.scheduler_name)
+        return bool(arena.admitted(manifest)["spec"]["schedulerName"] == arena.scheduler_name)
     except ApiError as error:
         return "would see GPUs of others" in str(error)
 
@@ -196,8 +184,8 @@ def test_where_nothing_injects_nothing_is_refused(arena: Arena, plain: Manifest,
     plain["spec"]["schedulerName"] = arena.scheduler_name
     with applied(arena, documents):
         with applied(arena, probe):  # policies that are applied later are in force later
-            waiting.until(lambda: "in force" in refusal(arena, plain), deadline=ACTIVE_SECONDS, what="a later policy")
-        waiting.until(lambda: refusal(arena, plain) == "", deadline=ACTIVE_SECONDS, what="nothing to be refused")
+            waiting.until(lambda: "in force" in arena.refusal(plain), deadline=ACTIVE_SECONDS, what="a later policy")
+        waiting.until(lambda: arena.refusal(plain) == "", deadline=ACTIVE_SECONDS, what="nothing to be refused")
 
 
 PROBE: Final[Manifest] = {

@@ -135,9 +135,7 @@ def our_webhook(arena: Arena, folder: Path) -> Iterator[None]:
 def admitted(arena: Arena, scheduler: str, limits: dict[str, str], **labels: str) -> Manifest:
     containers = [{"name": "main", "image": "none", "resources": {"limits": limits}}]
     pod = arena.pod(scheduler_name=scheduler, containers=containers, labels=labels)
-    return arena.cluster.api.request(
-        "POST", f"/api/v1/namespaces/{arena.namespace}/pods", body=pod, query={"dryRun": "All"}
-    )
+    return arena.admitted(pod)
 
 
 def seen(made: Manifest) -> tuple[str, dict[str, str], bool, str]:

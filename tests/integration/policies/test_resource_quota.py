@@ -55,20 +55,13 @@ def quota(arena: Arena, *resources: str) -> None:
     waiting.until(is_counted, deadline=DEADLINE, what="the quota")
 
 
-def create(arena: Arena, limits: dict[str, str], **fields: Any) -> Manifest:
-    """Create a pod with these resources, without storing it; return it as it is admitted."""
-    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
-    pod = arena.pod("pod", containers=[container], **{"scheduler_name": arena.scheduler_name, **fields})
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
-
-
 def refusal(arena: Arena, limits: dict[str, str], **fields: Any) -> str:
-    try:
-        create(arena, limits, **fields)
-    except ApiError as error:
-        return str(error)
-    return ""
+    return arena.refusal(pod(arena, limits, **fields))
+
+
+def pod(arena: Arena, limits: dict[str, str], **fields: Any) -> Manifest:
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    return arena.pod("pod", containers=[container], **{"scheduler_name": arena.scheduler_name, **fields})
 
 
 def test_a_word_takes_no_card_from_the_count(arena: Arena) -> None:
@@ -125,7 +118,7 @@ def test_no_word_is_read_as_more_than_a_quota_counts(arena: Arena, system: words
         if not limits or (message := refusal(arena, limits)):
             assert not limits or "ResourceQuota cards counts" in message
             continue
-        [container] = create(arena, limits)["spec"]["containers"]
+        [container] = arena.admitted(pod(arena, limits))["spec"]["containers"]
         counted = container["resources"]["requests"]
         for name, amount in limits.items() if (taken := read(counted)) else ():
             word = by_name[name]
@@ -142,7 +135,7 @@ def test_a_resource_quota_limits_extended_resources_and_none_of_kubernetes(arena
     )
     assert used == {f"requests.{name}": "0" for name in COUNTED}
     for name in COUNTED:
-        create(arena, {name: "1"})
+        arena.admitted(pod(arena, {name: "1"}))
         with pytest.raises(ApiError, match="exceeded quota: cards"):
-            create(arena, {name: "2"})
-    create(arena, {NOT_COUNTED: "2"})
+            arena.admitted(pod(arena, {name: "2"}))
+    arena.admitted(pod(arena, {NOT_COUNTED: "2"}))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ OPT_OUT = "berth.dev/routing"
 @pytest.fixture(scope="module", autouse=True)
 def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
     named_berth = arena.pod(requests=HALF, limits=HALF)
-    enforce("injection.yaml", lambda: "env" in admitted(arena, named_berth)["spec"]["containers"][0])
+    enforce("injection.yaml", lambda: "env" in arena.admitted(named_berth)["spec"]["containers"][0])
     probe = forgetful(arena, HALF)
-    enforce("routing.yaml", lambda: is_routed(arena, probe) and refusal(arena, {**probe, **named(probe)}) != "")
+    enforce("routing.yaml", lambda: is_routed(arena, probe) and arena.refusal({**probe, **named(probe)}) != "")
 
 
 def named(probe: Manifest) -> Manifest:
@@ -39,24 +38,11 @@ def forgetful(arena: Arena, requests: dict[str, str], **fields: Any) -> Manifest
     return manifest
 
 
-def admitted(arena: Arena, manifest: Manifest) -> Manifest:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})
-
-
 def is_routed(arena: Arena, manifest: Manifest) -> bool:
     try:
-        return bool(admitted(arena, manifest)["spec"]["schedulerName"] == arena.scheduler_name)
+        return bool(arena.admitted(manifest)["spec"]["schedulerName"] == arena.scheduler_name)
     except ApiError:
         return False
-
-
-def refusal(arena: Arena, manifest: Manifest) -> str:
-    try:
-        admitted(arena, manifest)
-    except ApiError as error:
-        return str(error) if error.status == HTTPStatus.FORBIDDEN else ""
-    return ""
 
 
 @pytest.mark.parametrize(
@@ -77,13 +63,13 @@ def test_a_pod_that_forgets_its_scheduler_is_routed_and_injected(
 ) -> None:
     spec = {key: value for key, value in fields.items() if key != "labels"}
     manifest = forgetful(arena, requests, labels=fields.get("labels"), **spec)
-    pod = admitted(arena, manifest)
+    pod = arena.admitted(manifest)
     assert pod["spec"]["schedulerName"] == arena.scheduler_name
     # As if it had named Berth.
     assert (
         pod["spec"]["containers"][0]["env"]
         == (
-            admitted(arena, {**manifest, "spec": {**manifest["spec"], "schedulerName": arena.scheduler_name}})["spec"][
+            arena.admitted({**manifest, "spec": {**manifest["spec"], "schedulerName": arena.scheduler_name}})["spec"][
                 "containers"
             ][0]["env"]
         )
@@ -107,21 +93,21 @@ def test_other_pods_are_neither_routed_nor_injected_nor_refused(
     arena: Arena, requests: dict[str, str], fields: dict[str, Any], scheduler: str
 ) -> None:
     manifest = arena.pod(requests=requests, limits=requests, **{"scheduler_name": DEFAULT, **fields})
-    spec = admitted(arena, manifest)["spec"]
+    spec = arena.admitted(manifest)["spec"]
     assert (spec["schedulerName"], "env" in spec["containers"][0]) == (scheduler, False)
 
 
 @pytest.mark.parametrize("scheduler", [DEFAULT, "berth", "volcano"])
 def test_a_pod_that_names_its_node_is_refused(arena: Arena, scheduler: str) -> None:
     name = arena.scheduler_name if scheduler == "berth" else scheduler
-    message = refusal(arena, arena.pod(requests=HALF, limits=HALF, scheduler_name=name, nodeName="node-a"))
+    message = arena.refusal(arena.pod(requests=HALF, limits=HALF, scheduler_name=name, nodeName="node-a"))
     assert (
         'spec.nodeName: "node-a" bypasses the scheduler, so no device would be allocated for kubernetes.io/gpu'
         in message
     )
     assert f"write spec.schedulerName: {arena.scheduler_name} and, to keep the node, spec.nodeSelector" in message
     by_label = arena.pod(labels={NUMBER: "1"}, scheduler_name=name, nodeName="node-a")
-    assert f"allocated for {NUMBER}; remove spec.nodeName" in refusal(arena, by_label)
+    assert f"allocated for {NUMBER}; remove spec.nodeName" in arena.refusal(by_label)
 
 
 def test_a_mirror_pod_of_a_node_is_shown(arena: Arena) -> None:
@@ -140,23 +126,23 @@ def test_a_mirror_pod_of_a_node_is_shown(arena: Arena) -> None:
 
 @pytest.mark.usefixtures("opted_out")
 def test_a_namespace_that_opts_out_is_told_what_to_write(arena: Arena) -> None:
-    message = refusal(arena, forgetful(arena, {**HALF, RDMA: "1"}))
+    message = arena.refusal(forgetful(arena, {**HALF, RDMA: "1"}))
     for part in (
         'spec.schedulerName: "default-scheduler" (also if it is not set) allocates no device for ',
         "kubernetes.io/rdma",
         f"; write spec.schedulerName: {arena.scheduler_name}",
     ):
         assert part in message
-    explicit = admitted(arena, arena.pod(requests=HALF, limits=HALF))
+    explicit = arena.admitted(arena.pod(requests=HALF, limits=HALF))
     assert "env" in explicit["spec"]["containers"][0]
-    assert refusal(arena, forgetful(arena, {NVIDIA: "1"})) == ""
+    assert arena.refusal(forgetful(arena, {NVIDIA: "1"})) == ""
 
 
 @pytest.fixture
 def opted_out(arena: Arena) -> Iterator[None]:
     manifest = forgetful(arena, HALF)
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {OPT_OUT: "disabled"}}})
-    waiting.until(lambda: refusal(arena, manifest), what="the namespace to have opted out")
+    waiting.until(lambda: arena.refusal(manifest), what="the namespace to have opted out")
     yield
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {OPT_OUT: None}}})
     waiting.until(lambda: is_routed(arena, manifest), what="the namespace to be routed again")
@@ -179,7 +165,7 @@ def test_large_pods_are_within_the_budget(arena: Arena) -> None:
     containers = [{"name": f"c{n}", "image": "none", "resources": {"limits": requests}} for n in range(1000)]
     last = {"name": "last", "image": "none", "resources": {"limits": {**requests, **HALF}}}
     for listed, scheduler in ((containers, DEFAULT), ([*containers[:100], last], arena.scheduler_name)):
-        assert admitted(arena, forgetful(arena, {}, containers=listed))["spec"]["schedulerName"] == scheduler
+        assert arena.admitted(forgetful(arena, {}, containers=listed))["spec"]["schedulerName"] == scheduler
 
 
 AMOUNTS = st.dictionaries(
@@ -201,7 +187,7 @@ def test_python_says_the_same(
     listed = [{"name": f"c{n}", "image": "none", "resources": {"limits": each}} for n, each in enumerate(amounts)]
     initial = min(initial, len(listed) - 1)
     sent = forgetful(arena, {}, labels=labels, containers=listed[initial:], initContainers=listed[:initial])
-    pod = admitted(arena, sent)
+    pod = arena.admitted(sent)
     # Kubernetes' defaults apart, what the API server got: requests are as the limits.
     bare = {**pod, "spec": {**pod["spec"], "schedulerName": DEFAULT}}
     assert routing.is_routed(bare) is (pod["spec"]["schedulerName"] == arena.scheduler_name)

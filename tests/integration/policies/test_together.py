@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devcluster import Arena
-from devcluster.control_plane.api import ApiError
 from tests.builders import GPU
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
@@ -28,8 +27,8 @@ def test_pods_are_placed_once_they_are_injected(
 
         probe = arena.pod(requests=HALF, limits=HALF)
         forged = arena.pod(annotations={words.ALLOCATED: "{}"})
-        enforce("injection.yaml", lambda: "env" in admitted(arena, probe))
-        enforce("protection.yaml", lambda: refused(arena, forged))
+        enforce("injection.yaml", lambda: "env" in arena.admitted(probe)["spec"]["containers"][0])
+        enforce("protection.yaml", lambda: arena.refusal(forged) != "")
         arena.create([arena.pod("late", containers=SPLIT)])
         annotations = world.bound("late")["metadata"]["annotations"]
         [card] = words.allocation(world.bound("late"))["gpu"]
@@ -37,16 +36,3 @@ def test_pods_are_placed_once_they_are_injected(
         assert "nodeName" not in arena.get("pods", "early")["spec"]
     finally:
         world.close()
-
-
-def admitted(arena: Arena, manifest: dict[str, object]) -> str:
-    path = f"/api/v1/namespaces/{arena.namespace}/pods"
-    return str(arena.cluster.api.request("POST", path, body=manifest, query={"dryRun": "All"})["spec"]["containers"])
-
-
-def refused(arena: Arena, manifest: dict[str, object]) -> bool:
-    try:
-        admitted(arena, manifest)
-    except ApiError:
-        return True
-    return False
