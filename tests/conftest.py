@@ -137,7 +137,7 @@ def cluster(
         request.config.stash[leftovers.SHARED] = running
         yield running
         own = {running.api.path_of(each) for each in installation.documents(installation.BASE / "namespace.yaml")}
-        leftovers.expect_gone(running, running.api.shared - own, request.config)
+        leftovers.expect_gone(running, running.api.shared - own, float(request.config.getini(leftovers.PATIENCE)))
 
 
 def prepare(cluster: Cluster) -> None:

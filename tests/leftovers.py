@@ -85,7 +85,7 @@ class _Held:
     """What this process holds, and has made in the shared cluster, at one moment."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+        self._config, self._patience = config, float(config.getini(PATIENCE))
         self._sockets, self._children, self._shared = _sockets(), _children(), self._written()
 
     def _written(self) -> set[str]:
@@ -95,17 +95,17 @@ class _Held:
     def expect_no_more(self) -> None:
         """Wait until it holds no more than at that moment; fail if it does."""
         if written := self._written() - self._shared:
-            expect_gone(self._config.stash[SHARED], written, self._config)
-        _expect_none(lambda: _children() - self._children, "processes", self._config)
+            expect_gone(self._config.stash[SHARED], written, self._patience)
+        _expect_none(lambda: _children() - self._children, "processes", self._patience)
         if _sockets() - self._sockets:
             close_idle()
             gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
-            _expect_none(lambda: (_sockets() - self._sockets) & _connections(), "connections", self._config)
+            _expect_none(lambda: (_sockets() - self._sockets) & _connections(), "connections", self._patience)
 
 
-def expect_gone(cluster: Cluster, paths: Collection[str], config: pytest.Config) -> None:
-    """Wait until objects of the whole cluster are gone, and namespaces at least deleted."""
-    _expect_none(lambda: {path for path in paths if _is_left(cluster.api, path)}, "objects", config)
+def expect_gone(cluster: Cluster, paths: Collection[str], seconds: float) -> None:
+    """Wait for some seconds until objects of the whole cluster are gone, and namespaces at least deleted."""
+    _expect_none(lambda: {path for path in paths if _is_left(cluster.api, path)}, "objects", seconds)
     cluster.api.shared.difference_update(paths)
 
 
@@ -119,13 +119,13 @@ def _is_left(api: Api, path: str) -> bool:
     return not (path.startswith(NAMESPACES) and "deletionTimestamp" in metadata)
 
 
-def _expect_none(left: Callable[[], set[str]], what: str, config: pytest.Config) -> None:
-    """Wait until nothing is left.
+def _expect_none(left: Callable[[], set[str]], what: str, seconds: float) -> None:
+    """Wait for some seconds until nothing is left.
 
     Raises:
         pytest.fail.Exception: something stays.
     """
-    if not waiting.within(lambda: not left(), seconds=float(config.getini(PATIENCE))):
+    if not waiting.within(lambda: not left(), seconds=seconds):
         pytest.fail(f"{what} were left: {sorted(left())}")
 
 

@@ -16,7 +16,7 @@ import pytest
 from devcluster import Arena, Cluster, DevclusterError, waiting
 from devcluster.control_plane.api import ApiError
 from devcluster.processes import state
-from tests import shared_cluster
+from tests import leftovers, shared_cluster
 
 COMPONENTS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
 
@@ -29,6 +29,26 @@ def test_pod_on_a_fake_node_runs_and_goes(arena: Arena) -> None:
     arena.delete("pods", "web")
 
     arena.wait(lambda: not arena.list("pods"), what="the pod to go")
+
+
+def test_what_a_test_leaves_in_the_whole_cluster_is_found(cluster: Cluster, arena: Arena) -> None:
+    """A namespace is left until it is asked to end; the controllers may take minutes over its end."""
+    api, name = cluster.api, f"left-{arena.id}"
+    namespace = {"metadata": {"name": name, "finalizers": ["example.com/stays"]}}
+    before = set(api.shared)
+    api.request("POST", "/api/v1/namespaces", body=namespace, query={"dryRun": "All"})
+    assert api.shared == before
+    api.post("/api/v1/namespaces", namespace)
+    left = api.shared - before
+    assert left == {f"/api/v1/namespaces/{name}"}
+    with pytest.raises(pytest.fail.Exception, match=name):
+        leftovers.expect_gone(cluster, left, 0)
+
+    api.delete(f"/api/v1/namespaces/{name}")
+
+    leftovers.expect_gone(cluster, left, 0)
+    assert api.shared == before
+    api.merge(f"/api/v1/namespaces/{name}", {"metadata": {"finalizers": None}})
 
 
 def test_owned_objects_go_with_their_owner(arena: Arena) -> None:
