@@ -70,7 +70,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave modules and 15,000 tests, which stay, out of all garbage collections: each would look at all of them."""
+    """Leave modules and collected tests, which stay, out of all garbage collections: each would look at all of them."""
     gc.disable()
     try:
         return (yield)
