@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -65,6 +66,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if a program asked an API server for what docs/rights.md does not list."""
     if not hasattr(session.config, "workerinput") and rights.compared(Path(os.environ[audit.VARIABLE])).extra:
         session.exitstatus = UNLISTED_REQUESTS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave modules and collected tests, which stay, out of all garbage collections: each would look at all of them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -158,9 +158,10 @@ def _rights(role: dict[str, Any], subjects: Iterable[dict[str, Any]]) -> Iterato
             )
 
 
-def _documents() -> Iterator[dict[str, Any]]:
-    for file in sorted(MANIFESTS.rglob("*.yaml")):
-        yield from (each for each in yaml.safe_load_all(file.read_text()) if each and "kind" in each)
+@functools.cache
+def _documents() -> list[dict[str, Any]]:
+    texts = (file.read_text() for file in sorted(MANIFESTS.rglob("*.yaml")))
+    return [each for text in texts for each in yaml.safe_load_all(text) if each and "kind" in each]
 
 
 # --- what was asked ---------------------------------------------------------------------------------------------

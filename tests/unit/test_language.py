@@ -25,6 +25,7 @@ BANNED = {
     r'"""(?:Gives?|Says?)\b': "Return",
 }
 """Pattern of a banned word or turn, and what to write instead."""
+ANY = re.compile("|".join(BANNED), re.IGNORECASE)
 
 SUFFIXES = {".md", ".py", ".yaml", ".toml"}
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -46,14 +47,15 @@ def banned(text: str) -> list[str]:
     return [
         f"{match.group()!r}: write {better} | {line.strip()}"
         for line in lines
+        if ANY.search(line)
         for pattern, better in BANNED.items()
         if (match := re.search(pattern, line, re.IGNORECASE))
     ]
 
 
-@pytest.mark.parametrize("path", list(sources()), ids=lambda path: str(path.relative_to(ROOT)))
-def test_plain_english(path: Path) -> None:
-    assert banned(path.read_text()) == []
+def test_plain_english() -> None:
+    found = {str(path.relative_to(ROOT)): banned(path.read_text()) for path in sources()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

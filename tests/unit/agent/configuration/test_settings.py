@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from berth_agent.configuration.settings import Settings
+from berth_base.start import StartError
 
 
 def run(*options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -47,24 +48,15 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        pytest.param([], "--node-name is needed (or NODE_NAME)", id="no node"),
         pytest.param(["--inventory", "simulated"], "--fleet is needed with --inventory simulated", id="no fleet"),
         pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval 0: Input should be", id="zero"),
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
-        pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
         pytest.param(["--node-name", "a", "--mps", "--truth", "false"], "--mps needs --truth", id="mps without pods"),
         pytest.param(
             ["--inventory", "simulated", "--fleet", "/none.yaml", "--hami-core", "/lib"],
             "--mps and --hami-core are not supported with --inventory simulated",
             id="limits without containers",
         ),
-        pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
-        pytest.param(
-            ["--node-name", "a", "--device-plugin", "--config-file", "/none.yaml"],
-            "/none.yaml: No such file or directory",
-            id="no options",
-        ),
-        pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
         pytest.param(
             ["--node-name", "a", "--disable-healthchecks", "79,x"],
             'DP_DISABLE_HEALTHCHECKS: "x" is no Xid; allowed are',
@@ -74,6 +66,27 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
             ["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids xilinx: String should match", id="no vendor"
         ),
         pytest.param(["--node-name", "a", "--discover", "npu"], "--discover npu: Input should be", id="no such type"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_one_plain_line(options: list[str], expected: str) -> None:
+    with pytest.raises(StartError) as refused:
+        Settings.read(options)
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param([], "--node-name is needed (or NODE_NAME)", id="settings"),
+        pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
+        pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
+        pytest.param(
+            ["--node-name", "a", "--device-plugin", "--config-file", "/none.yaml"],
+            "/none.yaml: No such file or directory",
+            id="no options",
+        ),
+        pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
     ],
 )
 def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expected: str, tmp_path: Path) -> None:
