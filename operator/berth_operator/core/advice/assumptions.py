@@ -7,6 +7,7 @@ preemption included. So an answer holds for exactly what was assumed, as long as
 is before this one in the queue takes the place.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -120,8 +121,11 @@ class FreeCards:
                 slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
                 used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
                 before.append((card.type, slot, used.copy(), users))
+                held = Counter[str]()
+                for _, grant in _held(fleet, self.node, card):
+                    held.update(dict(grant.amounts))
                 for name, amount in card.amounts:
-                    used[columns.index[name]] -= amount
+                    used[columns.index[name]] -= min(amount, held[name])
                 fleet.set_card_use(card.type, row, slot, used, users)
         yield
         for device_type, slot, used, users in before:
@@ -138,8 +142,7 @@ def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]
     """Return (UID of the pod, grant) of a card, or of as many instances as are missing; none if a share is missing."""
     if card.is_share:
         return []
-    grants = ((pod.uid, grant) for pod in fleet.on_node(node) for grant in pod.grants)
-    held = [(uid, grant) for uid, grant in grants if (grant.type, grant.minor) == (card.type, card.minor)]
+    held = _held(fleet, node, card)
     if not card.amounts:
         return held
     return [
@@ -147,6 +150,12 @@ def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]
         for name, amount in card.amounts
         for each in [(uid, grant) for uid, grant in held if dict(grant.amounts).get(name)][:amount]
     ]
+
+
+def _held(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]]:
+    """Return (UID of the pod, grant) of what placed pods hold of a card."""
+    grants = ((pod.uid, grant) for pod in fleet.on_node(node) for grant in pod.grants)
+    return [(uid, grant) for uid, grant in grants if (grant.type, grant.minor) == (card.type, card.minor)]
 
 
 class WhatIfs:

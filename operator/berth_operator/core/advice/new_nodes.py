@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.names import GPU, GPU_MEMORY
-from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part, is_device
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.request import AMOUNTS, CARD, PLUGIN_UNIT, Part, is_device
 from berth_api.resources import PODS
 from berth_api.values.selectors import DOES_NOT_EXIST, EXISTS, GT, IN, LT, NOT_IN, Requirement
 from berth_operator.core import filters
 from berth_operator.core.advice.assumptions import NewNode
-from berth_operator.core.allocators import shortage
+from berth_operator.core.allocators import joint, locality, shortage
+from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.decision.reservation_note import amounts_text
 from berth_operator.core.filters import Filter, cordon, node_affinity, node_ready, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
@@ -35,8 +36,8 @@ IN_SERVICE: Final = frozenset({cordon.NAME, node_ready.NAME})
 _LABELS: Final = frozenset({node_selector.NAME, node_affinity.NAME})
 _ADAPTED: Final = frozenset({*_LABELS, taints.NAME, resources.NAME, DeviceFilter.NAME})
 """The filters for which a variant of a node differs from it."""
-PLENTY: Final = 2**40
-"""Bytes of memory of a card that is assumed for a pod."""
+LITTLE: Final = 2**30
+"""Bytes of memory of a card for a pod that requires no number of them: other members of its gang may require some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,9 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
             )
             words += [f"with {amounts_text(shown)}"] if shown else []
         if request.devices and not fits[DeviceFilter.NAME]:
-            inventory = _inventory(request)
-            words.append(f"with {_devices_text(request)}")
+            inventory = _inventory(fleet, request, row)
+            is_default = row < 0 or not fleet.has_device[row] or bool(fleet.of_vendor(DEFAULT_VENDOR)[row])
+            words.append(f"with {_devices_text(request, is_default=is_default)}")
         labels_only &= inventory is None and info.allocatable == base.allocatable
         if words and (inventory is not None or fits.get(DeviceFilter.NAME, True) or not request.devices):
             node = NewNode(node=info, like=model if inventory is None else "", inventory=inventory)
@@ -204,27 +206,47 @@ def labels_text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 # --- devices ------------------------------------------------------------------------------------------------------
 
 
-def _inventory(request: PodRequest) -> DeviceInventory | None:
-    """Return a Device with the cards that the pod requests and no others; None if it requests subdevices."""
+def _inventory(fleet: Fleet, request: PodRequest, row: int) -> DeviceInventory | None:
+    """Return a Device with the cards that the pod requests and no others; None if it requests subdevices.
+
+    The node's NVSwitch, if it has one, is that of the row; -1 is no row.
+    """
     if not all(part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type in RESOURCES for part in request.devices.parts):
         return None
-    cards = [_card(request, part, minor) for part in request.devices.parts for minor in range(max(part.count, 1))]
-    return DeviceInventory(cards=tuple(cards), vendor=request.devices.vendor or DEFAULT_VENDOR)
+    cards = [_card(request, part, minor) for part in request.devices.parts for minor in range(part.count)]
+    made = DeviceInventory(cards=tuple(cards), vendor=request.devices.vendor or DEFAULT_VENDOR)
+    if row < 0:
+        return made
+    table = fleet.intern_table.tables[int(fleet.partitions[row])]
+    return replace(made, partitions=table, partitions_only=bool(fleet.partitions_only[row]))
 
 
 def _card(request: PodRequest, part: Part, minor: int) -> CardInfo:
-    amounts = {name: PLENTY if name == GPU_MEMORY else 100 for name in RESOURCES[part.type]}
+    amounts = {name: _memory(part) or LITTLE if name == GPU_MEMORY else 100 for name in RESOURCES[part.type]}
     model = _model(request) if part.type == GPU else ""
+    within, switches = _within(request, part), joint.bound(request)
     return CardInfo(
         type=part.type,
         minor=minor,
         id=f"{part.type}-{minor}",
         model=model,
         amounts=tuple(amounts.items()),
-        numa=0,
-        pcie="0",
+        numa=0 if within or switches else minor,
+        pcie="0" if "pcie" in within.places or switches else f"{part.type}-{minor}",
         labels=tuple(sorted((_meeting({}, part.selector.requirements) or {}).items())),
     )
+
+
+def _within(request: PodRequest, part: Part) -> Locality:
+    """Return what the cards of a part must have in common."""
+    topology = request.devices.topology
+    return locality.of(part, topology if part.type == GPU and topology is not None and topology.required else None)
+
+
+def _memory(part: Part) -> int:
+    """Return how many bytes of memory a card has at least of which the pod can get its part; 0 for any number."""
+    amounts = dict(part.amounts)
+    return max(-(-part.min_memory * CARD // amounts.get(GPU_MEMORY_RATIO, CARD)), amounts.get(GPU_MEMORY, 0))
 
 
 def _model(request: PodRequest) -> str:
@@ -234,21 +256,24 @@ def _model(request: PodRequest) -> str:
     return named.strip("*^$").replace("*", " ").replace("?", "x")
 
 
-def _devices_text(request: PodRequest) -> str:
-    """Return the requested devices in words: `9 GPUs of model *H100*`; all that `_inventory` gives them."""
-    texts = []
-    for part in request.devices.parts:
+def _devices_text(request: PodRequest, *, is_default: bool) -> str:
+    """Return the requested devices in words, all that the pod needs of them: `9 GPUs of model *H100*`.
+
+    `is_default`: whether a node like the one that is named has devices of the default vendor, unless the words differ.
+    """
+    devices, texts = request.devices, []
+    vendor = "" if is_default and devices.vendor == DEFAULT_VENDOR else devices.vendor
+    for part in devices.parts:
         plural = shortage.plural(part.type)
-        text = f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"
-        if part.type == GPU and request.model:
-            text += f" of model {request.model}"
-        if (vendor := request.devices.vendor) not in ("", DEFAULT_VENDOR):
-            text += f" of vendor {vendor}"
-        if requirements := part.selector.requirements:
-            text += f" with device labels {' and '.join(map(str, requirements))}"
-        memory = max(part.min_memory, dict(part.amounts).get(GPU_MEMORY, 0))
-        texts.append(text + (f" with {amounts_text((('memory', memory),))}" if memory else ""))
-    return " and ".join(texts)
+        words = [f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"]
+        words += [f"of model {request.model}"] if part.type == GPU and request.model else []
+        words += [f"of vendor {vendor}"] if part.type == GPU and vendor else []
+        requirements = " and ".join(map(str, part.selector.requirements))
+        words += [f"with device labels {requirements}"] if requirements else []
+        words += [f"with {amounts_text((('memory', memory),))}"] if (memory := _memory(part)) else []
+        words += [str(within)] if (within := _within(request, part)) else []
+        texts.append(" ".join(words))
+    return " and ".join(texts) + (" under the same PCIe switches" if joint.bound(request) else "")
 
 
 def _is_out_of_service(taint: Taint) -> bool:

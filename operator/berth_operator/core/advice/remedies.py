@@ -254,6 +254,10 @@ class _Search:
         request = replace(self._request, mounts=Mounts(claims=(use,)))
         return volume_claims.passes(self._fleet, request) is not self._fleet.present
 
+    def _is_in_use(self) -> bool:
+        """Return whether another pod uses a claim that only one pod may use at a time."""
+        return volume_in_use.NAME in self._rejected and bool(self._rejected[volume_in_use.NAME].any())
+
     def _mounting(self, mounts: Mounts) -> PendingPod | Gang:
         """Return the unit as if the pod, and members like it, had other volumes."""
         unit = self._what_ifs.unit
@@ -373,7 +377,7 @@ class _Search:
 
     def _crowds(self) -> Iterator[tuple[list[Charge], str]]:
         """Yield the pods of the nodes that others' pods alone keep this one from, and what to call their place."""
-        if volume_in_use.NAME in self._rejected and self._rejected[volume_in_use.NAME].any():
+        if self._is_in_use():
             users = self._fleet.charges.values()
             yield [each for each in users if each.mounts.shares_with(self._request.mounts)], ""
             return
@@ -416,9 +420,10 @@ class _Search:
         """Yield whether other volumes would help, if the claims or their volumes keep the pod from every node."""
         names = {each.NAME for each in self._order if each.NAME.startswith("volume-")} - {volume_in_use.NAME}
         rejected = [self._rejected[name] for name in names if name in self._rejected]
-        if not rejected or not np.logical_or.reduce(rejected).any():
+        if self._is_in_use() or not rejected or not np.logical_or.reduce(rejected).any():
             return
-        if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(Mounts())):
+        unclaimed = replace(self._request.mounts, claims=())
+        if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(unclaimed)):
             claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
             what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
             yield Remedy(kind=RemedyKind.CLAIM, ends=True, what=what)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from berth_api.allocation import REPLICAS, Grant, mig
+from berth_api.allocation.partitions import Partition
+from berth_api.names import GPU_TOPOLOGY, MIN_GPU_MEMORY
 from berth_api.request.model import ModelConstraint
 from berth_api.values.selectors import LabelSelector
 from berth_operator.core.advice import remedies
@@ -18,12 +20,16 @@ from berth_operator.core.fleet.fleet import ROWS, Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
+from berth_operator.core.values.storage import READ_WRITE_ONCE_POD
 from tests import volumes
 from tests.builders import (
     GI,
     NVIDIA,
+    RATIO,
+    RDMA,
     add,
     asks,
     card,
@@ -35,6 +41,7 @@ from tests.builders import (
     hints,
     instance,
     inventory,
+    jointly,
     label,
     listens,
     node_info,
@@ -107,6 +114,27 @@ JOB = Owner(kind="Job", name="j", uid="j")
             )),
             [NO_OTHER, "a node like a with 1 GPU of vendor huawei with device labels type=fast would end the wait"],
             id="cards of a vendor with a label",
+        ),
+        pytest.param(
+            one_node(), waiting(request=asks({RATIO: 50}, annotations={MIN_GPU_MEMORY: "60Gi"})),
+            [NO_OTHER, "a node like a with 1 GPU with 120Gi memory would end the wait"],
+            id="memory of half of a card",
+        ),
+        pytest.param(
+            fleet({"a": cards(2)}, vendor="amd"),
+            waiting(request=asks({NVIDIA: 2}, annotations={GPU_TOPOLOGY: "numa"})),
+            [NO_OTHER, "a node like a with 2 GPUs of vendor nvidia on one NUMA node would end the wait"],
+            id="cards of the usual vendor next to each other, and a node of another vendor",
+        ),
+        pytest.param(
+            fleet({"a": cards(2)}, partitions=((2, (Partition(minors=(0, 1)),)),), partitions_only=True),
+            waiting(request={NVIDIA: 3}), [NO_OTHER],
+            id="more cards than a partition has",
+        ),
+        pytest.param(
+            one_node(), waiting(request=asks({NVIDIA: 1, RDMA: 50}, annotations=jointly("gpu", "rdma"))),
+            [NO_OTHER, "a node like a with 1 GPU and 1 RDMA device under the same PCIe switches would end the wait"],
+            id="devices under the same switches",
         ),
         pytest.param(
             one_node(), waiting(request=asks(ONE, selector={"pool": "b"})),
@@ -349,3 +377,31 @@ def test_a_node_of_the_wanted_model_is_the_one_that_a_new_node_is_like() -> None
         "another node like b would not help",
         "a node like b with 9 GPUs of model *H100* would end the wait",
     ]
+
+
+def test_no_share_is_named_that_is_kept_for_another_pod() -> None:
+    made = one_node(holder("x", 1))
+    made.nominate(charge("first", grant(0, core=60, ratio=60), node="a", priority=5))
+    assert sentences(made, waiting(request={"kubernetes.io/gpu": 50})) == [
+        ANOTHER,
+        "the end of pod x on a would end the wait",
+        "giving up what is kept on a for pod first would end the wait",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mine", "used"),
+    [
+        pytest.param(volumes.mounts("far", disks=[Disk(kind="gce", id="d")]), "a", id="a disk that another pod uses"),
+        pytest.param(volumes.mounts("far", "mine"), "b", id="a claim that another pod uses"),
+    ],
+)
+def test_no_other_volume_is_named_if_another_pod_uses_what_the_pod_mounts(mine: Mounts, used: str) -> None:
+    made = fleet({"a": cards(1), "b": cards(1)})
+    made.put_node(node_info("b", labels={"zone": "b"}, taints=(TAINT,)))
+    alone = {"modes": frozenset({READ_WRITE_ONCE_POD})}
+    volumes.put(made, volumes.bound("far", "v"), volumes.volume("v", on=("b",)), volumes.bound("mine", "w", **alone))
+    volumes.put(made, volumes.volume("w"))
+    made.charge(charge("x", node=used, mounts=mine))
+    said = sentences(made, waiting(request=replace(asks(), mounts=mine)))
+    assert not [each for each in said if each.startswith("a volume for")]
