@@ -2,7 +2,7 @@
 
     carried_out(world, "a node like a with 9 GPUs")  ->  World, ...
 
-Whatever the words leave open is made as unfavourable as they allow: cards of a model that nobody asks for, of little
+Whatever the words leave open is made as unfavourable as they allow: cards of a model that no pod asks for, of little
 memory and far from each other. Only which pods are meant that the words count instead of naming is tried in all ways.
 A sentence that is not known here fails.
 """
@@ -178,7 +178,7 @@ def _label(requirement: str) -> tuple[str, str] | None:
 
 
 def _model(words: str) -> str:
-    """Return the last model that is named; without a name, one that nobody names."""
+    """Return the last model that is named; without a name, one that no word names."""
     named = [each for each in words.split(" and ") if each and not each.startswith("not ")]
     return re.split(r" or |\|", named[0])[-1].strip("*^$").replace("*", " ") if named else "Voodoo 2"
 
