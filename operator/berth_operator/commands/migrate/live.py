@@ -60,6 +60,10 @@ WORKLOADS: Final = (
     PODS,
 )
 """What may be rewritten."""
+PRIORITY_CLASSES: Final = ListedKind(
+    group="scheduling.k8s.io", plural="priorityclasses", name="PriorityClass", namespaced=False
+)
+"""What is read where a workload names one."""
 WEBHOOKS: Final = ListedKind(
     group="admissionregistration.k8s.io",
     plural="mutatingwebhookconfigurations",

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TextIO
 
 import orjson
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, read: Read) -> int:
         return of_cluster(read(live.TAKEOVER), to)
     if options.file:
         return of_files(options.file, wanted, to, in_place=options.in_place)
-    return of_lists(read(live.WORKLOADS), wanted, to)
+    return of_lists(read, wanted, to)
 
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -162,9 +162,15 @@ def _has_changed(answer: MigrationAnswer) -> bool:
 # --- the live cluster -----------------------------------------------------------------------------------------
 
 
-def of_lists(lists: Lists, wanted: Goal, to: Streams) -> int:
+def of_lists(read: Read, wanted: Goal, to: Streams) -> int:
     """Migrate the workloads of the live cluster; return the exit status."""
     tally, writer = Summary(), _Writer(to)
+    lists, classes = read(live.WORKLOADS), Lists()
+    if any(map(workloads.priority_class, live.bodies(lists))):  # not every user may list them
+        classes = read((live.PRIORITY_CLASSES,))
+    if live.PRIORITY_CLASSES in classes.objects:
+        names = frozenset(each["metadata"]["name"] for each in classes.of(live.PRIORITY_CLASSES.plural))
+        wanted = replace(wanted, priority_classes=names)
     writer.begin()
     for body in live.bodies(lists):
         done = workloads.rewrite(body, wanted)
@@ -173,7 +179,7 @@ def of_lists(lists: Lists, wanted: Goal, to: Streams) -> int:
             writer.answer(MigrationAnswer(file=LIVE, line=0, workload=workload))
         if to.form == "yaml" and done.workloads:
             writer.manifest(live.text(done.body))
-    for name, why in lists.unread.items():
+    for name, why in {**lists.unread, **classes.unread}.items():
         tally.problems += 1
         writer.problem(Problem(file=name, message=why))
     writer.end(tally)

@@ -72,6 +72,8 @@ class Goal:
     scheduler: str = names.SCHEDULER
     units: Mapping[str, int] = field(default_factory=dict)
     """Word -> bytes of its unit, where it is not the table's."""
+    priority_classes: frozenset[str] | None = None
+    """The names of the cluster's PriorityClasses; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,12 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
         return _of_quota(body)
     path = TEMPLATES.get((group, body["kind"]))
     return _of_unknown(body, goal) if path is None else _of_known(body, path, goal)
+
+
+def priority_class(body: Object) -> str:
+    """Return the name of the PriorityClass of a workload's pods; empty if it names none, or is no workload."""
+    path = TEMPLATES.get((_group_of(body), body["kind"]))
+    return "" if path is None else _at(body, (*path, "spec", "priorityClassName")) or ""
 
 
 # --- pods and their templates ---------------------------------------------------------------------------------
@@ -165,7 +173,7 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
 
     Raises:
         RequestError: a word cannot be honoured.
-        InputError: the operator would refuse the pod.
+        InputError: the operator or the API server would refuse the pod.
     """
     metadata, spec = template.get("metadata") or {}, template["spec"]
     reading = words.read(spec, metadata.get("annotations") or {}, metadata.get("labels") or {}, goal.units)
@@ -178,6 +186,7 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         raise InputError(pending.error)
     if not devices and not reading.words and scheduler not in SCHEDULERS:
         return template, None
+    _check_priority_class(spec, goal)
     changed = _changed(template, reading, goal.scheduler)
     limited = ", with limits by the component isolation" if pending.request.unlimited else ""
     found = _Found(
@@ -187,6 +196,15 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         scheduler=goal.scheduler,
     )
     return changed, found
+
+
+def _check_priority_class(spec: Object, goal: Goal) -> None:
+    name = spec.get("priorityClassName")
+    if name and goal.priority_classes is not None and name not in goal.priority_classes:
+        raise InputError(
+            f"spec.priorityClassName: {name}; the cluster has no PriorityClass of this name, so its API server refuses "
+            "the pods, whichever scheduler they name: create it, or name another"
+        )
 
 
 def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -84,6 +85,14 @@ def test_what_runs_is_found() -> None:
     ]
 
 
+def test_a_node_has_its_first_resources_and_one_pod_is_one() -> None:
+    offered = {f"nvidia.com/mig-{count}g": "1" for count in range(1, 9)}
+    lines = list(takeover.lines(takeover.plan(cluster(nodes=[node("a", **offered)], pods=[pod("one", limits=HELD)]))))
+    assert lines[1] == "  HAMi: 1 pod"
+    first = ", ".join(f"nvidia.com/mig-{count}g: 1" for count in range(1, 6))
+    assert [line for line in lines if "mig-1g" in line] == [f"  a ({first} and 3 more): no pods"]
+
+
 def test_the_cards_of_each_node_have_their_holders_and_empty_nodes_come_first() -> None:
     empty, shared = takeover.plan(CLUSTER).nodes
     assert (empty.node, empty.holders, empty.offered) == ("b", {}, {"nvidia.com/gpu": "8"})
@@ -141,18 +150,44 @@ def test_workloads_of_the_live_cluster_are_those_that_nothing_else_creates() -> 
     get = listed(pods=[pod("owned", owned=True, limits=HELD), pod("own", limits=HELD)])
     out = io.StringIO()
     to = running.Streams(form="", quiet=False, out=out, err=out)
-    assert running.of_lists(live.read(get, live.WORKLOADS, "ml"), Goal(), to) == 0
+    assert running.of_lists(partial(live.read, get, namespace="ml"), Goal(), to) == 0
     assert out.getvalue().splitlines()[0] == "the cluster: Pod ml/own: rewritten: 1 card of 3000 MiB"
 
 
 def test_manifests_of_the_live_cluster_can_be_applied_elsewhere() -> None:
     out = io.StringIO()
-    lists = live.read(listed(pods=[pod("own", limits=HELD)]), live.WORKLOADS)
-    assert running.of_lists(lists, Goal(), running.Streams(form="yaml", quiet=True, out=out, err=out)) == 0
+    read = partial(live.read, listed(pods=[pod("own", limits=HELD)]))
+    assert running.of_lists(read, Goal(), running.Streams(form="yaml", quiet=True, out=out, err=out)) == 0
     manifest = yaml.safe_load(out.getvalue())
     assert manifest["metadata"] == {"namespace": "ml", "name": "own"}
     assert "status" not in manifest
     assert manifest["spec"]["schedulerName"] == "berth-scheduler"
+
+
+REFUSED: Final = (
+    "impossible: spec.priorityClassName: high; the cluster has no PriorityClass of this name, so its API server "
+    "refuses the pods, whichever scheduler they name: create it, or name another"
+)
+
+
+@pytest.mark.parametrize(
+    ("classes", "line", "status"),
+    [
+        (
+            [{"metadata": {"name": "other"}}],
+            REFUSED,
+            1,
+        ),
+        ([{"metadata": {"name": "high"}}], "rewritten: 1 card of 3000 MiB", 0),
+        (UnreadList(why="forbidden"), "rewritten: 1 card of 3000 MiB", 2),
+    ],
+)
+def test_a_priority_class_that_the_cluster_has_not_is_named(classes: Any, line: str, status: int) -> None:
+    own, out = pod("own", limits=HELD), io.StringIO()
+    own["spec"]["priorityClassName"] = "high"
+    to = running.Streams(form="", quiet=False, out=out, err=out)
+    assert running.of_lists(partial(live.read, listed(pods=[own], priorityclasses=classes)), Goal(), to) == status
+    assert out.getvalue().splitlines()[0] == f"the cluster: Pod ml/own: {line}"
 
 
 def test_lists_of_one_namespace_are_asked_for_there() -> None:
