@@ -11,7 +11,7 @@ from berth_kubectl.commands import connecting, explaining, explaining_quota
 from berth_kubectl.errors import ANSWERED, CommandError, ReadError
 from berth_kubectl.printing import output
 from berth_kubectl.printing.report import API_VERSION
-from berth_kubectl.reading import explanations, workloads
+from berth_kubectl.reading import explanations, views, workloads
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import name_of
 from berth_kubectl.reading.resources import (
@@ -241,6 +241,7 @@ def explained(
             raise
         whole = session.object(PODS, session.namespace, name)
         session.notes.append(WITHOUT + ("is not served" if error.is_missing else f"was not readable: {error}"))
+        views.note_age(session, "its condition is as old")
         return explanations.of_pod(whole, schedulers), explanations.events(
             list(_events(session, whole["metadata"]["uid"]))
         )

@@ -77,7 +77,7 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "total": total(card),
         "free": free,
         "held": int(use.get("held") or 0),
-        "users": len({holder["uid"] for holder in use.get("holders") or ()}),
+        "users": len(use.get("holders") or ()),
         "numaNode": topology.get("nodeID", -1),
         "pcie": topology.get("pcieID", ""),
         "mig": _instances(card, free),

@@ -28,10 +28,10 @@ def expired_for(lease: Object, now: datetime) -> float | None:
     return silent if silent > float(lease["spec"].get("leaseDurationSeconds") or 0) + WRITTEN_AGO else None
 
 
-def without_leader(leases: Iterable[Object], now: datetime) -> str:
-    """Return since when no operator leads, and what of its is as old; empty if one leads, or none ever did."""
+def without_leader(leases: Iterable[Object], now: datetime, old: str) -> str:
+    """Return since when no operator leads, and what is as old; empty if one leads, or none ever did."""
     silent = [expired_for(lease, now) for lease in leases]
     if not silent or None in silent:
         return ""
     since = age(min(seconds for seconds in silent if seconds is not None))
-    return f"no operator has led for {since}: what is held and free is as old, and pods deleted since then are in it"
+    return f"no operator has led for {since}: {old}"

@@ -25,8 +25,8 @@ class View(Generic[T]):
     sources: tuple[Source, ...]
     rows: Callable[[Lists, datetime], list[T]]
     """Of the objects of each source, and the time."""
-    is_written: bool = False
-    """Whether it shows what the operator last wrote into statuses."""
+    old: str = ""
+    """What is as old as the last leader, where it shows what the operator last wrote and none leads now."""
     lacks: str = ""
     """What this view cannot say; empty for the visibility API."""
 
@@ -46,10 +46,15 @@ def first_of(session: Session, views: Sequence[View[T]]) -> tuple[View[T], Lists
             if not error.is_missing:
                 session.notes.append(f"the visibility API is not used: {error}")
     lists = session.lists(views[-1].sources)
-    if views[-1].is_written:
-        [leases] = session.lists([Source(resource=LEADER_LEASES, optional=True)])
-        session.notes += filter(None, [without_leader(leases or (), session.now())])
+    if old := views[-1].old:
+        note_age(session, old)
     return views[-1], lists
+
+
+def note_age(session: Session, old: str) -> None:
+    """Note since when no operator has led, if none leads now; `old` says what is as old."""
+    [leases] = session.lists([Source(resource=LEADER_LEASES, optional=True)])
+    session.notes += filter(None, [without_leader(leases or (), session.now(), old)])
 
 
 def fleets(labels: str = "") -> list[View[FleetNode]]:
@@ -61,7 +66,7 @@ def fleets(labels: str = "") -> list[View[FleetNode]]:
         View(
             sources=(Source(resource=DEVICES), nodes),
             rows=_fleet_of_devices if not labels else _selected_fleet,
-            is_written=True,
+            old="what is held and free is as old, and pods deleted since then are in it",
         ),
     ]
 
@@ -95,6 +100,7 @@ def holding(namespace: str, labels: str = "") -> list[View[Holder]]:
                 Source(resource=GPU_PODS, namespace=namespace, optional=True),
             ),
             rows=_holders_of_pods,
+            old="DRIFTED and EXCEEDED are as old; the pods are those of now",
         ),
     ]
 
@@ -129,6 +135,7 @@ def queues(namespace: str, schedulers: Collection[str], labels: str = "") -> lis
         View(
             sources=(pending,),
             rows=lambda lists, now: queue.rows(lists[0] or (), schedulers=schedulers, now=now),
+            old="no pod is decided meanwhile, and MESSAGE is as old",
             lacks="the order of the queue is not known: pods are listed by priority and age",
         ),
     ]

@@ -41,7 +41,7 @@ def test_a_card_has_what_the_device_says() -> None:
     assert (first["total"], first["free"], first["users"]) == (
         WHOLE,
         {"gpu-core": 50, "gpu-memory": 40 * GI, "gpu-memory-ratio": 50},
-        2,
+        3,
     )
     assert (first["numaNode"], first["pcie"], first["links"]) == (1, "pci:1", {"GPU-1": "NVLink"})
     assert (second["numaNode"], second["links"], second["free"]) == (-1, {}, {})
@@ -332,16 +332,26 @@ def test_the_visibility_api_comes_first_and_is_left_where_it_has_no_leader() -> 
     assert session.notes == ["the visibility API is not used: no leader since 10 s"]
 
 
-@pytest.mark.parametrize(("renewed", "is_old"), [("2025-12-31T23:50:00Z", True), ("2025-12-31T23:59:58Z", False)])
-def test_what_no_leader_keeps_up_to_date_has_its_age(renewed: str, *, is_old: bool) -> None:
-    lease = {"metadata": {"name": "berth-operator"}, "spec": {"renewTime": renewed, "leaseDurationSeconds": 15}}
-    devices: dict[str, Any] = {"items": [raw_device("n", raw_card())]}
-    api = Answers(devices=devices, nodes={"items": []}, leaderleases={"items": [lease]})
-    api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
-    session = Session(api=api)
-    views.first_of(session, views.fleets())
-    note = "no operator has led for 10m: what is held and free is as old, and pods deleted since then are in it"
-    assert session.notes == ([note] if is_old else [])
+@pytest.mark.parametrize(
+    ("shown", "old"),
+    [
+        (views.fleets(), "what is held and free is as old, and pods deleted since then are in it"),
+        (views.holding("ml"), "DRIFTED and EXCEEDED are as old; the pods are those of now"),
+        (views.queues("ml", ["berth-scheduler"]), "no pod is decided meanwhile, and MESSAGE is as old"),
+    ],
+)
+def test_what_no_leader_keeps_up_to_date_has_its_age(shown: Any, old: str) -> None:
+    lists: dict[str, Any] = {
+        "devices": {"items": [raw_device("n", raw_card())]},
+        **{name: {"items": []} for name in ("nodes", "pods", "gpupods")},
+    }
+    notes = {"2025-12-31T23:50:00Z": [f"no operator has led for 10m: {old}"], "2025-12-31T23:59:58Z": []}
+    for renewed, expected in notes.items():
+        lease = {"metadata": {"name": "berth-operator"}, "spec": {"renewTime": renewed, "leaseDurationSeconds": 15}}
+        session = Session(api=Answers(**lists, leaderleases={"items": [lease]}))
+        session.api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
+        views.first_of(session, shown)
+        assert session.notes == expected
 
 
 def test_top_says_why_the_visibility_api_does_not_answer() -> None:

@@ -37,7 +37,7 @@ PROFILES: Final = ("1g.10gb", "2g.20gb", "3g.40gb")
 RDMA: Final = "kubernetes.io/rdma"
 CORE: Final = "kubernetes.io/gpu-core"
 PODS: Final[tuple[Raw, ...]] = (
-    *({GPU: 100}, {GPU: 30}, {RATIO: 40}, {NVIDIA: 1}, {NVIDIA: 2}, {RDMA: 50}, {"nvidia.com/gpu.shared": 1}),
+    *({GPU: 100}, {GPU: 30}, {RATIO: 40}, {NVIDIA: 1}, {NVIDIA: 2}, {RDMA: 50}, {"nvidia.com/gpu.shared": 2}),
     *({CORE: 100, MEMORY: GIB}, {CORE: 60, RATIO: 10}, *({mig.resource(profile): 1} for profile in PROFILES)),
 )
 
@@ -109,7 +109,7 @@ def answer(row: Any, card: Any) -> tuple[Any, ...]:
     instances = sorted(each["profile"] for each in card["mig"] if each["free"])
     allocatable = card["healthy"] and not card.get("blocked")
     free_ = {name: amount for name, amount in card["free"].items() if amount} if allocatable else {}
-    return card["type"], card["minor"], card["held"], free_, instances, verb_devices.health(card, row)
+    return card["type"], card["minor"], card["held"], card["users"], free_, instances, verb_devices.health(card, row)
 
 
 @pytest.mark.parametrize("block", range(6))
