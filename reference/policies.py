@@ -148,25 +148,10 @@ def _zero() -> list[str]:
     return [row.word.name for row in rows if row.word.role in (Role.MEMORY, Role.PERCENT)]
 
 
-_RESTRICTIONS: Final = {
-    Role.MODELS: ("model *", "* or *", "*"),
-    Role.NO_MODELS: ("any model but *", "* or *", "*"),
-    Role.UUIDS: ("only GPU ", " or ", ""),
-    Role.NO_UUIDS: ("any GPU but ", " or ", ""),
-    Role.GROUP: (f"annotation {names.POD_GROUP}: ", ",", ""),
-    Role.MIN_MEMBER: (f"annotation {names.POD_GROUP_MIN_MEMBER}: ", ",", ""),
-    Role.GROUP_OBJECT: (f"label {names.POD_GROUP_LABEL}: ", ",", ""),
-}
-"""Role of a word that is no amount -> what stands before, between and after the parts of its value."""
-
-
-def _restrictions() -> list[list[str]]:
-    """Return [annotation, before, between and after the parts of its value, what is cut from these]."""
-    return [
-        [row.word.name, *_RESTRICTIONS[row.word.role], row.word.strip]
-        for row in _rows(WordPlace.ANNOTATION)
-        if row.word.role in _RESTRICTIONS
-    ]
+def _titles(place: WordPlace) -> list[str]:
+    """Return the names of words that become Berth's own without an amount."""
+    silent = (*AMOUNTS, Role.CHOICE, Role.MENTION, Role.NO_EFFECT, Role.REFUSED)
+    return [row.word.name for row in _rows(place) if row.word.role not in silent]
 
 
 def _answers(place: WordPlace, role: Role) -> list[list[str]]:
@@ -193,15 +178,12 @@ def _choices(place: WordPlace, kind: str) -> list[list[str]]:
 
 
 def _effects() -> list[list[str]]:
-    """Return [annotation, value, the first of Berth's words for it] of choices that become any."""
+    """Return [annotation, value] of choices that become Berth's words."""
     return [
-        [row.word.name, value, becomes]
+        [row.word.name, value]
         for row in _rows(WordPlace.ANNOTATION)
         for value, choice in row.word.choices.items()
-        for becomes in [
-            *(f"annotation {name}: {text}" for name, text in choice.annotations.items()),
-            *(f"label {name}: {text}" for name, text in choice.labels.items()),
-        ][:1]
+        if choice.annotations or choice.labels
     ]
 
 
@@ -277,7 +259,7 @@ def _values() -> Mapping[str, str]:
         "multiplied": _multiplied(),
         "zero": _zero(),
         "countable": list(dict.fromkeys([row[0] for row in (*_replaced(), *_multiplied())] + _zero())),
-        "restrictions": _restrictions(),
+        "titles": _titles(annotation),
         "effects": _effects(),
         "refused_resources": _answers(resource, Role.REFUSED),
         "refused_annotations": _answers(annotation, Role.REFUSED),

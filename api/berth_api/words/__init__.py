@@ -126,16 +126,12 @@ def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEF
         annotations=metadata.annotations,
         labels=metadata.labels,
         words=(*replaced, *metadata.read),
-        said=metadata.said | dict.fromkeys(filter(_is_choice, replaced), constraints.IN_ANY_CASE),
+        said=metadata.said,
         notes=tuple(metadata.notes),
         replaced=replaced,
         in_metadata=any(_is_of_metadata(place, written) for place, written in _metadata(annotations, labels)),
         may_be_in_metadata=any(TABLE.resources[name].system.in_metadata for name in replaced),
     )
-
-
-def _is_choice(resource: str) -> bool:
-    return TABLE.resources[resource].word.role == Role.CHOICE
 
 
 def resources_of(container: Object, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from berth_api.words.table import AMOUNTS, Choice, Role, Row, Word, WordPlace
 
 Strings = Mapping[str, str]
 
-IN_ANY_CASE: Final = "what Berth does in any case"
 _EXPRESSIONS: Final = "matchExpressions"
 _NONE_OF: Final = "!"
 _GLOB_CHARACTERS: Final = "[*?"
@@ -118,7 +117,7 @@ def _choose(metadata: Metadata, word: Word) -> None:
     for place, replaced in ((WordPlace.ANNOTATION, chosen.annotations), (WordPlace.LABEL, chosen.labels)):
         for name, becomes in replaced.items():
             metadata.put(place, name, becomes, word)
-    metadata.said.setdefault(word.title, "" if chosen.note else IN_ANY_CASE)
+    metadata.said.setdefault(word.title, "" if chosen.note else "what Berth does in any case")
     if chosen.note:
         metadata.notes.append(f"{word.title}: {value} has no effect; {chosen.note}")
 
