@@ -14,7 +14,7 @@ from string import Template
 from typing import Final
 
 from berth_api import names
-from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace
+from berth_api.words import AMOUNTS, GANGS, TABLE, Role, Row, System, Word, WordPlace, constraints, gangs
 from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
@@ -148,10 +148,27 @@ def _zero() -> list[str]:
     return [row.word.name for row in rows if row.word.role in (Role.MEMORY, Role.PERCENT)]
 
 
-def _titles(place: WordPlace) -> list[str]:
-    """Return the names of words that become Berth's own without an amount."""
-    silent = (*AMOUNTS, Role.CHOICE, Role.MENTION, Role.NO_EFFECT, Role.REFUSED)
-    return [row.word.name for row in _rows(place) if row.word.role not in silent]
+def _names_next_to() -> list[str]:
+    """Return the resources that count next to others."""
+    return [row.word.name for row in _rows(WordPlace.RESOURCE) if row.word.only_with and row.word.role in AMOUNTS]
+
+
+def _lists() -> list[list[str]]:
+    """Return [annotation, title, as what it is read, what its texts begin with, `*` for globs] of words with a list."""
+    words = [row.word for row in _rows(WordPlace.ANNOTATION)]
+    kinds = (((Role.MODELS, Role.NO_MODELS), "*"), ((Role.UUIDS, Role.NO_UUIDS), ""))
+    return [
+        [word.name, word.title, f"{constraints.MEANS[word.role]} ", word.strip, glob]
+        for roles, glob in kinds
+        for word in words
+        if word.role in roles
+    ]
+
+
+def _group_names() -> list[list[str]]:
+    """Return [annotation, annotation or label of Berth that it becomes] of words about gangs."""
+    rows = (row.word for row in _rows(WordPlace.ANNOTATION) if row.word.role in GANGS)
+    return [[word.name, " ".join(gangs.BECOMES[word.role])] for word in rows]
 
 
 def _answers(place: WordPlace, role: Role) -> list[list[str]]:
@@ -178,12 +195,12 @@ def _choices(place: WordPlace, kind: str) -> list[list[str]]:
 
 
 def _effects() -> list[list[str]]:
-    """Return [annotation, value] of choices that become Berth's words."""
+    """Return [annotation, value, as what it is read] of choices that are read."""
     return [
-        [row.word.name, value]
+        [row.word.name, value, said]
         for row in _rows(WordPlace.ANNOTATION)
         for value, choice in row.word.choices.items()
-        if choice.annotations or choice.labels
+        if not choice.refused and (said := constraints.said(choice))
     ]
 
 
@@ -259,7 +276,9 @@ def _values() -> Mapping[str, str]:
         "multiplied": _multiplied(),
         "zero": _zero(),
         "countable": list(dict.fromkeys([row[0] for row in (*_replaced(), *_multiplied())] + _zero())),
-        "titles": _titles(annotation),
+        "names_next_to": _names_next_to(),
+        "lists": _lists(),
+        "group_names": _group_names(),
         "effects": _effects(),
         "refused_resources": _answers(resource, Role.REFUSED),
         "refused_annotations": _answers(annotation, Role.REFUSED),

@@ -17,6 +17,13 @@ Strings = Mapping[str, str]
 _EXPRESSIONS: Final = "matchExpressions"
 _NONE_OF: Final = "!"
 _GLOB_CHARACTERS: Final = "[*?"
+MEANS: Final[Mapping[Role, str]] = {
+    Role.MODELS: "model",
+    Role.NO_MODELS: "any model but",
+    Role.UUIDS: "only GPU",
+    Role.NO_UUIDS: "any GPU but",
+}
+"""What a word with a list is said to be, before the texts of its list."""
 
 
 @dataclass(slots=True)
@@ -109,6 +116,15 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
     return value, chosen
 
 
+def said(chosen: Choice) -> str:
+    """Return as what a value is read; empty if a note says it, or it stays."""
+    if chosen.kept or chosen.note:
+        return ""
+    becomes = [f"{WordPlace.ANNOTATION} {name}: {value}" for name, value in chosen.annotations.items()]
+    becomes += [f"{WordPlace.LABEL} {name}: {value}" for name, value in chosen.labels.items()]
+    return becomes[0] if becomes else "what Berth does in any case"
+
+
 def _choose(metadata: Metadata, word: Word) -> None:
     value, chosen = choice(word, metadata.of(word.place)[word.name])
     if chosen.kept:
@@ -117,7 +133,7 @@ def _choose(metadata: Metadata, word: Word) -> None:
     for place, replaced in ((WordPlace.ANNOTATION, chosen.annotations), (WordPlace.LABEL, chosen.labels)):
         for name, becomes in replaced.items():
             metadata.put(place, name, becomes, word)
-    metadata.said.setdefault(word.title, "" if chosen.note else "what Berth does in any case")
+    metadata.said[word.title] = said(chosen)
     if chosen.note:
         metadata.notes.append(f"{word.title}: {value} has no effect; {chosen.note}")
 
@@ -132,7 +148,7 @@ def _models(metadata: Metadata, words: list[Word]) -> None:
             models = [f"*{_literal(part)}*" for part in _parts(word, metadata.take(word))]
             excluded = word.role == Role.NO_MODELS
             globs += [f"{_NONE_OF if excluded else ''}{each}" for each in models]
-            metadata.said[word.title] = f"{'any model but' if excluded else 'model'} {' or '.join(models)}"
+            metadata.said[word.title] = f"{MEANS[word.role]} {' or '.join(models)}"
     if globs:
         word = next(word for word in words if word.role in (Role.MODELS, Role.NO_MODELS))
         metadata.put(WordPlace.ANNOTATION, names.MODEL_GLOBS, ", ".join(globs), word)
@@ -158,8 +174,7 @@ def _cards(metadata: Metadata, words: list[Word]) -> None:
             uuids = _parts(word, metadata.take(word))
             operator = "In" if word.role == Role.UUIDS else "NotIn"
             expressions.append({"key": names.DEVICE_UUID, "operator": operator, "values": uuids})
-            which = "only GPU" if word.role == Role.UUIDS else "any GPU but"
-            metadata.said[word.title] = f"{which} {' or '.join(uuids)}"
+            metadata.said[word.title] = f"{MEANS[word.role]} {' or '.join(uuids)}"
     if expressions:
         metadata.annotations[names.ALLOCATE_HINT] = _with_expressions(metadata.annotations, expressions)
 

@@ -1,5 +1,6 @@
 """Words that name the group of pods with which a pod starts, in Berth's annotations and labels."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from berth_api import names
@@ -10,6 +11,13 @@ from berth_api.words.table import GANGS, Role, System, WordPlace
 
 NAMES: Final = frozenset(row.word.name for row in TABLE.rows() if row.word.role in GANGS)
 """The annotations and labels that decide about gangs."""
+
+BECOMES: Final[Mapping[Role, tuple[WordPlace, str]]] = {
+    Role.GROUP: (WordPlace.ANNOTATION, names.POD_GROUP),
+    Role.MIN_MEMBER: (WordPlace.ANNOTATION, names.POD_GROUP_MIN_MEMBER),
+    Role.GROUP_OBJECT: (WordPlace.LABEL, names.POD_GROUP_LABEL),
+}
+"""The annotation or label of Berth that a word becomes, with its value."""
 
 
 def replace_all(metadata: Metadata) -> None:
@@ -27,13 +35,13 @@ def _replace(metadata: Metadata, system: System) -> None:
     written_words = [word for word in system.words if word.name in metadata.of(word.place)]
     objects = [word for word in written_words if word.role == Role.GROUP_OBJECT]
     for word in objects:
-        metadata.put(WordPlace.LABEL, names.POD_GROUP_LABEL, metadata.take(word), word)
+        metadata.put(*BECOMES[word.role], metadata.take(word), word)
     if objects:
         return
     words = {word.role: word for word in written_words}
-    for role, name in ((Role.GROUP, names.POD_GROUP), (Role.MIN_MEMBER, names.POD_GROUP_MIN_MEMBER)):
+    for role in (Role.GROUP, Role.MIN_MEMBER):
         if role in words:
-            metadata.put(WordPlace.ANNOTATION, name, metadata.take(words[role]), words[role])
+            metadata.put(*BECOMES[role], metadata.take(words[role]), words[role])
         elif role in {word.role for word in system.words}:
             missing = next(word for word in system.words if word.role == role)
             there = next(words[each] for each in (Role.GROUP, Role.MIN_MEMBER) if each in words)

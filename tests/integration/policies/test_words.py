@@ -9,6 +9,7 @@ import pytest
 
 from berth_api import names, resources, words
 from berth_operator.apis.webhook.mutations import Mutations
+from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from tests import manifests_of_others as manifests
@@ -146,19 +147,73 @@ USED = [file for file in manifests.files() if words.is_used(*manifests.parts(fil
 def test_at_apply_it_is_said_what_is_read_and_what_is_not_had(world: World) -> None:
     for file in USED:
         answer, shown = manifests.answer(file), said(world.arena, own(world.arena, file))
-        notes = [note for text in shown for note in text.split("; ")]
-        assert all(part in notes for note in answer.get("notes", ()) for part in note.split("; ")), file
         if manifests.name(file) in TOO_MUCH:
             assert shown[0].endswith(LATER), file
         elif "refused" in answer:
             assert shown[0] == f"invalid request: {answer['refused']}", file
-        elif has_amounts(file):
-            assert shown[0].endswith(f" read as {answer['gets']}"), file
+        else:
+            assert "; ".join(shown) == read(manifests.pod(file)), file
 
 
-def has_amounts(file: Path) -> bool:
-    spec, annotations, labels = manifests.parts(file)
-    return bool(words.asking(spec, annotations, labels))
+def read(pod: Manifest) -> str:
+    """Return what the operator says it has read of a pod, with its words about gangs."""
+    metadata = pod["metadata"]
+    reading = words.read(pod["spec"], metadata.get("annotations", {}), metadata.get("labels", {}))
+    devices = pods.request_of(pod).devices
+    return words.plain.reading(reading.words, reading.said, reading.notes, devices)
+
+
+ONE_CARD = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10000"}}
+
+
+@pytest.mark.parametrize(
+    ("initial", "main", "cards"),
+    [(["", ""], 1, 1), (["", "Always", ""], 1, 2), (["Always", ""], 0, 2), (["", "Always"], 0, 1), ([""], 3, 3)],
+)
+def test_what_runs_one_after_the_other_is_not_added_up(world: World, initial: list[str], main: int, cards: int) -> None:
+    pod = own(world.arena, HAMI / "memory.yaml")
+    [container] = pod["spec"]["containers"]
+    before = [
+        {
+            **container,
+            "name": f"before-{number}",
+            "resources": ONE_CARD,
+            **({"restartPolicy": policy} if policy else {}),
+        }
+        for number, policy in enumerate(initial)
+    ]
+    later = [{**container, "name": f"main-{number}", "resources": ONE_CARD} for number in range(main)]
+    without = {**container, "name": "without", "resources": {}}
+    pod["spec"] |= {"initContainers": before, "containers": [*later, without]}
+    whose = f"{cards} card{'s' if cards > 1 else ''} of 10000 MiB{' each' if cards > 1 else ''}"
+    assert said(world.arena, pod) == [f"nvidia.com/gpu, nvidia.com/gpumem are read as {whose}"]
+    assert read({**pod, "spec": resources.from_limits(pod["spec"])}) == said(world.arena, pod)[0]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"nvidia.com/nouse-gputype": "NVIDIA-A100, T4[x]?*,", "nvidia.com/use-gpuuuid": "GPU-1,GPU-2"},
+        {"nvidia.com/use-gputype": "A100,H100", "nvidia.com/numa-bind": "true"},
+        {"nvidia.com/numa-bind": "false", "hami.io/gpu-scheduler-policy": "spread"},
+    ],
+)
+def test_each_word_is_said_by_what_it_does(world: World, annotations: dict[str, str]) -> None:
+    pod = own(world.arena, HAMI / "whole.yaml")
+    pod["metadata"]["annotations"] = annotations
+    assert "; ".join(said(world.arena, pod)) == read(pod)
+
+
+def test_a_long_list_is_left_to_the_event_and_an_empty_one_is_refused(world: World) -> None:
+    pod = own(world.arena, HAMI / "whole.yaml")
+    pod["metadata"]["annotations"] = {"nvidia.com/use-gputype": "A100," * 100}
+    assert said(world.arena, pod) == [
+        "annotation nvidia.com/use-gputype is read for each pod; the Event WordsRead says as what"
+    ]
+    pod["metadata"]["annotations"] = {"nvidia.com/use-gputype": " ,"}
+    assert said(world.arena, pod) == [
+        f"invalid request: {pods.pending({**pod, 'metadata': {**pod['metadata'], 'uid': ''}}).error}"
+    ]
 
 
 def test_what_has_no_word_passes_in_silence(world: World) -> None:
