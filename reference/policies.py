@@ -194,6 +194,12 @@ def _choices(place: WordPlace, kind: str) -> list[list[str]]:
     ]
 
 
+def _for_schedulers(place: WordPlace) -> list[str]:
+    """Return the words about amounts of systems whose scheduler a pod must name; others extend kube-scheduler."""
+    rows = (row for row in _rows(place) if row.system.schedulers and not row.word.only_with)
+    return [row.word.name for row in rows if row.word.role in AMOUNTS]
+
+
 def _effects() -> list[list[str]]:
     """Return [annotation, value, as what it is read] of choices that are read."""
     return [
@@ -277,6 +283,8 @@ def _values() -> Mapping[str, str]:
         "zero": _zero(),
         "countable": list(dict.fromkeys([row[0] for row in (*_replaced(), *_multiplied())] + _zero())),
         "names_next_to": _names_next_to(),
+        "resources_for_schedulers": _for_schedulers(resource),
+        "annotations_for_schedulers": _for_schedulers(annotation),
         "lists": _lists(),
         "group_names": _group_names(),
         "effects": _effects(),

@@ -35,7 +35,7 @@ def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
     if _requests_any(spec, kinds) or any(label in labels for label in genius.LABELS):
         return ""
     questions = (*misspelt.questions(annotations, labels), *mistakes.visible_devices(spec, 0))
-    seen = "; ".join((*_zeros(spec, kinds), *_without_effect(annotations), *questions))
+    seen = "; ".join((*_zeros(spec, kinds), *_without_effect(annotations), *_like_resources(annotations), *questions))
     return "it holds no device, because it requests none" + (f": {seen}" if seen else "")
 
 
@@ -51,6 +51,13 @@ def _zeros(spec: Object, kinds: Kinds) -> Iterator[str]:
         for name, amount in {**(written.get("limits") or {}), **(written.get("requests") or {})}.items():
             if is_device(name, kinds) and not quantity.parse(str(amount)):
                 yield f"container {container['name']} has {name}: {amount}"
+
+
+def _like_resources(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Yield a question for each annotation that is named as a resource of GPUs; `warnings.yaml` asks it in CEL."""
+    for name in annotations:
+        if name.endswith(("/gpu", "/gpus")):
+            yield f"annotation {name}: did you mean the resource {names.PREFIX}{names.GPU}?"
 
 
 def _without_effect(annotations: Mapping[str, str]) -> Iterator[str]:

@@ -379,7 +379,29 @@ def overcommitted(name: str, **amounts: tuple[str, str]) -> Manifest:
     return {"name": name, "image": "none", "resources": {"requests": of[0], "limits": of[1]}}
 
 
+def seeing(cards: str, **limits: str) -> dict[str, list[Manifest]]:
+    """Return the containers of a pod that chooses cards by CUDA's variable."""
+    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": cards}, {"name": "OTHER"}]
+    return {"containers": [{"name": "main", "image": "none", "env": variables, "resources": {"limits": limits}}]}
+
+
 WARNED_BY_POLICY = [
+    *(
+        pytest.param(
+            {},
+            seeing(cards, **limits),
+            f"container main has CUDA_VISIBLE_DEVICES={cards}, which requests nothing and counts the container's own "
+            "cards from 0; did you mean to leave it out?",
+            id=f"cards {cards} of {limits}",
+        )
+        for cards, limits in (("3", {}), ("3", {GPU: "300"}), ("0, 1", {MEMORY: "20Gi"}), ("GPU-1", {NVIDIA: "1"}))
+    ),
+    pytest.param(
+        {},
+        annotated(**{"slurm.schedmd.com/gpu": "1", "a/gpu-name": "b"}),
+        "annotation slurm.schedmd.com/gpu: did you mean the resource kubernetes.io/gpu?",
+        id="an annotation like a resource",
+    ),
     pytest.param(
         {},
         {"containers": [overcommitted("main", gpu=("100", "800"))]},
@@ -520,6 +542,16 @@ def test_other_names_and_mig_instances_are_not_warned_about(arena: Arena, by: st
         for name, amount in (("a", "0"), ("b", "1"))
     ]
     assert warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations)) == []
+    for cards, limits in (
+        ("0", {}),
+        ("-1", {GPU: "100"}),
+        ("0,1,2", {GPU: "300"}),
+        ("1", {MEMORY: "20Gi", SHARED: "2"}),
+        ("1", {NVIDIA: "2"}),
+        ("5", {"nvidia.com/mig-1g.10gb": "1"}),
+    ):
+        fields = {**seeing(cards, **limits), **annotated(**({"a.b/gpu": "1"} if limits else {}))}
+        assert warned(arena, pod(arena, by, {}, **fields)) == []
 
 
 def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:
@@ -542,7 +574,10 @@ def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     assert "; did you mean 50?" in refusal(arena, by, {}, containers=containers)
     containers = [overcommitted(f"c{number}", gpu=("2", "2" if number else "100")) for number in range(100)]
     annotations = {f"a.b/gpu-modle-{number}": "" for number in range(1000)} | {"koordinator.sh/movable": "true"}
-    excess, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
+    variables = [*({"name": f"V{number}"} for number in range(99)), {"name": "CUDA_VISIBLE_DEVICES", "value": "0,777"}]
+    containers = [{**each, "env": variables} for each in containers]
+    excess, visible, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
+    assert "container c0 has CUDA_VISIBLE_DEVICES=0,777, " in visible
     assert excess.endswith("did you mean 100 in both?")
     assert misspelt.endswith("did you mean the annotation berth.dev/movable?")
     annotations = {f"{GANG}network-topolgy-sp{number}": "" for number in range(1000)}

@@ -168,7 +168,7 @@ ONE_CARD = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10000"}}
 
 @pytest.mark.parametrize(
     ("initial", "main", "cards"),
-    [(["", ""], 1, 1), (["", "Always", ""], 1, 2), (["Always", ""], 0, 2), (["", "Always"], 0, 1), ([""], 3, 3)],
+    [(["", ""], 1, 1), (["", "Always", ""], 1, 2), (["Always", ""], 0, 2), (["", "Always"], 0, 1), ([""] * 50, 49, 49)],
 )
 def test_what_runs_one_after_the_other_is_not_added_up(world: World, initial: list[str], main: int, cards: int) -> None:
     pod = own(world.arena, HAMI / "memory.yaml")
@@ -253,8 +253,13 @@ def test_a_pod_that_names_no_scheduler_is_taken_only_where_the_namespace_opts_in
     template = of_kind("Deployment", unnamed)
     for pod in (unnamed, others):
         assert untouched(admitted(arena, pod), pod)
-        assert said(arena, pod) == []
-    assert said(arena, template) == []
+    [unread] = said(arena, unnamed)
+    written = "nvidia.com/gpumem" if file.parent == HAMI else "annotation gpu-fraction"
+    assert unread == (
+        f'spec.schedulerName: "default-scheduler" (also if it is not set) does not read {written}; write '
+        f"spec.schedulerName: {arena.scheduler_name}"
+    )
+    assert said(arena, others) == said(arena, template) == []
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "words"}}})
     try:
         waiting.until(lambda: not untouched(admitted(arena, unnamed), unnamed), what="the namespace to have opted in")

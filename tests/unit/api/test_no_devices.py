@@ -24,6 +24,8 @@ LIMITED = {"name": "main", "resources": {"limits": GPUS}}
         (pod(requests={"nvidia.com/gpu": "0"}), f"{NONE}: container main has nvidia.com/gpu: 0"),
         (pod(annotations={names.MODEL_GLOBS: "*H100*"}),
          f"{NONE}: annotation {names.MODEL_GLOBS} has no effect without a request"),
+        (pod(annotations={"slurm.schedmd.com/gpu": "1"}),
+         f"{NONE}: annotation slurm.schedmd.com/gpu: did you mean the resource kubernetes.io/gpu?"),
         (pod(annotations={f"{HINT[:-4]}hnit": "{}"}), f"{NONE}: {HINT[:-4]}hnit: did you mean the annotation {HINT}?"),
         (pod(requests={"kubernetes.io/gpu-core": 0, "kubernetes.io/gpu-memory": "0"}, labels={"genius/nubmer": "1"}),
          f"{NONE}: container main has kubernetes.io/gpu-core: 0; container main has kubernetes.io/gpu-memory: 0"),

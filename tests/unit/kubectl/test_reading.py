@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from berth_api import names
-from berth_kubectl.commands import top
+from berth_kubectl.commands import explain, top
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import explanations, fleet, holders, queue, views
 from berth_kubectl.reading.following import ATTEMPTS, PAUSE, Collection
@@ -352,6 +352,14 @@ def test_what_no_leader_keeps_up_to_date_has_its_age(shown: Any, old: str) -> No
         session.api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
         views.first_of(session, shown)
         assert session.notes == expected
+
+
+def test_a_condition_has_its_age_without_a_leader() -> None:
+    old = {"metadata": {}, "spec": {"renewTime": "2025-12-31T23:50:00Z", "leaseDurationSeconds": 15}}
+    session = Session(api=Answers(a=raw_pod("a"), events={"items": []}, leaderleases={"items": [old]}), namespace="ns")
+    session.api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
+    explain.explain(session, explain.target("a"), frozenset({"berth-scheduler"}))
+    assert session.notes[-1] == "no operator has led for 10m: its condition is as old"
 
 
 def test_top_says_why_the_visibility_api_does_not_answer() -> None:
