@@ -568,7 +568,8 @@ def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_
 @pytest.mark.parametrize("by", [POLICY, WEBHOOK])
 def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     amounts = {GPU: "50", RDMA: "50", "koordinator.sh/fpga": "50", "cpu": "1"}
-    containers = [{"name": f"c{number}", "image": "none", "resources": {"limits": amounts}} for number in range(100)]
+    limited = {"image": "none", "resources": {"limits": amounts}}
+    containers: list[Manifest] = [{"name": f"c{number}", **limited} for number in range(100)]
     assert refusal(arena, by, {}, containers=containers) == ""
     containers[-1] = {**containers[-1], "resources": {"limits": {**amounts, RDMA: "0.5"}}}
     assert "; did you mean 50?" in refusal(arena, by, {}, containers=containers)
