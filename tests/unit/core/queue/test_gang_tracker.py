@@ -533,7 +533,9 @@ def test_whatever_happens_a_unit_is_complete_and_an_empty_roster_is_empty(
         acts[act]()
         for each in (GANG, BY_TWO):
             unit = made.ready(each, 1e9)
-            assert unit is None or unit.placed + len(unit.members) >= unit.minimum == 2
+            assert unit is None or unit.placed + len(unit.members) >= unit.minimum
+            # What has formed needs its PodGroup no more.
+            assert unit is None or unit.formed or unit.minimum == 2
     for name in "abcd":
         leave(made, f"uid-{name}")
         made.remove_ended(f"uid-{name}")
