@@ -196,7 +196,9 @@ def _of_first(
 ) -> Explained:
     """Explain the first of these pods that waits."""
     waiting, first = sum(map(explanations.is_waiting, pods)), explanations.first_waiting(pods)
-    if first is None:
+    if len(pods) == 1:
+        head = f"{title}: its only pod {'waits' if first else 'does not wait'}"
+    elif first is None:
         head = f"{title}: none of its {len(pods)} pods waits; this is about {name_of(pods[0])}"
     else:
         head = f"{title}: {waiting} of {len(pods)} pods wait; this is about the first, {name_of(first)}"

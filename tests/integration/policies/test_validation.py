@@ -576,7 +576,7 @@ def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     containers = [overcommitted(f"c{number}", gpu=("2", "2" if number else "100")) for number in range(100)]
     annotations = {f"a.b/gpu-modle-{number}": "" for number in range(1000)} | {"koordinator.sh/movable": "true"}
     variables = [*({"name": f"V{number}"} for number in range(99)), {"name": "CUDA_VISIBLE_DEVICES", "value": "0,777"}]
-    containers = [{**each, "env": variables} for each in containers]
+    containers = [dict[str, Any](each, env=variables) for each in containers]
     excess, visible, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
     assert "container c0 has CUDA_VISIBLE_DEVICES=0,777, " in visible
     assert excess.endswith("did you mean 100 in both?")

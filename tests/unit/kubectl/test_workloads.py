@@ -98,7 +98,7 @@ def test_a_refusal_is_quoted_beside_the_pods_that_there_are() -> None:
     there = raw_pod("chat-x", spec={"nodeName": "n"})
     lines = explained("rs/chat", there, chat=workload("chat", FAILED), **{"chat-x": there})
     assert lines[:3] == [
-        "replicaset/chat: none of its 1 pods waits; this is about chat-x",
+        "replicaset/chat: its only pod does not wait",
         f"ReplicaSet chat: ReplicaFailure (FailedCreate): {REFUSAL}",
         "",
     ]
