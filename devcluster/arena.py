@@ -140,6 +140,13 @@ class Arena:
         """Return a pod as the API server would create it in our namespace: in a dry run."""
         return self.cluster.api.request("POST", self._path("pods"), body=pod, query={"dryRun": "All"})
 
+    def admitted_or_none(self, pod: Manifest) -> Manifest | None:
+        """Return the same; None if the API server would refuse the pod."""
+        try:
+            return self.admitted(pod)
+        except ApiError:
+            return None
+
     def refusal(self, pod: Manifest) -> str:
         """Return why the API server would not create a pod in our namespace; empty if it would."""
         try:

@@ -143,7 +143,8 @@ class Stage:
     def is_injected(self) -> bool:
         probe = self.pod("probe", {SHARE: "50"})
         # The policy that refuses shares without the variable may be in force before the one that injects it.
-        return not self.arena.refusal(probe) and VISIBLE in str(self.arena.admitted(probe)["spec"]["containers"])
+        made = self.arena.admitted_or_none(probe)
+        return made is not None and VISIBLE in str(made["spec"]["containers"])
 
     def is_on_offer(self) -> bool:
         """Return whether kubelet has devices to allocate, and the agent and the Node agree."""

@@ -75,12 +75,8 @@ class Stage:
         built = policies.about_pods(policies.built(self.folder, "extender"))
         applied = self.arena.apply(policies.confined(built, self.arena, self.shipped))
         probe = self.pod("probe", {"kubernetes.io/gpu": "50"})
-        self.world.wait(lambda: is_prepared(self.admitted(probe)), what="the policies to be in force")
+        self.world.wait(lambda: is_prepared(self.arena.admitted_or_none(probe)), what="the policies to be in force")
         return applied
-
-    def admitted(self, pod: Raw) -> Raw | None:
-        """Return a pod as the API server admits it; None if it refuses the pod."""
-        return None if self.arena.refusal(pod) else self.arena.admitted(pod)
 
     def lead(self) -> None:
         """Start the operator that leads."""
@@ -272,10 +268,12 @@ def refused_bindings(stage: Stage) -> Iterator[None]:
     shipped = policies.policies("protection.yaml", stage.arena)
     applied = stage.arena.apply(each for each in shipped if each["metadata"]["name"].startswith("berth-allocations"))
     forged = stage.arena.pod(annotations={words.ALLOCATED: "{}"})
-    stage.world.wait(lambda: stage.admitted(forged) is None, what="the policy to be in force")
-    yield
-    for document in applied:
-        stage.world.api.delete(stage.world.api.path_of(document))
+    try:
+        stage.world.wait(lambda: stage.arena.refusal(forged), what="the policy to be in force")
+        yield
+    finally:
+        for document in applied:
+            stage.world.api.delete(stage.world.api.path_of(document))
 
 
 def test_kube_scheduler_refuses_to_manage_resources_of_kubernetes_io(stage: Stage) -> None:
@@ -294,10 +292,13 @@ def test_kube_scheduler_passes_on_only_a_sample_of_the_nodes_unless_it_is_told_t
     # kube-scheduler finds them feasible, and the extender does not.
     stage.arena.nodes(SAMPLE, capacity={GPU: "800"})
     nowhere: Raw = {"annotations": {GLOBS: "*V100*"}}
+    count = SAMPLE + sum(FLEETS.values())
     with stage.kube_scheduler(stage.ignorable, sample):
+        stage.create(stage.pod("known", {GPU: "100"}, scheduler=stage.arena.scheduler_name, **nowhere))
+        stage.world.waits("known", f"^0/{count} nodes")
         stage.create(stage.pod("all", {GPU: "100"}, **nowhere))
         stage.create(stage.pod("some", {GPU: "100"}, scheduler=stage.ignorable, **nowhere))
-        assert rejected(stage.world.waits("all", "have no Device")) == SAMPLE + sum(FLEETS.values())
+        assert rejected(stage.world.waits("all", "have no Device")) == count
         assert rejected(stage.world.waits("some", "have no Device")) == SAMPLE
 
 

@@ -166,7 +166,8 @@ def _is_injected(world: World) -> bool:
     """Return whether the API server would inject the variable into a new share."""
     probe = world.arena.pod("probe", requests=HALF, limits=HALF)
     # The policy that refuses shares without the variable may be in force before the one that injects it.
-    return not world.arena.refusal(probe) and "env" in world.arena.admitted(probe)["spec"]["containers"][0]
+    made = world.arena.admitted_or_none(probe)
+    return made is not None and "env" in made["spec"]["containers"][0]
 
 
 def _replicas(world: World, count: int, requests: Mapping[str, str] = CARD, *, name: str = "replica") -> None:

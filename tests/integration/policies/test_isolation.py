@@ -63,7 +63,8 @@ def _in_force(arena: Arena) -> Iterator[None]:
 
 def is_limited(arena: Arena, probe: Manifest) -> bool:
     # What refuses may be in force before what changes.
-    return not arena.refusal(probe) and all(name in str(arena.admitted(probe)) for name in OF_MPS)
+    made = arena.admitted_or_none(probe)
+    return made is not None and all(name in str(made) for name in OF_MPS)
 
 
 def label(arena: Arena, **labels: str | None) -> None:
