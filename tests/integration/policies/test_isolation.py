@@ -36,7 +36,7 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 RESPONDERS = review.responders(Mutations(), Routing(scheduler="none"), Validation(), Isolation())
-Admit = Callable[..., Manifest]
+Admit = Callable[[Arena, Manifest], Manifest]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,17 +88,14 @@ def warnings(arena: Arena, manifest: Manifest) -> str:
     return "; ".join(arena.cluster.api.warnings("POST", path, body=manifest, query={"dryRun": "All"}))
 
 
-def by_policy(arena: Arena, manifest: Manifest, *, namespace: str | None = None) -> Manifest:
-    label(arena, **{KEY: namespace})
-    try:
-        return arena.admitted(manifest)
-    finally:
-        label(arena, **{KEY: None})
+def by_policy(arena: Arena, manifest: Manifest) -> Manifest:
+    return arena.admitted(manifest)
 
 
-def by_webhook(arena: Arena, manifest: Manifest, *, namespace: str | None = None) -> Manifest:
+def by_webhook(arena: Arena, manifest: Manifest) -> Manifest:
     """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
     sent = arena.admitted(manifest | {"spec": manifest["spec"] | {"schedulerName": "volcano"}})
+    namespace = arena.get("namespaces", arena.namespace)["metadata"]["labels"].get(KEY)
     for path in ("/inject", f"/isolate/{namespace}" if namespace in ALLOWED else "/isolate"):
         response = RESPONDERS[path](orjson.dumps({"request": {"uid": "u", "object": sent}}))["response"]
         sent = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
@@ -175,12 +172,19 @@ def test_a_share_by_hami_core_gets_a_limit_for_each_card(arena: Arena, admit: Ad
 def test_the_pod_decides_then_its_namespace(
     arena: Arena, admit: Admit, fields: dict[str, Any], namespace: str | None, expected: tuple[str, ...]
 ) -> None:
-    manifest = pod(arena, {GPU: "50"}, **fields)
-    waiting.until(
-        lambda: given(admit(arena, manifest, namespace=namespace)) == expected,
-        deadline=ACTIVE_SECONDS,
-        what="the label of the namespace to have its effect",
-    )
+    label(arena, **{KEY: namespace, names.UNLIMITED_SHARES: "warn"})
+    try:
+        policies_read_labels(arena, labelled=True)
+        assert given(admit(arena, pod(arena, {GPU: "50"}, **fields))) == expected
+    finally:
+        label(arena, **{KEY: None, names.UNLIMITED_SHARES: None})
+        policies_read_labels(arena, labelled=False)
+
+
+def policies_read_labels(arena: Arena, *, labelled: bool) -> None:
+    """Wait until all policies see the namespace's labels; before, one may see them and the next one not yet."""
+    free = pod(arena, {GPU: "50"}, annotations={KEY: "none"})
+    waiting.until(lambda: bool(warnings(arena, free)) == labelled, deadline=ACTIVE_SECONDS, what="the label")
 
 
 EACH = {"genius/gpu-memory-each": "8192"}
