@@ -92,7 +92,7 @@ def hook(arena: Arena, tmp_path: Path) -> Iterator[Hook]:
     hook.close()
     arena.delete("secrets", "berth-webhook")
     # Tests share the namespace.
-    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": dict.fromkeys(LABELS)}})
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": dict.fromkeys((*LABELS, "berth.dev/routing"))}})
 
 
 def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
