@@ -27,7 +27,8 @@ def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> No
     _pods(report["pods"], to)
     fitting = sum(each["fits"] for each in report["pods"])
     if report["pods"] or report["fits"]:
-        to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
+        count = len(report["pods"])
+        to.print(f"\n{fitting} of {count} {'pod' if count == 1 else 'pods'} would get a place.")
     else:
         to.print("\nNothing was decided: another scheduler places all pods of the workload.")
     if report["waiting"] and not waiting:

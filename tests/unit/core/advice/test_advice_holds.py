@@ -15,6 +15,7 @@ from berth_api.allocation.partitions import Partition
 from berth_api.request import RequestError
 from berth_api.request.model import ModelConstraint
 from berth_api.values.selectors import LabelSelector
+from berth_operator.core.advice.explanation import explain
 from berth_operator.core.advice.outlook import outlook
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.advice.waits import Wait, Waits
@@ -310,3 +311,24 @@ def check(world: World) -> None:
             assert not any(map(is_placed, carried_out(world, sentence.removesuffix(NO_HELP)))), (sentence, world)
         else:
             assert sentence.startswith(PROMISES_NOTHING), sentence
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=True))
+def test_the_nodes_that_would_fit_if_they_were_empty_are_counted(rng: Random) -> None:
+    pod = waiting("w", replace(request(rng, rng.choice((0, 1, 1, 3))), affinity=NO_AFFINITY, mounts=NO_MOUNTS))
+    world = World(nodes={}, devices={}, unit=pod)
+    for number in range(3):
+        world = add_node(rng, world, f"n{number}", rng.choice(("", *FAULTS)))
+    world = occupied(rng, world)
+    said = explain(world.fleet(), pod, POLICY)
+    fit = [isinstance(decide(emptied(world, name).fleet(), pod, POLICY), Placement) for name in world.nodes]
+    assert said.fits_when_empty in ([None] if isinstance(said.result, Placement) else [sum(fit)]), world
+
+
+def emptied(world: World, name: str) -> World:
+    """Return this node alone, in service and without pods."""
+    info = world.nodes[name]
+    taints = tuple(each for each in info.taints if each not in TAINTS["out of service"])
+    alone = replace(info, taints=taints, cordoned=False, ready=True)
+    return replace(world, nodes={name: alone}, silent=frozenset(), charges=(), nominees=())
