@@ -84,7 +84,7 @@ class NodeFaults(Family):
         """Report, as an agent next to a kubelet does, that a pod uses a card for probes, which it does not hold."""
         node = self.chance.choice(self.site.machines.simulated)
         path = f"{DEVICES}/{node}"
-        pods, since = self._pods_on(node), time.monotonic()
+        pods, since = [*filter(_runs, self._pods_on(node))], time.monotonic()
         if not pods:
             return
         pod, namespace = self.chance.choice(pods), self.site.arena.namespace
@@ -97,7 +97,7 @@ class NodeFaults(Family):
             time.sleep(1.0)
         self._show(path, [])
         known = self.site.live.pods.get(pod.name)
-        if known is not None and known.uid == pod.uid and not known.is_leaving:
+        if known is not None and known.uid == pod.uid and _runs(known):
             misuse = {"uid": pod.uid, "name": f"{namespace}/{pod.name}", "node": node, "since": since}
             with (self.site.world.processes.folder / MISUSES).open("a") as file:
                 file.write(json.dumps(misuse) + "\n")
@@ -147,3 +147,8 @@ class NodeFaults(Family):
         except ApiError as error:
             return error.status in (http.client.TOO_MANY_REQUESTS, http.client.NOT_FOUND)
         return True
+
+
+def _runs(pod: LivePod) -> bool:
+    """Return whether a pod may have a process on a card: one that has ended has none."""
+    return not pod.is_leaving and pod.raw.get("status", {}).get("phase") == "Running"
