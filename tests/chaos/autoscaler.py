@@ -16,7 +16,7 @@ from devcluster.control_plane import nodes
 from tests.chaos import fitting
 from tests.chaos.fitting import Room
 from tests.chaos.live import LivePod
-from tests.chaos.machines import OFFERED, PROFILES
+from tests.chaos.machines import MONTH, OFFERED, PROFILES
 from tests.chaos.site import Site
 from tests.chaos.workload import Failed
 
@@ -28,7 +28,7 @@ START: Final = 6.0
 EMPTY: Final = 30.0
 """Seconds after which an empty node is removed."""
 CAPACITY: Final = {"cpu": "16", "memory": "64Gi"}
-LABELS: Final = {"month.example.com/pool": "scaled", "nvidia.com/gpu.present": "true"}
+LABELS: Final = {f"{MONTH}/pool": "scaled", "nvidia.com/gpu.present": "true"}
 STARTUP: Final = {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}
 SHARES: Final = "kubernetes.io/gpu"
 

@@ -16,7 +16,7 @@ from devcluster.control_plane.api import ApiError, Manifest
 from tests.chaos.auditor import GANG, GANG_SIZE
 from tests.chaos.fitting import PREEMPTING
 from tests.chaos.live import Live, LivePod
-from tests.chaos.machines import WORKLOAD_MODEL
+from tests.chaos.machines import MONTH, WORKLOAD_MODEL
 from tests.chaos.workload import HIGH, MODEL, PREFIX, TWO, WHOLE, Workload
 
 LIFE: Final = (4.0, 18.0)
@@ -31,8 +31,10 @@ LONGEST_REST: Final = 90.0
 DRAIN: Final = 120.0
 LOW: Final = "berth-chaos-low"
 LOW_PRIORITY: Final = -1
-CONTENDED: Final = {"month.example.com/contended": "yes"}
+CONTENDED: Final = {f"{MONTH}/contended": "yes"}
 """Label of the node that kube-scheduler fills up with pods of a low priority."""
+FOR_LARGE: Final = {f"{MONTH}/large": "yes"}
+"""Label of the node of the Deployment LARGE."""
 WEB: Final = "web"
 LARGE: Final = "large"
 URGENT: Final = "urgent"
@@ -73,12 +75,13 @@ class LifeWorkload(Workload):
                 self._quota_of(LOOSE),
                 self._budget(1),
                 self._deployment(WEB, WEB_PODS, TWO),
-                self._deployment(LARGE, 1, _cards(2), nodeSelector={"kubernetes.io/hostname": last}),
+                self._deployment(LARGE, 1, _cards(2), nodeSelector=FOR_LARGE),
                 self._deployment(URGENT, 0, {"cpu": "4", **WHOLE}, priorityClassName=HIGH, nodeSelector=CONTENDED),
                 self._neighbour(),
             ]
         )
-        self._arena.merge("nodes", first, {"metadata": {"labels": CONTENDED}})
+        for node, labels in ((first, CONTENDED), (last, FOR_LARGE)):
+            self._arena.merge("nodes", node, {"metadata": {"labels": labels}})
         return super().__enter__()
 
     def _nodes(self) -> tuple[str, str]:
@@ -89,7 +92,7 @@ class LifeWorkload(Workload):
 
     def roll(self, name: str = WEB) -> None:
         """Change the template of a Deployment, as a new version does."""
-        version = {"metadata": {"annotations": {"month.example.com/version": str(time.monotonic_ns())}}}
+        version = {"metadata": {"annotations": {f"{MONTH}/version": str(time.monotonic_ns())}}}
         self._arena.merge("deployments", name, {"spec": {"template": version}})
 
     def scale(self, name: str, replicas: int) -> None:

@@ -20,6 +20,8 @@ SIMULATED: Final = 3
 WITH_NVML: Final = 2
 WORKLOAD_MODEL: Final = "*A100*"
 PROBE_MODEL: Final = "*T4*"
+MONTH: Final = "month.example.com"
+"""Prefix of the labels that a month gives nodes: they outlive the Node."""
 HEARTBEAT: Final[Mapping[str, object]] = {"lease_duration": 6, "renew_interval": 2.0, "poll_interval": 0.3}
 """Of the agents: a silent one is noticed soon."""
 GRACE: Final = 2.0

@@ -4,9 +4,10 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from devcluster import waiting
+from tests.chaos.machines import MONTH
 from tests.chaos.site import DEVICES, Site
 
 STRUCK_SECONDS: Final = 20.0
@@ -56,3 +57,10 @@ class Family:
     def any_node(self) -> str:
         """Return one of the nodes."""
         return self.chance.choice(self.site.machines.names)
+
+    def again(self, node: str, *, name: str = "") -> Mapping[str, Any]:
+        """Return the manifest of a node that exists, to create it again, or with another name."""
+        manifest = dict(self.site.machines.manifest(name or node))
+        labels = self.site.cluster.api.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+        manifest["metadata"]["labels"] |= {key: value for key, value in labels.items() if key.startswith(MONTH)}
+        return manifest

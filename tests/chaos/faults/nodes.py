@@ -59,16 +59,12 @@ class NodeFaults(Family):
 
     def node_renamed(self) -> None:
         """Drain a node, and let the same machine join with another name."""
-        node = self.any_node()
-        manifest = self.site.cluster.api.get(f"/api/v1/nodes/{node}")
-        own = {key: value for key, value in manifest["metadata"]["labels"].items() if "month.example.com" in key}
+        node, new = self.any_node(), f"{self.site.arena.id}-renamed-{next(_NUMBERS)}"
+        manifest = self.again(node, name=new)
         self._cordon(node, on=True)
         self._drain(node)
         self._insist_gone(node)
         self.site.insist(lambda: self.site.cluster.api.delete(f"/api/v1/nodes/{node}"))
-        new = f"{self.site.arena.id}-renamed-{next(_NUMBERS)}"
-        manifest = dict(self.site.machines.manifest(new))
-        manifest["metadata"]["labels"] |= own
         self.site.insist(lambda: self.site.cluster.api.post("/api/v1/nodes", manifest))
         self.site.machines.rename(node, new)
         self.last(0.5, 1.5)

@@ -37,10 +37,10 @@ class ObjectFaults(Family):
     def node_deleted(self) -> Healed:
         """Delete a Node, and create it again under its pods."""
         node = self.any_node()
-        path = f"/api/v1/nodes/{node}"
+        path, manifest = f"/api/v1/nodes/{node}", self.again(node)
         self._delete(path)
         self.last(0.1, 2.0)
-        self.site.insist(lambda: self.site.cluster.api.post("/api/v1/nodes", self.site.machines.manifest(node)))
+        self.site.insist(lambda: self.site.cluster.api.post("/api/v1/nodes", manifest))
         return Healed(path=path, node=node)
 
     def agents_lease_deleted(self) -> Healed:
