@@ -18,6 +18,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster.building import programs
+from devcluster.control_plane.manifests import documents
 from reference import writing
 
 ROOT: Final = Path(__file__).parent.parent
@@ -122,7 +123,7 @@ def _built(combination: tuple[str, Iterable[str]]) -> list[Object]:
         Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(body))
         command: list[str | Path] = [programs.ensure(["kubectl"])["kubectl"], "kustomize", folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return list(yaml.safe_load_all(done.stdout))
+    return documents(done.stdout)
 
 
 def _chosen(part: Part, objects: Iterable[Object]) -> list[Object]:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import yaml
-
 from devcluster import waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.control_plane.cluster import Cluster
+from devcluster.control_plane.manifests import documents
 from devcluster.control_plane.nodes import Strings
 
 T = TypeVar("T")
@@ -234,5 +233,5 @@ class Arena:
 
 def _listed(manifests: str | Manifest | Iterable[Manifest]) -> Iterable[Manifest]:
     if isinstance(manifests, str):
-        return [document for document in yaml.safe_load_all(manifests) if document]
+        return documents(manifests)
     return [manifests] if isinstance(manifests, dict) else manifests

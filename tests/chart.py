@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.manifests import documents
 
 CHART: Final = Path(__file__).parent.parent / "charts/berth"
 NAMESPACE: Final = "berth-system"
@@ -44,5 +43,4 @@ def rendered(
     """Return the objects that an installation creates, hooks included: kind/name -> object."""
     versions = [f"--kube-version={kube_version}"] if kube_version else []
     text = helm("template", "berth", CHART, f"--namespace={namespace}", *versions, *options, values=values or {})
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents(text)}

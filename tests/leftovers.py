@@ -4,6 +4,7 @@ What fixtures of a module hold or start is looked at when the module ends, and t
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 from asyncio import iscoroutinefunction
@@ -16,7 +17,7 @@ import pytest
 
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError, close_idle
-from tests import layers
+from tests import forking, layers
 
 SHARED: Final = pytest.StashKey[Cluster]()
 """The cluster that the tests of all workers share."""
@@ -25,6 +26,8 @@ NAMESPACES: Final = "/api/v1/namespaces/"
 """Their end takes minutes after many tests, and no test looks into that of another: all must be asked to end."""
 PATIENCE: Final = "leftovers_patience"
 """The option with the seconds within which what was asked to end must have ended."""
+FORK_SERVER: Final = " from multiprocessing."
+"""Part of the command lines of the server that forks, and of Python's own that goes with it: they live on."""
 WIDE: Final = ("class", "module", "package")
 FAILED: Final = pytest.StashKey[bool]()
 """Whether a test has failed already: then what it left means nothing more."""
@@ -149,17 +152,19 @@ def _connections() -> set[str]:
 
 
 def _children() -> set[str]:
-    """Return the running children of this process, with their command lines."""
+    """Return the running children of this process, and what is forked for it, with their command lines."""
+    children: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has just ended has none
+            children.update((task / "children").read_text().split())
+    return {each for each in map(_command, children) if each and FORK_SERVER not in each} | forking.running()
+
+
+def _command(child: str) -> str:
+    """Return the id and command line of a process; empty if it has ended."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there are none
-        return set()
-    found = set()
-    for folder in Path("/proc").iterdir():
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                found.add(f"{folder.name} {(folder / 'cmdline').read_text().replace(chr(0), ' ')[:200]}")
-        except (OSError, ValueError):  # no process, or one that has just ended
-            continue
-    return found
+        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{child}/cmdline").read_text().replace(chr(0), " ")[:200]
+    except OSError:
+        return ""
+    return "" if state == "Z" else f"{child} {command}"

@@ -13,6 +13,7 @@ import yaml
 
 from devcluster import Arena
 from devcluster.building import programs
+from devcluster.control_plane.manifests import documents
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 BASE = MANIFESTS / "base"
@@ -42,7 +43,7 @@ def built(
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(body))
     command: list[str | Path] = [programs.ensure(["kubectl"])["kubectl"], "kustomize", folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return list(yaml.safe_load_all(done.stdout))
+    return documents(done.stdout)
 
 
 def about_pods(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

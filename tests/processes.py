@@ -4,13 +4,15 @@ They stop with the test run, however it ends, and each writes a log; a test that
 """
 
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from devcluster import Arena, waiting
 from devcluster.processes import children
+from tests import forking
 from tests.nvml.fixture import NvmlFixture
 
 LOG_LINES: Final = 25
@@ -21,14 +23,26 @@ QUICK_TERMS: Final = {"lease_duration": 6, "renew_deadline": 5.0, "retry_period"
 """A leader that fails is replaced soon, but one on a busy machine keeps its term."""
 
 
+Start = Callable[..., forking.Forked | subprocess.Popen[bytes]]
+"""Starts a program, as `children.spawn` does."""
+
+
 class Process:
     """One program, its log, and the signals that tests send to it."""
 
-    def __init__(self, *, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        start: Start = children.spawn,
+    ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.log.unlink(missing_ok=True)
-        self._process = children.spawn(command, log=self.log, environment=environment)
+        self._process = start(command, log=self.log, environment=environment)
 
     @property
     def pid(self) -> int:
@@ -192,22 +206,14 @@ class Processes:
         command: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> Process:
+        arguments = [_flag(name, value) for name, value in flags.items() if value is not None]
+        own = {"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1", **self.environment, **(environment or {})}
         process = Process(
             name=f"{kind}-{len(self.started)}",
-            command=[
-                sys.executable,
-                "-m",
-                module,
-                *filter(None, [command]),
-                *(_flag(name, value) for name, value in flags.items() if value is not None),
-            ],
+            command=[sys.executable, "-m", module, *filter(None, [command]), *arguments],
             folder=self.folder,
-            environment={
-                "BERTH_LOG_FORMAT": "json",
-                "PYTHONUNBUFFERED": "1",
-                **self.environment,
-                **(environment or {}),
-            },
+            environment=own,
+            start=forking.spawn,
         )
         self.started.append(process)
         return process

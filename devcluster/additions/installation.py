@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import waiting
+from devcluster.control_plane import manifests
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
@@ -71,7 +72,7 @@ def create_namespaces(cluster: Cluster) -> None:
 
 def documents(file: Path) -> list[Manifest]:
     """Return the objects of a YAML file."""
-    return [document for document in yaml.safe_load_all(file.read_text()) if document]
+    return manifests.documents(file.read_text())
 
 
 def account(cluster: Cluster, name: str, *, namespace: str = NAMESPACE) -> Path:

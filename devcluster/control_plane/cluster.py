@@ -20,6 +20,7 @@ from devcluster import waiting
 from devcluster.building import programs
 from devcluster.control_plane import audit, components, nodes
 from devcluster.control_plane.api import Api, ApiError
+from devcluster.control_plane.manifests import documents
 from devcluster.errors import DevclusterError
 from devcluster.processes import state
 
@@ -205,7 +206,7 @@ class Cluster:
 
     def install_crds(self, folder: Path, *, deadline: float = waiting.PATIENCE) -> None:
         """Apply every YAML file of a folder and wait until the API server serves the new kinds."""
-        crds = [document for file in sorted(folder.glob("*.yaml")) for document in _documents(file)]
+        crds = [document for file in sorted(folder.glob("*.yaml")) for document in documents(file.read_text())]
         for crd in crds:
             self.api.apply(crd)
         paths = {path for crd in crds for path in _served_paths(crd)}
@@ -285,10 +286,6 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-
-
-def _documents(file: Path) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(file.read_text()) if document]
 
 
 def _served_paths(crd: dict[str, Any]) -> list[str]:

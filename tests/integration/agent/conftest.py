@@ -1,6 +1,4 @@
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from devcluster import Arena
+from tests import forking
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture
 from tests.pod_resources import PodResourcesServer
@@ -27,10 +26,7 @@ class RunningAgent:
         defaults = [word for name, value in paces.items() for word in (f"--{name}", value)]
         defaults += ["--kubeconfig", str(arena.cluster.kubeconfig), "--lease-namespace", self.lease_namespace]
         command = [sys.executable, "-m", "berth_agent", *defaults, *options]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
-            )
+        self._process = forking.spawn(command, log=self._log, environment=environment)
 
     @property
     def log(self) -> str:

@@ -207,7 +207,7 @@ def test_the_operator_knows_the_namespace_of_the_agents_without_a_flag(namespace
 # --- versions of Kubernetes ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("minor", range(30, 38))
+@pytest.mark.parametrize("minor", [30, 35, 36, 37])
 def test_each_version_gets_what_its_api_server_serves(minor: int) -> None:
     objects = chart.rendered(kube_version=f"1.{minor}.0")
     by_policies = [key for key in objects if key.startswith("MutatingAdmission")]

@@ -16,6 +16,7 @@ import pytest
 from berth_base.start import MISTAKE
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError
+from tests import forking
 from tests.integration.operator.world import condition
 from tests.processes import LEADING, QUICK_TERMS, Process
 from tests.proxy import FaultProxy
@@ -68,6 +69,7 @@ class Site:
             command=[sys.executable, "-m", "berth_operator", "--require-fence", *options],
             folder=self.folder,
             environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1"},
+            start=forking.spawn,
         )
         self.operators.append(process)
         return process

@@ -12,6 +12,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,7 @@ import yaml
 
 from demo.audit import audit
 from devcluster import Arena, waiting
-from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.control_plane.nodes import is_of_plugin
 from tests.processes import Process, Processes
 
@@ -181,7 +182,12 @@ class World:
 
     def shown(self, node: str) -> Manifest:
         """Return a Device; empty if there is none."""
-        return next((each for each in self.arena.list("devices") if each["metadata"]["name"] == node), {})
+        try:
+            return self.arena.get("devices", node)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return {}
 
     def ready(self, node: str) -> str:
         """Return a Device's condition Ready."""
