@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
@@ -48,3 +49,7 @@ class Background:
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         await self._serve()
+        # aiohttp forgets the connection of a request that is cancelled while it connects; only the loop knows of it.
+        transports: Mapping[int, asyncio.WriteTransport] = self._loop._transports  # type: ignore[attr-defined]
+        for transport in list(transports.values()):
+            transport.abort()

@@ -47,7 +47,7 @@ def test_replicas_that_avoid_each_other_are_one_to_a_zone(shared: World) -> None
 def test_pod_waits_for_its_peer_and_follows_it(shared: World) -> None:
     _, second = zones(shared)
     shared.pod("follower", {"cpu": "1"}, affinity=pod_affinity())
-    assert shared.waits("follower") == "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+    assert shared.waits("follower", "^0/2") == "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
 
     shared.pod("leader", {"cpu": "1"}, labels=WEB, nodeSelector={"zone": "b"})
     assert node_of(shared, "follower") == second
