@@ -21,9 +21,10 @@ from tests import chromium, late, layers, leftovers, rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
-# The duration of an example depends more on the machine than on the code, and a verdict must not hang on luck.
+# The duration of an example depends more on the machine than on the code, and a verdict must not hang on luck. Of
+# examples that are the same each time, more would find nothing new.
 hypothesis.settings.register_profile("random", deadline=None)
-hypothesis.settings.register_profile("berth", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("berth", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.load_profile("berth")
 
 CLUSTERS = {"cluster", "own_cluster", "site"}

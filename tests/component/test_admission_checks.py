@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import looptime
 import pytest
 
 from berth_api import names
@@ -167,8 +168,9 @@ CHECK_PATH = f"{API}/admissionchecks/{CHECK}"
 @pytest.fixture
 async def world() -> Any:
     own = World()
-    await own.put_check()
-    await own.put(with_quota("job", pod_set("a", count=2), pod_set("b")))
+    with looptime.enabled(strict=True):
+        await own.put_check()
+        await own.put(with_quota("job", pod_set("a", count=2), pod_set("b")))
     yield own
     await own.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+import looptime
 import pytest
 
 from berth_api import names
@@ -103,7 +104,8 @@ class World:
 @pytest.fixture
 async def world() -> World:
     own = World()
-    await own.put_claims("c")
+    with looptime.enabled(strict=True):
+        await own.put_claims("c")
     return own
 
 

@@ -344,8 +344,8 @@ async def test_a_new_pod_of_a_parked_class_states_the_current_reason() -> None:
 async def test_every_class_states_the_current_reason_three_seconds_after_a_storm(flips: int) -> None:
     world = World()
     world.add_node(cards=1)
-    names = [f"p{number}" for number in range(600)]
-    world.submit(*(pod(name, {NVIDIA: "2", "cpu": f"{number % 200 + 1}m"}) for number, name in enumerate(names)))
+    names = [f"p{number}" for number in range(300)]
+    world.submit(*(pod(name, {NVIDIA: "2", "cpu": f"{number % 100 + 1}m"}) for number, name in enumerate(names)))
     async with world.running() as api:
         await asyncio.sleep(5)
         for flip in range(1, flips + 1):
@@ -354,7 +354,7 @@ async def test_every_class_states_the_current_reason_three_seconds_after_a_storm
         await asyncio.sleep(3 - 0.25)
         stated = {"untolerated taint" in api.messages(name)[-1] for name in names}
     assert stated == {flips % 2 == 1}
-    assert len(api.patches) <= 5 * 600
+    assert len(api.patches) <= 5 * 300
 
 
 async def test_reasons_are_brought_up_to_date_within_a_twentieth_of_the_time() -> None:
@@ -500,7 +500,7 @@ async def test_reasons_that_always_change_are_written_four_times_and_then_seldom
 @pytest.mark.parametrize("flips", [160, 161])
 async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(flips: int) -> None:
     world = World()
-    names = create_pods(world, 600)
+    names = create_pods(world, 200)
     async with world.running() as api:
         report_failure(world, names, "a taint")
         await asyncio.sleep(20)
@@ -509,9 +509,9 @@ async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(f
             await asyncio.sleep(0.25)
         await asyncio.sleep(15)
         assert {api.messages(name)[-1] for name in names} == {"no card" if flips % 2 else "a taint"}
-    assert len(api.patches) <= 2 * 600
-    assert len(api.events) == 600
-    assert len(api.series) <= 600
+    assert len(api.patches) <= 2 * 200
+    assert len(api.events) == 200
+    assert len(api.series) <= 200
 
 
 async def test_a_reason_that_returns_in_time_is_not_written() -> None:

@@ -313,7 +313,6 @@ def check(world: World) -> None:
             assert sentence.startswith(PROMISES_NOTHING), sentence
 
 
-@settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
 def test_the_nodes_that_would_fit_if_they_were_empty_are_counted(rng: Random) -> None:
     pod = waiting("w", replace(request(rng, rng.choice((0, 1, 1, 3))), affinity=NO_AFFINITY, mounts=NO_MOUNTS))
