@@ -5,8 +5,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 import looptime
+import orjson
 import pytest
 
 from berth_api import names
