@@ -25,7 +25,7 @@ PROGRAMS: Final = {
 """Program -> modules that it loads when it runs."""
 OTHERS: Final = ("api", "webhook")
 """Commands whose metrics are fewer than those of the modules above, which are registered when they are loaded."""
-OF_PROGRAMS: Final = ("BERTH_", "PYTHONUNBUFFERED", "PYTEST_")
+OF_PROGRAMS: Final = ("BERTH_", "KUBECONFIG", "PYTHONUNBUFFERED", "PYTEST_")
 """Beginnings of the variables that programs read when they run, that is set for all, and that they do not read."""
 _VARIABLES: Final = dict(os.environ)
 """Those of the fork server."""
