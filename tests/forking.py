@@ -5,6 +5,7 @@ arguments, environment, log, signals and exit code are those of a process that P
 itself, and of variables that Python or the linker reads, use `children.spawn`.
 """
 
+import io
 import multiprocessing
 import os
 import runpy
@@ -23,8 +24,8 @@ PROGRAMS: Final = {
     "berth_agent": ("berth_agent.app",),
 }
 """Program -> modules that it loads when it runs."""
-OTHERS: Final = ("api", "webhook")
-"""Commands whose metrics are fewer than those of the modules above, which are registered when they are loaded."""
+WITH_FEWER_METRICS: Final = ("api", "webhook")
+"""Commands that Python starts: the modules above register more metrics when they are loaded."""
 OF_PROGRAMS: Final = ("BERTH_", "KUBECONFIG", "PYTHONUNBUFFERED", "PYTEST_")
 """Beginnings of the variables that programs read when they run, that is set for all, and that they do not read."""
 _VARIABLES: Final = dict(os.environ)
@@ -79,7 +80,7 @@ class Forked:
 def spawn(command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> Forked | subprocess.Popen[bytes]:
     """Start `python -m <program> <arguments>` as `children.spawn` does, but forked where that makes no difference."""
     _, _, program, *arguments = command
-    is_same = program in PROGRAMS and next(iter(arguments), "") not in OTHERS
+    is_same = program in PROGRAMS and next(iter(arguments), "") not in WITH_FEWER_METRICS
     changed = {variable for variable, _ in {**os.environ, **environment}.items() ^ _VARIABLES.items()}
     if is_same and all(variable.startswith(OF_PROGRAMS) for variable in changed):
         return Forked(command[1:], log=log, environment=environment)
@@ -96,7 +97,8 @@ def _run(program: str, arguments: Sequence[str], log: Path, environment: Mapping
     with log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr] # it is a file
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(write_through=True)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [program, *arguments]

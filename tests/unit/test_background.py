@@ -13,10 +13,17 @@ class Forgetful(Background):
         self.ends: list[asyncio.StreamWriter] = []
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(lambda _, writer: self.ends.append(writer), "127.0.0.1", 0)
+        accepted = asyncio.Event()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.ends.append(writer)
+            accepted.set()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
         async with server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             self.ends.append(writer)
+            await accepted.wait()
             self._is_ready()
             await self._stop.wait()
 
