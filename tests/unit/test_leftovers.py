@@ -30,6 +30,12 @@ def test_a_connection():
 def test_a_process():
     KEPT.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
 
+async def test_a_task_that_is_about_to_end():
+    async def end():
+        for _ in range(3):
+            await asyncio.sleep(0)
+    asyncio.create_task(end())
+
 async def test_a_task():
     KEPT.append(asyncio.create_task(asyncio.sleep(60)))
 
@@ -68,7 +74,7 @@ def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(MODULE)
     options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", "-p", "pytest_asyncio.plugin", "-p", "tests.leftovers"]
-    settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0"]
+    settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0.5"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *settings, str(tmp_path)],
         cwd=ROOT,
