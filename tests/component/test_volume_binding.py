@@ -20,6 +20,7 @@ from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.core.decision.policy import Policy
+from berth_operator.process.inherited import NOTHING
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE
 from berth_operator.state.watches.storage import Storage
@@ -167,6 +168,7 @@ class World:
             lease="l",
             term=lambda: self.term,
             work=self.notifier.work,
+            inherited=lambda: NOTHING,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

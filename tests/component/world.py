@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api import names
+from berth_api.objects.leader_lease import LeaderLeaseStatus
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.moves import Moves
@@ -28,6 +29,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings
 from berth_operator.core.values.request import Taint
+from berth_operator.process.inherited import NOTHING
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
@@ -301,8 +303,8 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
-        self.record: str | None = ""
-        """Of lost places, as the LeaderLease has it."""
+        self.inherited = NOTHING
+        """What the last leader left."""
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
@@ -310,7 +312,7 @@ class World:
             reporter=self.reporter,
             policy=self.policies.__getitem__,
             term=lambda: self.term,
-            progress=EvictionProgress(self.cluster, recorded=lambda: self.record, record=self.leave_record),
+            progress=EvictionProgress(self.cluster),
             taints=NodeTaints(cluster=self.cluster, nodes=self.api, leads=lambda: self.term is not None),
             moves=self.moves,
         )
@@ -329,6 +331,7 @@ class World:
             lease="berth",
             term=lambda: self.term,
             work=self.notifier.work,
+            inherited=lambda: self.inherited,
             fits=FitsCheck(
                 cluster=self.cluster,
                 policy=self.policies.__getitem__,
@@ -350,8 +353,12 @@ class World:
         if watch:
             self.api.on_bound.append(self.seen_bound)
 
-    def leave_record(self, record: str) -> None:
-        self.record = record
+    def left(self) -> LeaderLeaseStatus:
+        """Return what the leader leaves to the next one."""
+        assert self.term is not None
+        record = self.scheduler.record(self.term)
+        assert record is not None
+        return record
 
     def seen_bound(self, pod: Raw) -> None:
         """Pass the state of a bind to the cluster state a moment later."""
