@@ -22,7 +22,7 @@ def idle_reservation(facts: Facts) -> Iterator[Finding]:
     in_vain = {(each["namespace"], each["owner"]): each for each in backoffs if _is_ahead(each.get("until"), facts.now)}
     for pod in facts.all_of("waiting"):
         namespace, name = key_of(pod)
-        uid = pod["metadata"]["uid"]
+        uid = pod["metadata"].get("uid")
         fix = f"kubectl describe pod -n {namespace} {name}   # end the pods that hold the rest, or request less"
         if (kept := reserved.get(uid)) is not None:
             idle = (facts.now - (time_of(kept["since"]) or facts.now)).total_seconds()

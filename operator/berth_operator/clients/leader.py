@@ -87,7 +87,7 @@ class LeaderElection:
     """Whether the leader before our last term recorded that it was drained."""
     inherited: Object = field(default_factory=dict, init=False)
     """The lease as we found it before our last term, with the record that the leader before us left in its status."""
-    record: Callable[[int], Object | None] = field(default=lambda _: None, init=False)
+    record: Callable[[int], Object | None] | None = field(default=None, init=False)
     """Returns what the leader of a term leaves to the next one; None until it has restored what was left to it."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
@@ -278,7 +278,7 @@ class LeaderElection:
     def _record_of(self, term: int) -> Object | None:
         """Return the record of a term; None if there is none yet, or if the API server would refuse it."""
         try:
-            return self.record(term)
+            return None if self.record is None else self.record(term)
         except ValueError as error:
             # The term is worth more: what was written last stays.
             log.error("record for the next leader not written", lease=self.name, why=str(error))  # noqa: TRY400
