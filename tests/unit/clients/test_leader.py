@@ -291,7 +291,8 @@ async def test_the_taking_of_a_lease_leaves_the_record_alone() -> None:
     store = LeaseStore()
     store.add({"term": 7})
     store.leases["berth"]["status"] = record("of another")
-    election, asked = candidate(store.client(), "a"), []
+    election = candidate(store.client(), "a")
+    asked: list[int] = []
     election.record = asked.append
     async with running(election):
         term = await election.acquired()

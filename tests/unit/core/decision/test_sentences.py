@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from berth_api.objects.leader_lease import LostPlace, PromisedNode, PromisedPodSet, ReservationBackoff, ReservedNode
+from berth_api.objects.leader_lease import (
+    LeaderLeaseStatus,
+    LostPlace,
+    PromisedNode,
+    PromisedPodSet,
+    ReservationBackoff,
+    ReservedNode,
+)
 from berth_operator.core.decision import promise_note, sentences
 from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.owner import Owner
@@ -16,7 +23,7 @@ NOW = 1_767_225_900
 SAID = "0/1 nodes are available: 1 Insufficient cpu. "
 
 
-def pod_says(text: str, **fields: Any) -> sentences.LeaderLeaseStatus:
+def pod_says(text: str, **fields: Any) -> LeaderLeaseStatus:
     pod = waiting("big", last_message=SAID + text, **{"last_reason": UNSCHEDULABLE, **fields})
     return sentences.read([pod], [], None, NOW + 0.5)
 
@@ -75,7 +82,7 @@ def test_reservations_in_vain(text: str, count: int, until: int) -> None:
 
 
 def test_promised_places() -> None:
-    def says(message: str, state: CheckState = CheckState.READY, *names: str) -> sentences.LeaderLeaseStatus:
+    def says(message: str, state: CheckState = CheckState.READY, *names: str) -> LeaderLeaseStatus:
         pod_sets = tuple(PodSet(name=name, pods=()) for name in names or ("main",))
         workload = QuotaWorkload(key="ns/w", uid="w", check="c", state=state, message=message, pod_sets=pod_sets)
         return sentences.read([], [workload], None, NOW)
