@@ -7,7 +7,7 @@
   once in each `retry_period`.
 * A leader that stops after all its binds were answered records this in the LeaderLease that it releases. The next
   leader then need not wait for requests that may still be in flight.
-* With each renewal and the release the leader writes its record for the next leader, if that has changed.
+* With each renewal, and with the release, the leader writes its record for the next leader.
 * A term is higher than any before it, even after the LeaderLease or its CRD was deleted. The fence uses it: the API
   server refuses Bindings of any other term. See decision 0002.
 
