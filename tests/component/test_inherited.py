@@ -7,10 +7,9 @@ import pytest
 from berth_api.objects.leader_lease import LostPlace, ReservationBackoff
 from berth_operator.core.values.quota_workload import CheckState
 from berth_operator.process import inherited
-from berth_operator.process.inherited import NOTHING
 from tests.component.test_node_reservations import AFTER, REVIEW, Crowded, big, held, small
 from tests.component.test_promised_places import promised, workload
-from tests.component.world import EPOCH
+from tests.component.world import EPOCH, NOTHING
 
 pytestmark = pytest.mark.looptime
 

@@ -31,12 +31,11 @@ from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.pods import workload_document
-from berth_operator.process.inherited import NOTHING
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from tests import manifests_of_others
 from tests.builders import T4, T4_BYTES, asks, device, entry, lease, node, pod_group
-from tests.component.world import EPOCH, Api, World, now
+from tests.component.world import EPOCH, NOTHING, Api, World, now
 
 pytestmark = pytest.mark.looptime
 

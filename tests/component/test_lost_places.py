@@ -9,9 +9,8 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import Unreachable
-from berth_operator.process.inherited import NOTHING
 from tests.builders import Raw, node, pod, pod_group
-from tests.component.world import EPOCH, World, now, refusal
+from tests.component.world import EPOCH, NOTHING, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 

@@ -20,11 +20,11 @@ from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.core.decision.policy import Policy
-from berth_operator.process.inherited import NOTHING
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE
 from berth_operator.state.watches.storage import Storage
 from tests.builders import Raw, node, pod, pod_group
+from tests.component.world import NOTHING
 from tests.volumes import raw_claim, raw_class, raw_volume
 
 pytestmark = pytest.mark.looptime

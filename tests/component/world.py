@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api import names
-from berth_api.objects.leader_lease import LeaderLeaseStatus
+from berth_api.objects.leader_lease import VERSION, LeaderLeaseStatus
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.moves import Moves
@@ -29,7 +29,6 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings
 from berth_operator.core.values.request import Taint
-from berth_operator.process.inherited import NOTHING
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
@@ -43,6 +42,8 @@ GRACE = 0.5
 EPOCH = 1_767_225_600
 """The start of a test, in seconds since 1970: 2026-01-01T00:00:00Z, when its pods are created."""
 DEFAULT = Policy()
+NOTHING = LeaderLeaseStatus(version=VERSION, lost_places=[])
+"""What the first leader inherits."""
 
 
 def now() -> float:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.objects.leader_lease import LostPlace
+from berth_api.objects.leader_lease import LeaderLeaseStatus, LostPlace
 from berth_operator.process import inherited
 from berth_operator.state.cache.cluster import Cluster
 from tests.builders import NVIDIA, pod
@@ -39,12 +39,12 @@ def test_what_is_inherited(lease: dict[str, Any], node: str, *, knows: bool) -> 
     assert (found.lost_places is not None) is knows
 
 
-def test_the_first_leader_inherits_nothing_and_knows_it() -> None:
+def test_the_first_leader_knows_that_nothing_is_lost() -> None:
     lease: dict[str, Any] = {"spec": {"term": 0}, "metadata": {}}
-    assert inherited.read(lease, Cluster(grace=1.0)) == inherited.NOTHING
+    assert inherited.read(lease, Cluster(grace=1.0)) == LeaderLeaseStatus(version=1, lost_places=[])
 
 
 def test_all_that_is_recorded_is_read_again() -> None:
-    record = inherited.NOTHING.model_copy(update={"lost_places": [LostPlace(preemptor="p", count=2, until=7)]})
+    record = LeaderLeaseStatus(version=1, lost_places=[LostPlace(preemptor="p", count=2, until=7)])
     status = record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     assert inherited.read({"spec": {"term": 1}, "metadata": {}, "status": status}, Cluster(grace=1.0)) == record

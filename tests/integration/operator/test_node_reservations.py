@@ -1,6 +1,5 @@
 """Small pods keep every node busy forever: a pod with eight cards is bound if nodes are reserved, and only then."""
 
-import re
 from pathlib import Path
 
 from tests.integration.operator.test_profiles import Profiles
@@ -43,12 +42,6 @@ class Stream:
         self._world.wait(lambda: len(self.running()) == CARDS, what="all cards to be in use")
 
 
-def recorded(world: World) -> list[str]:
-    """Return the reserved nodes that the leader leaves to the next one."""
-    record = world.arena.get("leaderleases", world.arena.lease_name).get("status", {})
-    return [each["node"] for each in record.get("nodeReservations", ()) if each["pod"] == "large"]
-
-
 def test_a_large_pod_is_bound_in_a_stream_of_small_ones(world: World, tmp_path: Path) -> None:
     world.agent()
     profiles = Profiles(world, tmp_path, {"reserveAfterSeconds": 0})
@@ -64,22 +57,24 @@ def test_a_large_pod_is_bound_in_a_stream_of_small_ones(world: World, tmp_path: 
     assert "large" not in world.bound_names()
 
     profiles.change({"reserveAfterSeconds": 1})
+    renewals = [""]
 
-    def is_reserved() -> bool:
-        # A small pod may have had a reservation first, until a card was free for it.
-        stream.turn()
-        return "reserved on " in world.message("large")
+    def recorded() -> str:
+        """Return the node that is reserved for the large pod, by the record for the next leader."""
+        lease = world.arena.get("leaderleases", world.arena.lease_name)
+        if lease["spec"]["renewTime"] != renewals[-1]:
+            # A small pod may have had a reservation first, until a card was free for it.
+            renewals.append(lease["spec"]["renewTime"])
+            stream.turn()
+        kept = lease.get("status", {}).get("nodeReservations", ())
+        return next((each["node"] for each in kept if each["pod"] == "large"), "")
 
-    world.wait(is_reserved, what="a reservation for the large pod")
-    found = re.search(
-        r" reserved on (\S+): \d of 8 GPUs are free, the rest is held by pods? small-", world.message("large")
-    )
-    assert found, world.message("large")
+    reserved = world.wait(recorded, what="a reservation for the large pod")
+    world.waits("large", rf" reserved on {reserved}: \d of 8 GPUs are free, the rest is held by pods? small-")
     for _ in range(TURNS // 4):
         stream.turn()
 
     # The next leader gathers on the same node, and does not begin again, whatever the message says.
-    world.wait(lambda: found[1] in recorded(world), what="the record of the reservation")
     profiles.operator.kill()
     scheduled = condition(world.arena.get("pods", "large"), "PodScheduled")
     world.arena.merge(
@@ -91,5 +86,5 @@ def test_a_large_pod_is_bound_in_a_stream_of_small_ones(world: World, tmp_path: 
         stream.turn()
         if "large" in world.bound_names():
             break
-    assert world.bound("large")["spec"]["nodeName"] == found[1]
+    assert world.bound("large")["spec"]["nodeName"] == reserved
     world.audit(*nodes)
