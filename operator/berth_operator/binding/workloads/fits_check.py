@@ -110,7 +110,7 @@ class FitsCheck:
 
     def restore(self, inherited: Sequence[PromisedWorkload]) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
-        recorded = {each.uid: each for each in inherited}
+        recorded, placed = {each.uid: each for each in inherited}, self._places.placed()
         for workload in self._places.ready(self._settings().promise):
             if (examined := self._examine(workload, {})) is None:
                 continue
@@ -118,7 +118,7 @@ class FitsCheck:
             pods = examined.unit.members
             if promise.undecidable(self._cluster.fleet, pods):
                 continue
-            if (why := self._places.restore(workload, pods, recorded.get(workload.uid))) is not None:
+            if (why := self._places.restore(workload, pods, recorded.get(workload.uid), placed)) is not None:
                 self._lost(examined, why)
             elif self._promises.of(workload.key):
                 examined.until = self._cluster.clock() + self._settings().promise

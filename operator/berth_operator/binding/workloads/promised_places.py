@@ -1,7 +1,7 @@
 """Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Final
@@ -77,9 +77,13 @@ class PromisedPlaces:
         return sorted(promised, key=lambda each: (-each.priority, each.created, each.key))
 
     def restore(
-        self, workload: QuotaWorkload, pods: Sequence[PendingPod], recorded: PromisedWorkload | None
+        self,
+        workload: QuotaWorkload,
+        pods: Sequence[PendingPod],
+        recorded: PromisedWorkload | None,
+        placed: Mapping[str, Sequence[str]],
     ) -> Failure | None:
-        """Promise places to the pods of a workload that have no node, on the recorded nodes if possible.
+        """Promise places to the pods of a workload that are not `placed`, on the recorded nodes if possible.
 
         The record may lack a workload that has just got its places. Return why the first other pod has none; None if
         all have one.
@@ -87,10 +91,12 @@ class PromisedPlaces:
         sets = () if recorded is None else recorded.pod_sets
         nodes_of = {each.name: Counter({on.node: on.pods for on in each.nodes}) for each in sets}
         wanted: list[PendingPod] = []
-        for of_set, placed in self._placed(workload).items():
-            waiting = [pod for pod in pods if pod.workload == of_set][len(placed) :]
-            nodes = nodes_of.get(keys.split(of_set)[1], Counter())
-            for node in placed:
+        for pod_set in workload.pod_sets:
+            of_set = keys.join(workload.name_in_pods, pod_set.name)
+            on_nodes = placed.get(keys.join(workload.namespace, of_set), ())
+            waiting = [pod for pod in pods if pod.workload == of_set][len(on_nodes) :]
+            nodes = nodes_of.get(pod_set.name, Counter())
+            for node in on_nodes:
                 # The pod may have got its place after the record was written.
                 if nodes.total() > len(waiting):
                     nodes -= Counter([node])
@@ -98,19 +104,15 @@ class PromisedPlaces:
             wanted += [replace(pod, nominated_node=node) for pod, node in zip(waiting, promised, strict=False)]
         return self._keep(workload.key, wanted[: MAX_PLACES - len(self._cluster.promises)])
 
-    def _placed(self, workload: QuotaWorkload) -> dict[str, list[str]]:
-        """Return `workload/pod set` -> the nodes of its pods that are bound or nominated."""
-        nodes: dict[str, list[str]] = {keys.join(workload.name_in_pods, each.name): [] for each in workload.pod_sets}
-        charges = self._cluster.fleet.charges
-        pods = [(each.workload, each.pod, each.node) for each in charges.values()]
-        pods += [
-            (each.workload, each.key, each.nominated_node)
-            for uid, each in self._cluster.pending.items()
-            if each.nominated_node and uid not in charges
-        ]
-        for of_set, pod, node in pods:
-            if of_set in nodes and keys.split(pod)[0] == workload.namespace:
-                nodes[of_set].append(node)
+    def placed(self) -> dict[str, list[str]]:
+        """Return `namespace/workload/pod set` -> the nodes of its pods that are bound or nominated."""
+        nodes, charges = defaultdict[str, list[str]](list), self._cluster.fleet.charges
+        for charge in charges.values():
+            if charge.workload:
+                nodes[keys.join(keys.split(charge.pod)[0], charge.workload)].append(charge.node)
+        for uid, pod in self._cluster.pending.items():
+            if pod.workload and pod.nominated_node and uid not in charges:
+                nodes[keys.join(pod.namespace, pod.workload)].append(pod.nominated_node)
         return nodes
 
     def present(self, workload: QuotaWorkload) -> Counter[str]:
