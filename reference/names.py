@@ -69,8 +69,8 @@ OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
-    "LOST_PLACES": "annotation of the LeaderLease: places that evictions freed and others took "
-    "([preemption](../placement.md#preemption-next-to-other-schedulers))",
+    "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
+    "and others took ([preemption](../placement.md#preemption-next-to-other-schedulers))",
     "PREEMPTING": "taint (NoSchedule) of Nodes that pods leave for a pod of Berth: it keeps other schedulers "
     "[from their place](../next-to.md#preemption-next-to-kube-scheduler)",
     "VISIBILITY_ADDRESS": "annotation of the LeaderLease: host:port of the leader's [visibility API](../visibility.md)",

@@ -37,6 +37,8 @@ _MAP_KEYS: Final = {
 _ATOMIC: Final = ("topology", "resources", "mig", "free")
 """Objects with one writer: the server then tracks one owner for each, not one for each field, which makes an apply
 several times cheaper."""
+_ONE_WRITER: Final = (LeaderLease,)
+"""Models whose status is no subresource, because one request writes it together with the spec."""
 
 
 def _column(name: str, kind: str, path: str, **extra: object) -> Schema:
@@ -117,13 +119,17 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    **({"subresources": {"status": {}}} if "status" in model.model_fields else {}),
+                    **({"subresources": {"status": {}}} if _has_subresource(model) else {}),
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema(model)},
                 }
             ],
         },
     }
+
+
+def _has_subresource(model: type[Model]) -> bool:
+    return "status" in model.model_fields and model not in _ONE_WRITER
 
 
 def is_foreign(definition: Mapping[str, Any]) -> bool:

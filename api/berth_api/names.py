@@ -78,7 +78,7 @@ NODE_LABEL: Final = "berth.dev/node"
 # The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
 
-# The annotation on the LeaderLease with the places that evictions freed and others took, for the next leader.
+# The annotation on the LeaderLease in which operators of the version before record lost places; now in its status.
 LOST_PLACES: Final = "berth.dev/lost-places"
 
 # The annotation on the LeaderLease with the address (host:port) at which the leader serves the visibility API.

@@ -9,6 +9,7 @@ import structlog
 
 from berth_api import names, words
 from berth_client import served
+from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.debug_api import server as debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
@@ -35,7 +36,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values import releases
 from berth_operator.metrics.monitoring.monitor import Monitor
-from berth_operator.process import health, upgrade
+from berth_operator.process import health, inherited, upgrade
 from berth_operator.process.configured import Configured
 from berth_operator.process.fence import Fence
 from berth_operator.process.health import Watches
@@ -90,6 +91,7 @@ class App:
         self._moves = Moves(self._cluster) if settings.defragment else None
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
+        election.record = self._record
         self._extender = self._make_extender()
         reflectors, pods = self._make_reflectors(), PodWatches(api=client, cluster=self._cluster)
         self._watches = Watches(lambda: reflectors, lambda: pods.reflectors, lambda: self._extender.reflectors)
@@ -128,9 +130,7 @@ class App:
             reporter=self._reporter,
             policy=self._configured.policy,
             term=self._term,
-            progress=EvictionProgress(
-                self._cluster, recorded=lambda: self._election.inherited, record=self._election.leave_record
-            ),
+            progress=EvictionProgress(self._cluster),
             taints=NodeTaints(cluster=self._cluster, nodes=self._client, leads=lambda: self._term() is not None),
             moves=self._moves,
         )
@@ -165,6 +165,7 @@ class App:
             lease=self._settings.lease,
             term=self._term,
             work=self._notifier.work,
+            inherited=lambda: inherited.read(self._election.inherited, self._cluster),
             fits=fits if self._settings.kueue else None,
             slow=self._slow_selectors,
         )
@@ -241,6 +242,7 @@ class App:
             rack_key=lambda: self._configured.rack_key,
             configuration=lambda: self._configured.scheduled_configuration,
             ranking=self._scheduler.recent_binds.of,
+            reservation=self._scheduler.reserver.note,
         )
         return VisibilityService(
             settings=self._settings, election=self._election, api=self._client, decisions=decisions
@@ -285,6 +287,10 @@ class App:
         """Report an invalid configuration file as an Event on our own pod."""
         if self._settings.pod:
             self._reporter.misconfigured(self._settings.pod, problem)
+
+    def _record(self, term: int) -> Object | None:
+        record = self._scheduler.record(term)
+        return None if record is None else record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def _term(self) -> int | None:
         return self._election.term

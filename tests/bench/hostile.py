@@ -244,6 +244,7 @@ async def _ask(stage: Stage, blocks: Blocks, live: deque[tuple[str, str]]) -> No
         policy=lambda _: DEFAULT,
         managed=lambda: managed,
         ranking=lambda _uid: None,
+        reservation=lambda _uid: "",
         term=lambda: 1,
     )
     for number in itertools.count():

@@ -175,6 +175,7 @@ def planner(case: Case, file: Path | None, waiting: list[Raw], *, is_served: boo
         settings=case.settings,
         configuration=lambda: case.configured.scheduled_configuration,
         mix=lambda: workload_document.document(mix(case, waiting)),
+        reserved=dict,
     )
 
     async def get(path: str, params: Mapping[str, str]) -> Any:

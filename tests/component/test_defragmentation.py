@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pytest
 
 from berth_api import names
-from berth_api.objects import lost_places
 from berth_client.errors import ApiError
 from berth_operator.binding.evictions import defragmenter
 from berth_operator.binding.evictions.defragmenter import Defragmenter
@@ -381,7 +380,7 @@ async def test_a_place_that_was_made_and_lost_counts_as_with_preemption() -> Non
     city = Contested(recreates=False).cards(a=2, b=2).settle("x", "a", 0).settle("y", "b", 0)
     city.submit(big())
     assert await city.after(AFTER + 5) == ["x"]
-    [of_node] = [each for each in lost_places.read(city.record or "") if each.node]
+    [of_node] = [each for each in city.left().lost_places or () if each.node]
     assert (of_node.preemptor, of_node.node, of_node.count, of_node.takers) == ("ns/big", "a", 1, ("other",))
 
 

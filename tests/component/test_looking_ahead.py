@@ -30,13 +30,12 @@ from berth_operator.commands.preparing import Inputs
 from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.reservation_note import recorded_node
 from berth_operator.core.fleet.pods import workload_document
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from tests import manifests_of_others
 from tests.builders import T4, T4_BYTES, asks, device, entry, lease, node, pod_group
-from tests.component.world import EPOCH, Api, World, now
+from tests.component.world import EPOCH, NOTHING, Api, World, now
 
 pytestmark = pytest.mark.looptime
 
@@ -242,6 +241,8 @@ class Server(Api):
     def __init__(self) -> None:
         super().__init__()
         self.groups: dict[str, Raw] = {}
+        self.inherited = NOTHING
+        """The record of the last leader."""
         self.watch: Callable[[EventType, Raw], None] = lambda _type, _pod: None
 
     async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> None:
@@ -270,7 +271,7 @@ class Leader(World):
     def __init__(self, server: Server, policy: Policy) -> None:
         super().__init__(policy=policy, schedulers=[names.SCHEDULER], api=server, priorities=SETTINGS.priorities)
         server.watch = self.pods.apply
-        self.server, self.grace = server, 1e6
+        self.server, self.grace, self.inherited = server, 1e6, server.inherited
         cluster = self.cluster
         self._put: dict[str, Callable[[Raw], None]] = {
             "nodes": cluster.put_node,
@@ -331,6 +332,7 @@ async def filled(case: Case, draw: random.Random) -> Server:
             await asyncio.sleep(FILLING / WAVES)
         leader.create(large())
         await asyncio.sleep(RESERVE_AFTER + REPORT)
+        server.inherited = leader.left()
     return server
 
 
@@ -346,6 +348,7 @@ def settings_of(leader: Leader, case: Case) -> Raw:
         settings=SETTINGS,
         configuration=lambda: Configuration(policies={names.SCHEDULER: case.policy}),
         mix=lambda: workload_document.document(leader.fleet.workload),
+        reserved=lambda: {each.uid: each.node for each in leader.inherited.node_reservations},
     )
     served_as: Raw = json.loads(json.dumps(served.of_cluster()))
     return served_as
@@ -381,16 +384,12 @@ def bound(raw: Raw) -> str:
     return f"{raw['spec']['nodeName']} {cards}"
 
 
-def is_reserved(raw: Raw) -> bool:
-    return any(recorded_node(each["message"]) for each in raw["status"].get("conditions", ()))
-
-
 @pytest.mark.parametrize(("seed", "preemption"), CASES)
 async def test_a_new_leader_does_what_was_simulated(seed: int, *, preemption: bool, tmp_path: Path) -> None:
     case, draw = Case(seed=seed, preemption=preemption), random.Random(seed)
     server = await filled(case, draw)
     waiting = {name for name, each in server.pods.items() if not each["spec"].get("nodeName")}
-    assert any(is_reserved(server.pods[name]) for name in waiting)
+    assert server.inherited.node_reservations
     leader = Leader(server, case.policy)
     if case.seed % 2:
         see_others(leader)

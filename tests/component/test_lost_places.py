@@ -10,7 +10,7 @@ import pytest
 from berth_api import names
 from berth_client.errors import Unreachable
 from tests.builders import Raw, node, pod, pod_group
-from tests.component.world import EPOCH, World, now, refusal
+from tests.component.world import EPOCH, NOTHING, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -260,11 +260,11 @@ async def test_a_pod_that_runs_on_a_free_node_clears_the_count_too() -> None:
     world.submit(high())
     async with world.running():
         await asyncio.sleep(20)
-        assert "high/ns/ReplicaSet/high" in (world.record or "")
+        assert {lost.preemptor for lost in world.left().lost_places or ()} == {"high/ns/ReplicaSet/high"}
         world.delete(next(name for name, pod_ in world.api.pods.items() if pod_["spec"].get("nodeName")))
         await asyncio.sleep(5)
         assert world.api.bound()["high"] == "node"
-    assert world.record == "{}"
+    assert world.left().lost_places == []
 
 
 async def test_over_many_nodes_a_preemptor_backs_off_as_a_whole() -> None:
@@ -284,7 +284,7 @@ async def test_the_next_leader_knows_what_the_last_one_has_lost() -> None:
     async with first.running():
         await asyncio.sleep(20)
     second = Contested(sees_taints=False)
-    second.record = first.record
+    second.inherited = first.left()
     second.submit(high("high-1"))
     async with second.running() as api:
         await asyncio.sleep(30)
@@ -294,10 +294,9 @@ async def test_the_next_leader_knows_what_the_last_one_has_lost() -> None:
     assert len(api.deletes) == 1
 
 
-@pytest.mark.parametrize("record", [pytest.param(None, id="none"), pytest.param("[]", id="of another form")])
-async def test_a_leader_that_cannot_know_begins_with_a_back_off(record: str | None) -> None:
+async def test_a_leader_that_cannot_know_begins_with_a_back_off() -> None:
     world = Contested()
-    world.record = record
+    world.inherited = NOTHING.model_copy(update={"lost_places": None})
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(55)

@@ -11,11 +11,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from berth_api import names
+from berth_api.objects.leader_lease import LeaderLeaseStatus, ReservationBackoff, ReservedNode
 from berth_client import times
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import MAX_ALL
 from tests.builders import NVIDIA, Raw, node, pod, whole
-from tests.component.world import EPOCH, Api, World, now, refusal
+from tests.component.world import EPOCH, NOTHING, Api, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -58,7 +59,7 @@ class Crowded(World):
 
     def __init__(self, *, after: float = AFTER, api: Api | None = None) -> None:
         self.conditions = api if isinstance(api, Conditions) else Conditions()
-        super().__init__(policy=replace(Policy(), reserve_after=after), api=self.conditions)
+        super().__init__(policy=replace(Policy(), reserve_after=after), api=self.conditions, wall=lambda: EPOCH + now())
         self.conditions.on_condition = [self.change]
 
     def seen_bound(self, pod: Raw) -> None:
@@ -411,17 +412,18 @@ async def test_no_backfill_if_the_end_is_unknown() -> None:
         assert "short" not in api.bound()
 
 
-@pytest.mark.parametrize("written", [pytest.param(True, id="restored"), pytest.param(False, id="not yet written")])
-async def test_the_next_leader_finds_the_reservation(*, written: bool) -> None:
+@pytest.mark.parametrize("recorded", [pytest.param(True, id="restored"), pytest.param(False, id="not yet recorded")])
+async def test_the_next_leader_finds_the_reservation(*, recorded: bool) -> None:
     world = Crowded()
     world.nodes("a", "b", cards=4)
     world.hold(held("x", 0, 1), held("y", 0, 1, 2, on="b"))
     world.submit(big(cards=4))
     async with world.running():
-        await asyncio.sleep(AFTER + (REPORT if written else 0.0))
-        assert world.reserved() == ({"big": "a"} if written else {})
+        await asyncio.sleep(AFTER + REVIEW)
+        assert world.reserved() == {"big": "a"}
 
     following = Crowded(api=world.conditions)
+    following.inherited = world.left() if recorded else NOTHING
     following.nodes("b", "a", cards=4)
     # In the meantime there would be more room elsewhere.
     following.api.pods["y"] = held("y", 0, on="b")
@@ -431,10 +433,10 @@ async def test_the_next_leader_finds_the_reservation(*, written: bool) -> None:
         await asyncio.sleep(REVIEW + 1)
         assert following.reserved().keys() == {"big"}
         # Small pods take the room unless it was restored before they were decided.
-        assert list(api.bound().values()).count("a") == (1 if written else 3)
+        assert list(api.bound().values()).count("a") == (1 if recorded else 3)
         following.delete("x")
         await asyncio.sleep(REVIEW)
-        assert ("big" in api.bound()) is written
+        assert ("big" in api.bound()) is recorded
 
 
 async def test_a_pod_that_cannot_be_bound_keeps_no_room() -> None:
@@ -514,24 +516,25 @@ async def test_no_reservation_waits_for_a_pod_of_the_same_rollout() -> None:
         assert api.bound()["small"] == "a"
 
 
-def shown(name: str, since: float, text: str, **fields: Any) -> Raw:
-    """Return a pod with two cards whose condition a leader wrote that has gone."""
-    message = f"0/1 nodes are available. {text}"
-    fields_of = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    return big(name, status={"conditions": [{**fields_of, "lastTransitionTime": wall(since)}]}, **fields)
+def shown(name: str = "big", **fields: Any) -> Raw:
+    """Return a pod with two cards that has waited for two hours; what its condition says does not matter."""
+    of_leader = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x"}
+    return big(name, status={"conditions": [{**of_leader, "lastTransitionTime": wall(-7200)}]}, **fields)
 
 
-def in_vain(silent: float, free: int = 1) -> Raw:
-    """Return such a pod with a reservation for which nothing has been freed for some seconds."""
-    text = f"nothing has been freed since {wall(-silent)}; reserved on a: {free} of 2 GPUs are free, the rest is held"
-    return shown("big", -7200, text)
+def in_vain(silent: float, free: int = 1) -> LeaderLeaseStatus:
+    """Return the record of a reservation for which nothing has been freed for some seconds."""
+    since = round(EPOCH + now() - silent)
+    kept = ReservedNode(namespace="ns", pod="big", uid="uid-big", node="a", free=free, since=since)
+    return NOTHING.model_copy(update={"node_reservations": [kept]})
 
 
 async def test_a_reservation_for_which_nothing_is_freed_ends() -> None:
     world = Crowded()
     world.nodes("a")
     world.hold(held("service", 0))
-    world.submit(in_vain(PATIENCE - 20), small())
+    world.inherited = in_vain(PATIENCE - 20)
+    world.submit(shown(), small())
     async with world.running() as api:
         await asyncio.sleep(18)
         assert world.reserved() == {"big": "a"}
@@ -551,7 +554,8 @@ async def test_no_other_reservation_waits_for_a_pod_that_did_not_end() -> None:
     world = Crowded()
     world.nodes("a", "b")
     world.hold(held("service", 0), held("x", 0, on="b"), held("y", 1, on="b"))
-    world.submit(in_vain(PATIENCE - 20), big("next"))
+    world.inherited = in_vain(PATIENCE - 20)
+    world.submit(shown(), big("next"))
     async with world.running():
         await asyncio.sleep(20 + REVIEW)
         assert not world.reserved()
@@ -563,7 +567,8 @@ async def test_what_is_freed_prolongs_a_reservation() -> None:
     world = Crowded()
     world.nodes("a", cards=3)
     world.hold(held("service", 0), held("x", 1), held("y", 2))
-    world.submit(in_vain(PATIENCE - 20, free=0))
+    world.inherited = in_vain(PATIENCE - 20, free=0)
+    world.submit(shown())
     async with world.running() as api:
         await asyncio.sleep(10)
         world.delete("x")
@@ -577,7 +582,8 @@ async def test_a_reservation_waits_for_an_end_that_is_known() -> None:
     world = Crowded()
     world.nodes("a")
     world.hold(ending("x", 0, at=60))
-    world.submit(in_vain(PATIENCE - 20))
+    world.inherited = in_vain(PATIENCE - 20)
+    world.submit(shown())
     async with world.running() as api:
         await asyncio.sleep(60)
         assert world.reserved() == {"big": "a"}
@@ -600,7 +606,8 @@ async def test_the_next_leader_keeps_no_reservation_for_which_nothing_was_freed(
     world = Crowded()
     world.nodes("a")
     world.hold(held("service", 0))
-    world.submit(in_vain(silent, free), small())
+    world.inherited = in_vain(silent, free)
+    world.submit(shown(), small())
     async with world.running() as api:
         await asyncio.sleep(REVIEW)
         assert world.reserved() == ({"big": "a"} if kept else {})
@@ -611,9 +618,10 @@ async def test_the_next_leader_continues_the_pause() -> None:
     world = Crowded()
     world.nodes("a")
     world.hold(held("service", 0))
-    text = f"2 node reservations were in vain: nothing was freed for 15 minutes; the next one may begin at {wall(90)}."
     owner = {"ownerReferences": [{"controller": True, "kind": "ReplicaSet", "name": "r", "uid": "r"}]}
-    world.submit(shown("first", -7200, text, metadata=owner), shown("second", -7200, "", metadata=owner))
+    backoff = ReservationBackoff(namespace="ns", owner="r", count=2, until=EPOCH + 90)
+    world.inherited = NOTHING.model_copy(update={"reservation_backoffs": [backoff]})
+    world.submit(shown("first", metadata=owner), shown("second", metadata=owner))
     async with world.running() as api:
         await asyncio.sleep(85)
         assert not world.reserved()

@@ -127,6 +127,7 @@ class World:
             policy=lambda _: Policy(switched_off=frozenset({"injected"})),
             managed=lambda: {"berth-scheduler"},
             ranking=lambda _uid: None,
+            reservation=lambda _uid: "",
             term=lambda: 1,
         )
         profiles = Configuration(
@@ -135,7 +136,9 @@ class World:
             namespace_limits={"ns": {"gpu": 200}, "forbidden": {"gpu": 800}},
         )
         flags = Settings(_cli_parse_args=[], genius_priorities="ns=5,*=2", trusted_schedulers="kai")
-        in_use = OperatorSettings(settings=flags, configuration=lambda: profiles, mix=lambda: {"weight": 1.0})
+        in_use = OperatorSettings(
+            settings=flags, configuration=lambda: profiles, mix=lambda: {"weight": 1.0}, reserved=lambda: {"uid": "n1"}
+        )
         replica.leading = Leading(caches=caches, explainer=explainer, settings=in_use)
         replica.is_elected = True
 
@@ -271,13 +274,14 @@ async def test_settings_take_the_right_for_explanations_and_those_of_the_cluster
         of_namespace = {"apiVersion", "kind", "profiles", "modelAliases", "namespaceLimits"}
         assert set(body["configuration"]) == of_namespace
         assert body["configuration"]["namespaceLimits"] == {"ns": {"gpu": 200}}
-        of_cluster = {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign", "chargeUnheld", "podMix"}
+        of_cluster = {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign", "chargeUnheld"}
+        of_cluster |= {"podMix", "reservedNodes"}
         assert not of_cluster & set(body)
         right = {"resource": "pods", "subresource": "explanation", "verb": "get", "namespace": "ns", "name": "-"}
         assert right.items() <= world.api.reviewed[-1]["resourceAttributes"].items()
         status, body = await ask(f"{API}/fleet?settings=true")
         assert (status, body["geniusPriorities"], body["trustedSchedulers"]) == (200, {"ns": 5, "*": 2}, ["kai"])
-        assert body["podMix"] == {"weight": 1.0}
+        assert (body["podMix"], body["reservedNodes"]) == ({"weight": 1.0}, {"uid": "n1"})
         assert body["configuration"]["claims"]["drivers"] == ["gpu.example.com"]
         assert body["configuration"]["namespaceLimits"].keys() == {"ns", "forbidden"}
         assert of_cluster <= set(body)

@@ -24,6 +24,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE
 from berth_operator.state.watches.storage import Storage
 from tests.builders import Raw, node, pod, pod_group
+from tests.component.world import NOTHING
 from tests.volumes import raw_claim, raw_class, raw_volume
 
 pytestmark = pytest.mark.looptime
@@ -167,6 +168,7 @@ class World:
             lease="l",
             term=lambda: self.term,
             work=self.notifier.work,
+            inherited=lambda: NOTHING,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

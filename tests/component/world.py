@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api import names
+from berth_api.objects.leader_lease import VERSION, LeaderLeaseStatus
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.evictions.moves import Moves
@@ -41,6 +42,8 @@ GRACE = 0.5
 EPOCH = 1_767_225_600
 """The start of a test, in seconds since 1970: 2026-01-01T00:00:00Z, when its pods are created."""
 DEFAULT = Policy()
+NOTHING = LeaderLeaseStatus(version=VERSION, lost_places=[])
+"""What the first leader inherits."""
 
 
 def now() -> float:
@@ -301,8 +304,8 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
-        self.record: str | None = ""
-        """Of lost places, as the LeaderLease has it."""
+        self.inherited = NOTHING
+        """What the last leader left."""
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
@@ -310,7 +313,7 @@ class World:
             reporter=self.reporter,
             policy=self.policies.__getitem__,
             term=lambda: self.term,
-            progress=EvictionProgress(self.cluster, recorded=lambda: self.record, record=self.leave_record),
+            progress=EvictionProgress(self.cluster),
             taints=NodeTaints(cluster=self.cluster, nodes=self.api, leads=lambda: self.term is not None),
             moves=self.moves,
         )
@@ -329,6 +332,7 @@ class World:
             lease="berth",
             term=lambda: self.term,
             work=self.notifier.work,
+            inherited=lambda: self.inherited,
             fits=FitsCheck(
                 cluster=self.cluster,
                 policy=self.policies.__getitem__,
@@ -350,8 +354,12 @@ class World:
         if watch:
             self.api.on_bound.append(self.seen_bound)
 
-    def leave_record(self, record: str) -> None:
-        self.record = record
+    def left(self) -> LeaderLeaseStatus:
+        """Return what the leader leaves to the next one."""
+        assert self.term is not None
+        record = self.scheduler.record(self.term)
+        assert record is not None
+        return record
 
     def seen_bound(self, pod: Raw) -> None:
         """Pass the state of a bind to the cluster state a moment later."""

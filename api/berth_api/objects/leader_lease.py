@@ -1,18 +1,51 @@
-"""The LeaderLease object: which operator leads, and in which term.
+"""The LeaderLease object: which operator leads, in which term, and what it leaves to the next leader.
 
 Namespaced; written by the candidates of one operator instance and read by the API server, as the parameter of the
 policies that refuse Bindings of any other term (docs/decisions/0002-fencing.md). A kind of our own and not a Lease:
 an API server keeps the parameters of a built-in kind across the deletion of the policies that name them.
+
+The status is no subresource: the leader writes it in the request that renews the term. So the record costs no request
+of its own that could conflict with a renewal, and only the holder of the term can write it.
 """
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.config import JsonDict
 
-from berth_api.device import Model, Text
+from berth_api.device import Model, Name, Text
+
+VERSION: Final = 1
+"""Of the record."""
+MAX_RESERVED_NODES: Final = 25
+MAX_BACKOFFS: Final = 512
+MAX_PLACES: Final = 1000
+"""Of all workloads together. With the other bounds, the object stays below 0.9 MiB even if all names are as long as
+Kubernetes allows."""
+MAX_LOST_PLACES: Final = 325
+MAX_TAKERS: Final = 3
+MAX_PREEMPTOR: Final = 320
+MAX_UID: Final = 64
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        return int(datetime.fromisoformat(value).timestamp())
+    return round(value) if isinstance(value, float) else value
+
+
+Moment = Annotated[
+    int,
+    Field(ge=0, le=253_402_300_799),
+    BeforeValidator(_seconds),
+    PlainSerializer(lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Whole seconds since 1970; in JSON a time in RFC 3339."""
+Uid = Annotated[str, Field(min_length=1, max_length=MAX_UID)]
 
 _NEVER_FALLS: JsonDict = {
     "rule": "self.term >= oldSelf.term",
@@ -44,7 +77,99 @@ class LeaderLeaseSpec(Model):
     """When the holder last renewed the term, by its own clock; nothing compares it."""
 
 
+class ReservedNode(Model):
+    """The node reservation of a pod that has waited too long."""
+
+    namespace: Name
+    """The pod's namespace."""
+    pod: Name
+    """The pod's name."""
+    uid: Uid
+    """The pod's UID."""
+    node: Name
+    """The reserved node."""
+    free: Annotated[int, Field(ge=0)]
+    """How many of the devices that the pod requests are free there."""
+    since: Moment
+    """When something was freed for it last, or when the reservation began."""
+
+
+class ReservationBackoff(Model):
+    """Node reservations that were in vain, of all pods of one controller."""
+
+    namespace: Name
+    """The namespace of the pods."""
+    owner: Uid
+    """The UID of the controller, or of a pod without one."""
+    count: Annotated[int, Field(ge=0)]
+    """How many were in vain."""
+    until: Moment = 0
+    """When the next one may begin; absent if it may."""
+
+
+class PromisedNode(Model):
+    """Places on one node."""
+
+    node: Name
+    """The node."""
+    pods: Annotated[int, Field(ge=1, le=MAX_PLACES)]
+    """How many pods have a place there."""
+
+
+class PromisedPodSet(Model):
+    """The promised places of one pod set."""
+
+    name: Name
+    """The pod set."""
+    nodes: Annotated[list[PromisedNode], Field(max_length=MAX_PLACES)]
+    """The nodes."""
+
+
+class PromisedWorkload(Model):
+    """The promised places of one workload of Kueue."""
+
+    uid: Uid
+    """The UID of the Workload."""
+    pod_sets: Annotated[list[PromisedPodSet], Field(max_length=MAX_PLACES)]
+    """The pod sets that have places."""
+
+
+class LostPlace(Model):
+    """What one preemptor has lost on one node, or on all nodes together, since it last ran there."""
+
+    preemptor: Annotated[str, Field(max_length=MAX_PREEMPTOR)]
+    """`UID/namespace/kind/name` of a controller, namespace/name of a pod without one, or the key of a gang."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node; absent for all nodes together."""
+    count: Annotated[int, Field(ge=0)] = 0
+    """How many sets of victims were evicted in vain; absent if it is not known who lost places."""
+    until: Moment = 0
+    """When pods may be evicted there again; absent if they may."""
+    last: Moment = 0
+    """When the last place was lost."""
+    takers: Annotated[tuple[Text, ...], Field(max_length=MAX_TAKERS)] = ()
+    """The schedulers whose pods took the places; none if no pod did."""
+
+
+class LeaderLeaseStatus(Model):
+    """The record: what the next leader needs and cannot read from other objects."""
+
+    version: Annotated[int, Field(ge=1)]
+    """The form of the record; a leader that does not know it begins without one."""
+    node_reservations: Annotated[list[ReservedNode], Field(max_length=MAX_RESERVED_NODES)] = Field(default_factory=list)
+    """The node reservations."""
+    reservation_backoffs: Annotated[list[ReservationBackoff], Field(max_length=MAX_BACKOFFS)] = Field(
+        default_factory=list
+    )
+    """The pods that wait for their next node reservation, because the last one was in vain."""
+    promised_places: Annotated[list[PromisedWorkload], Field(max_length=MAX_PLACES)] = Field(default_factory=list)
+    """The promised places of pods that do not exist yet."""
+    lost_places: Annotated[list[LostPlace], Field(max_length=MAX_LOST_PLACES)] | None = None
+    """The places that evictions freed and others took; absent if that is not known."""
+
+
 class LeaderLease(Model):
-    """Which operator leads, and in which term."""
+    """Which operator leads, in which term, and what it leaves to the next leader."""
 
     spec: LeaderLeaseSpec
+    status: LeaderLeaseStatus | None = None

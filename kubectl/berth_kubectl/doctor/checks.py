@@ -52,7 +52,7 @@ CHECKS: Final = (
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
     Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
-    Check(name="IdleReservation", needs=("waiting",), find=reservations.idle_reservation),
+    Check(name="IdleReservation", needs=("leaderleases", "waiting"), find=reservations.idle_reservation),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
     Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),
     Check(name="MissingRights", needs=("clusterroles", "clusterrolebindings"), find=programs.missing_rights),

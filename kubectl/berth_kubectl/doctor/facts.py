@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from berth_api import names
 from berth_kubectl.reading.contract import Object
@@ -48,6 +49,11 @@ class Facts:
     def all_of(self, name: str) -> Sequence[Object]:
         """Return the objects of a list."""
         return self.lists.get(name, ())
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """Return what the leader leaves to the next one: the status of its LeaderLease; empty if there is none."""
+        return self.by_name("leaderleases").get(self.installation.lease, {}).get("status") or {}
 
     def by_name(self, name: str) -> dict[str, Object]:
         """Return the objects of a list by their names."""

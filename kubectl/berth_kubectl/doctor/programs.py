@@ -2,11 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Final
 
 from berth_api import names
-from berth_api.objects import lost_places as record
 from berth_api.objects.node_labels import has_devices
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.printing.amounts import age
@@ -54,20 +52,27 @@ def _without_leader(lease: Object | None, facts: Facts) -> str:
 
 def lost_places(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each node where no pods are preempted for someone, because others took the places."""
-    lease = facts.by_name("leaderleases").get(facts.installation.lease)
-    annotations = {} if lease is None else lease["metadata"].get("annotations") or {}
-    for lost in record.read(annotations.get(names.LOST_PLACES) or "{}"):
-        if not lost.count or lost.until <= facts.now.timestamp():
+    for lost in facts.record.get("lostPlaces") or ():
+        until, takers, node = time_of(lost.get("until", "")), lost.get("takers"), lost.get("node")
+        if not lost.get("count") or until is None or until <= facts.now:
             continue
-        until = datetime.fromtimestamp(lost.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        taken = f"taken by pods of {' and '.join(lost.takers)}" if lost.takers else "lost"
+        taken = f"taken by pods of {' and '.join(takers)}" if takers else "lost"
         yield Finding(
             check="LostPlaces",
-            object=f"node/{lost.node}" if lost.node else f"leaderlease/{facts.installation.lease}",
-            message=f"{lost.count} times what was freed for {lost.title} was {taken}: no pods are preempted for it "
-            f"{'there' if lost.node else 'anywhere'} before {until}",
+            object=f"node/{node}" if node else f"leaderlease/{facts.installation.lease}",
+            message=f"{lost['count']} times what was freed for {_title(lost['preemptor'])} was {taken}: no pods are "
+            f"preempted for it {'there' if node else 'anywhere'} before {lost['until']}",
             fix="kubectl get events -A --field-selector reason=Preempted   # keep the other scheduler off the node",
         )
+
+
+def _title(preemptor: str) -> str:
+    """Return a preemptor in words: without the UID of a controller."""
+    match preemptor.split("/"):
+        case [_, namespace, kind, name]:
+            return f"{kind} {namespace}/{name}"
+        case _:
+            return preemptor
 
 
 def silent_agent(facts: Facts) -> Iterator[Finding]:

@@ -23,11 +23,16 @@ def condition(obj: Object, kind: str) -> Mapping[str, Any]:
     return next((each for each in conditions if each["type"] == kind), {})
 
 
+def controller_of(pod: Object) -> Mapping[str, Any]:
+    """Return the reference to the controller of a pod; empty if it has none."""
+    references = pod["metadata"].get("ownerReferences") or ()
+    return next((each for each in references if each.get("controller")), {})
+
+
 def owner_of(pod: Object) -> Owner:
     """Return the controller of a pod: of a ReplicaSet its Deployment, by the template's hash in its name."""
-    references = pod["metadata"].get("ownerReferences") or ()
-    controller = next((each for each in references if each.get("controller")), None)
-    if controller is None:
+    controller = controller_of(pod)
+    if not controller:
         return {"kind": "", "name": ""}
     kind, name = str(controller["kind"]), str(controller["name"])
     template = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")

@@ -2,8 +2,8 @@
 
 `follow` is called by the scheduling loop before it takes pods from the queue. It adapts the reservations whose nodes'
 pods have changed, and once a second reviews which pods should have one. The decision that reserves a node is
-`core.decision.reservation`. Nothing is written but the pod's condition, from which the next leader restores the
-reservation: since when the pod waits, the node, since when nothing has been freed, and what was in vain.
+`core.decision.reservation`. The next leader inherits the reservations and what was in vain. Since when a pod waits
+stands in its condition.
 """
 
 import time
@@ -14,6 +14,8 @@ from typing import Final
 
 import structlog
 
+from berth_api.objects.leader_lease import LeaderLeaseStatus, ReservationBackoff, ReservedNode
+from berth_api.values import keys
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import reservation, reservation_note
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -21,8 +23,8 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
-from berth_operator.core.decision.reservation_backoff import Backoffs, begun, ends_at, key_of, renewed
-from berth_operator.core.decision.reservation_note import note, recorded_node
+from berth_operator.core.decision.reservation_backoff import Backoff, Backoffs, begun, ends_at, key_of, renewed, resumed
+from berth_operator.core.decision.reservation_note import note
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
@@ -66,7 +68,7 @@ class Reserver:
         self._refused: dict[Hashable, float] = {}
         """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
         and UIDs of pods that had their room and were not bound."""
-        self._backoffs, self._awaited_in_vain = Backoffs(), Backoffs()
+        self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
         """Of pods that wait, and of placed pods that reservations waited for."""
         self._next_review, self._version = cluster.clock(), cluster.version
 
@@ -84,16 +86,34 @@ class Reserver:
         """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
         return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(key_of(pod)))
 
-    # --- keeping reservations up to date ----------------------------------------------------------------------
+    def note(self, uid: str) -> str:
+        """Return the sentence about a pod's reservation; empty if it has none."""
+        return note(self._by_uid[uid]) if uid in self._by_uid else ""
 
-    def restore(self) -> None:
+    # --- the next leader --------------------------------------------------------------------------------------
+
+    def restore(self, inherited: LeaderLeaseStatus) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
-        pending, now = self._cluster.pending.values(), self._wall()
-        for pod in pending:
-            if (backoff := reservation_note.recorded_backoff(pod.last_message)) is not None:
-                self._backoffs.restore(key_of(pod), backoff, now)
-        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, now):
-            self._reserve(pod)
+        now, pending = self._wall(), self._cluster.pending
+        for each in inherited.reservation_backoffs:
+            self._backoffs.restore((each.namespace, each.owner), Backoff(count=each.count, until=each.until), now)
+        recorded = {each.uid: each for each in inherited.node_reservations if each.uid in pending}
+        pods = [pending[uid] for uid in recorded]
+        for pod in reservation.may_keep(self._cluster.fleet, pods, self._policy, now):
+            self._reserve(pod, recorded[pod.uid])
+
+    def reservations(self) -> Iterator[ReservedNode]:
+        """Yield the reservations, for the next leader."""
+        for uid, kept in self._by_uid.items():
+            namespace, name = keys.split(kept.nominee.pod)
+            yield ReservedNode(namespace=namespace, pod=name, uid=uid, node=kept.node, free=kept.free, since=kept.since)
+
+    def backoffs(self) -> Iterator[ReservationBackoff]:
+        """Yield for which pods reservations were in vain, for the next leader."""
+        for (namespace, owner), backoff in self._backoffs.last_to_end():
+            yield ReservationBackoff(namespace=namespace, owner=owner, count=backoff.count, until=backoff.until)
+
+    # --- keeping reservations up to date ----------------------------------------------------------------------
 
     def follow(self) -> None:
         """Adapt the reservations to what has changed."""
@@ -200,12 +220,13 @@ class Reserver:
 
     # --- one reservation --------------------------------------------------------------------------------------
 
-    def _reserve(self, pod: PendingPod) -> bool:
+    def _reserve(self, pod: PendingPod, recorded: ReservedNode | None = None) -> bool:
         """Reserve a node for a pod, the recorded one if possible; return whether one could take it."""
-        kept = self._search(pod, recorded_node(pod.last_message))
+        kept = self._search(pod, "" if recorded is None else recorded.node)
         if kept is None:
             return False
-        kept = begun(kept, reservation_note.recorded_since(pod.last_message, kept, self._wall()))
+        now = self._wall()
+        kept = begun(kept, int(now)) if recorded is None else resumed(kept, recorded, now)
         log.info("reserving a node", pod=pod.key, node=kept.node, waits_for=len(kept.awaited))
         pod = self._cluster.nominator.reserve(pod, kept.nominee)
         self._by_uid[pod.uid] = kept

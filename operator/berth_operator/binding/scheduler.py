@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from berth_api.objects.leader_lease import VERSION, LeaderLeaseStatus
 from berth_operator.binding import binder
 from berth_operator.binding.claim_share import ClaimShare
 from berth_operator.binding.evictions.preemptor import Preemptor
@@ -76,6 +77,7 @@ class Scheduler:
         lease: str,
         term: Callable[[], int | None],
         work: asyncio.Event,
+        inherited: Callable[[], LeaderLeaseStatus],
         fits: FitsCheck | None = None,
         slow: SlowSelectors | None = None,
         wall: Callable[[], float] = time.time,
@@ -83,6 +85,7 @@ class Scheduler:
     ) -> None:
         """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970.
 
+        `inherited` returns the record of the last leader, once the first lists are read.
         `fits` decides workloads of Kueue, if any have our AdmissionCheck. `slow` evaluates selectors that take long;
         without it, the loop does.
         `cpu` are the seconds of CPU time of the loop's thread.
@@ -90,16 +93,18 @@ class Scheduler:
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._volumes, self._claims = volumes, claims
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
-        self._cpu, self._fits = cpu, fits
+        self._cpu, self._fits, self._inherited = cpu, fits, inherited
         self._review, self._work, self._attempts = Review(cluster), work, attempts
         self._claim_work, self._slow = cluster.fleet.claims.supply.work, slow
         self._claim_share = ClaimShare(cluster.clock)
-        self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
+        self.reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._logged_failures: dict[str, str] = {}
         """Device type -> the last failure of its plug-in that was logged."""
+        self._restored: int | None = None
+        """The term in which the places of the last leader were restored."""
         self._unanswered = False
         """Whether a Binding without an answer may still be executed."""
         self.turn_at = cluster.clock()
@@ -121,10 +126,12 @@ class Scheduler:
         """Schedule until cancelled, or until the term ends."""
         term = self._term()
         judge_found(self._cluster, self._reporter)
-        self._preemptor.restore()
+        inherited = self._inherited()
+        self._preemptor.restore(inherited.lost_places)
         if self._fits is not None:
-            self._fits.restore()
-        self._reserver.restore()
+            self._fits.restore(inherited.promised_places)
+        self.reserver.restore(inherited)
+        self._restored = term
         left = 0.0
         while term is not None and self._term() == term:
             if self._failure is not None:
@@ -132,7 +139,7 @@ class Scheduler:
             self._work.clear()
             self.turn_at = self._cluster.clock()
             self._preemptor.follow()
-            self._reserver.follow()
+            self.reserver.follow()
             # What events took since the last turn.
             self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
             self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
@@ -152,6 +159,22 @@ class Scheduler:
         if self._claim_work.goes_on:
             return self._cluster.workload_queue.wake(Change.CLAIM_DEVICES) or is_more
         return is_more
+
+    def record(self, term: int) -> LeaderLeaseStatus | None:
+        """Return what the leader of a term leaves to the next one; None if it has not restored what was left to it.
+
+        Raises:
+            ValueError: the definition of the LeaderLease does not allow it.
+        """
+        if term != self._restored:
+            return None
+        return LeaderLeaseStatus(
+            version=VERSION,
+            node_reservations=list(self.reserver.reservations()),
+            reservation_backoffs=list(self.reserver.backoffs()),
+            promised_places=[] if self._fits is None else self._fits.record(),
+            lost_places=self._preemptor.progress.record(),
+        )
 
     async def drain(self) -> bool:
         """Stop waiting for volumes and claims, wait for the binds in flight, and return whether all were answered."""
@@ -259,7 +282,7 @@ class Scheduler:
             if parked is None:
                 with self._cluster.promises.without_lower(pod.priority):
                     pod, outcome = self._preemptor.preempt_for(pod, outcome)
-                outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
+                outcome = self.reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
             if self._claim_work.goes_on:
@@ -285,14 +308,14 @@ class Scheduler:
         spares, promises = self._cluster.spares, self._cluster.promises
         outcome = promises.decide(pod.priority, lambda: spares.decide(lambda: decide(self._cluster.fleet, pod, policy)))
         if pod.lifetime and isinstance(outcome, Failure):
-            return self._reserver.backfill(pod, policy) or outcome
+            return self.reserver.backfill(pod, policy) or outcome
         return outcome
 
     def _park(self, pod: PendingPod, failure: Failure, term: int) -> None:
         """Park a pod and those of its class that were woken with it, and report why they wait."""
         followers = self._cluster.queue.park(pod, failure)
         for each in (pod, *(each for unit in followers for each in pods_of(unit))):
-            self._reporter.unschedulable(each, self._reserver.annotated(each, failure))
+            self._reporter.unschedulable(each, self.reserver.annotated(each, failure))
             # One by one: what equal pods share stays, as with kube-scheduler.
             self.deallocate((each,), failure, term)
         if self._claim_work.waits and self._slow is not None:

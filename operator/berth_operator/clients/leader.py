@@ -7,6 +7,7 @@
   once in each `retry_period`.
 * A leader that stops after all its binds were answered records this in the LeaderLease that it releases. The next
   leader then need not wait for requests that may still be in flight.
+* With each renewal, and with the release, the leader writes its record for the next leader.
 * A term is higher than any before it, even after the LeaderLease or its CRD was deleted. The fence uses it: the API
   server refuses Bindings of any other term. See decision 0002.
 
@@ -15,7 +16,6 @@ Below, "lease" is short for LeaderLease.
 
 import asyncio
 import contextlib
-import copy
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, field
@@ -85,9 +85,10 @@ class LeaderElection:
     """Set before `run` ends, if nothing that we sent can still be executed."""
     follows_drained: bool = field(default=False, init=False)
     """Whether the leader before our last term recorded that it was drained."""
-    inherited: str | None = field(default="", init=False)
-    """The record of lost places that the leader before our last term left, empty if there was no leader; None if it
-    left none."""
+    inherited: Object = field(default_factory=dict, init=False)
+    """The lease as we found it before our last term, with the record that the leader before us left in its status."""
+    record: Callable[[int], Object | None] | None = field(default=None, init=False)
+    """Returns what the leader of a term leaves to the next one; None until it has restored what was left to it."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
     _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed
@@ -95,7 +96,6 @@ class LeaderElection:
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
     _ends_at: float = field(default=0.0, init=False)
     _highest: int = field(default=0, init=False)  # number known to be taken
-    _record: str | None = field(default=None, init=False)  # of lost places; that of the last leader stays until then
     _announced: int | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # the watch has shown a change
@@ -124,10 +124,6 @@ class LeaderElection:
     def renewed(self) -> str:
         """Return when a leader last renewed or released the lease, as last read; empty if that is not known."""
         return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
-
-    def leave_record(self, record: str) -> None:
-        """Leave a record of lost places to the next leader; it is written with the next renewal, or the release."""
-        self._record = record
 
     async def acquired(self) -> int:
         """Wait until we lead, and return the term."""
@@ -216,7 +212,7 @@ class LeaderElection:
         self._ends_at = 0.0
         if self._is_free(spec):
             self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(last)
-            self.inherited = _annotation(self._lease, names.LOST_PLACES) if last else ""
+            self.inherited = self._lease
             await self._hold(1 + max(self._highest, _created(self._lease)))
 
     async def _read(self) -> Object:
@@ -259,21 +255,34 @@ class LeaderElection:
 
     async def _write(self, number: int, holder: str, seconds: int) -> None:
         # With resourceVersion and uid: if the lease was changed, deleted or created again, the answer is in _CHANGED.
-        lease = copy.deepcopy(self._lease or {})
+        before = self._lease or {}
         now = times.micro_time(times.now())  # for people; no program compares it
-        if lease["spec"]["term"] != number:
-            lease["spec"]["acquireTime"] = now
-        lease["spec"] |= {"renewTime": now, "term": number}
-        lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
-        annotations = lease["metadata"].setdefault("annotations", {})
-        if self._record is not None:
-            annotations[names.LOST_PLACES] = self._record
+        spec = {**before["spec"], "renewTime": now, "term": number}
+        spec |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
+        if before["spec"]["term"] != number:
+            spec["acquireTime"] = now
+        annotations = dict(before["metadata"].get("annotations") or {})
+        lease = {**before, "metadata": {**before["metadata"], "annotations": annotations}, "spec": spec}
+        if (record := self._record_of(number)) is not None:
+            lease["status"] = record
+            if before.get("status"):
+                # The API server keeps the status: its definition is not that of the version before.
+                annotations.pop(names.LOST_PLACES, None)
         if self.drained and not holder:
             annotations[names.DRAINED] = str(number)
         annotations.pop(names.VISIBILITY_ADDRESS, None)
         if self.address and holder:
             annotations[names.VISIBILITY_ADDRESS] = self.address
         self._lease = await self._call("PUT", f"/{self.name}", lease)
+
+    def _record_of(self, term: int) -> Object | None:
+        """Return the record of a term; None if there is none yet, or if the API server would refuse it."""
+        try:
+            return None if self.record is None else self.record(term)
+        except ValueError as error:
+            # The term is worth more: what was written last stays.
+            log.error("record for the next leader not written", lease=self.name, why=str(error))  # noqa: TRY400
+            return None
 
     async def _release(self) -> None:
         try:

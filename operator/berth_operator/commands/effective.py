@@ -33,6 +33,7 @@ DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
 OF_CLUSTER: Final = "trustedSchedulers"
 """A field of what a user with the right for the fleet gets."""
 MIX: Final = "podMix"
+RESERVED: Final = "reservedNodes"
 LIMITS: Final = "namespaceLimits"
 """Another one; operators before it do not serve it."""
 
@@ -76,6 +77,8 @@ class Effective:
     charges_foreign: bool
     charges_unheld: bool
     memory_units: Mapping[str, int]
+    reserved_nodes: Mapping[str, str] = field(default_factory=dict)
+    """UID of a pod that waits -> the node that is reserved for it."""
     mix: Workload | None = None
     """The mix of pods that the operator has seen; None if it is not known."""
     note: str = ""
@@ -153,6 +156,7 @@ def combined(given: Given, served: Served) -> Effective:
         charges_foreign=bool(settings.get("chargeForeign", True)),
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=_memory_units(given, settings),
+        reserved_nodes=dict(settings.get(RESERVED, {})),
         mix=None if (mix := settings.get(MIX)) is None else workload_document.of_document(mix),
         note=_note(given, served),
     )
@@ -217,4 +221,5 @@ def _assumed(given: Given, settings: Object) -> Iterator[str]:
     if given.memory_units is None and not settings:
         yield "the usual units of other systems' resources (--memory-units)"
     yield "that cards in use outside Kubernetes are taken"
+    yield "that no node is reserved for a pod that waits"
     yield "that the operator has seen no pods but the existing ones"

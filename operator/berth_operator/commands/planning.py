@@ -12,7 +12,7 @@ from berth_operator.commands.workload import CREATED, Admission, Document, Workl
 from berth_operator.core.advice import claim_devices
 from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
-from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
+from berth_operator.core.advice.simulate import NO_NODES, Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
@@ -46,9 +46,17 @@ class Answer:
 class Planner:
     """A snapshot of the cluster, and the pods of a workload that are added to it."""
 
-    def __init__(self, snapshot: Snapshot, policies: Mapping[str, Policy], *, namespace: str) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policies: Mapping[str, Policy],
+        *,
+        namespace: str,
+        reserved: Mapping[str, str] = NO_NODES,
+    ) -> None:
+        """Create a planner; `reserved` has the reserved nodes by the UIDs of the pods that wait for them."""
         self._snapshot, self._cluster, self._policies = snapshot, snapshot.cluster, policies
-        self._namespace = namespace
+        self._namespace, self._reserved = namespace, reserved
         self._pods: dict[str, Object] = {}
         """UID -> pod of the workload."""
         self._existing = {each.pod for each in self._cluster.fleet.charges.values()}
@@ -124,9 +132,14 @@ class Planner:
             uid for uid, pod in self._snapshot.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
         ]
         self._cluster.gangs.judge()
-        budgets = self._cluster.budgets
         simulation = simulate(
-            self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone, now=self._snapshot.now
+            self._cluster.fleet,
+            self._units(),
+            self._policies,
+            budgets=self._cluster.budgets,
+            gone=gone,
+            now=self._snapshot.now,
+            reserved=self._reserved,
         )
         outcomes = {each.pod.uid: each for each in (*simulation.outcomes, *self._unready(), *self._gated())}
         return Answer(

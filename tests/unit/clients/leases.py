@@ -36,6 +36,8 @@ class LeaseStore:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     served: bool = True
     """Whether the API server has the CRD."""
+    keeps_status: bool = True
+    """Whether the CRD has the status; that of the version before has not."""
 
     def client(self) -> "LeaseClient":
         return LeaseClient(store=self)
@@ -83,7 +85,7 @@ class LeaseStore:
         for key in ("uid", "resourceVersion"):
             if lease["metadata"][key] != body["metadata"][key]:
                 raise conflict()
-        return self._store(name, body)
+        return self._store(name, body if self.keeps_status else {**body, "status": {}})
 
     def _store(self, name: str, lease: Object) -> Object:
         self.leases[name] = copy.deepcopy(lease)

@@ -256,29 +256,81 @@ async def test_a_leader_that_ends_drained_records_it_for_the_next(*, drained: bo
         assert b.follows_drained is drained
 
 
-async def test_what_was_lost_is_recorded_with_renewals_and_stays_until_the_next_leader_replaces_it() -> None:
+def record(text: str) -> dict[str, object]:
+    """Return a record that differs from others by a text."""
+    return {"version": 1, "lostPlaces": [{"preemptor": text}]}
+
+
+def left(election: leader.LeaderElection, text: str) -> None:
+    """Let a leader leave a record once it has a term."""
+    election.record = lambda term: record(text) if term == election.term or election.term is None else None
+
+
+async def test_the_record_is_written_with_renewals_and_stays_until_the_next_leader_has_one() -> None:
     store = LeaseStore()
-    a, b, c = (candidate(store.client(), name) for name in "abc")
+    client = store.client()
+    a, b, c = candidate(client, "a"), candidate(store.client(), "b"), candidate(store.client(), "c")
     async with running(a):
         await a.acquired()
-        assert a.inherited == "", "there was no leader"
-        a.leave_record("of a")
+        assert a.inherited["spec"]["term"] == 0, "there was no leader"
+        left(a, "first")
+        await asyncio.sleep(2.5 * a.retry_period)
+        assert store.leases["berth"]["status"] == record("first")
+        assert client.calls == ["GET", "POST", *["PUT"] * 3], "no request of its own"
+        left(a, "last")
+    assert store.leases["berth"]["status"] == record("last"), "the release writes it, too"
     async with running(b):
         await b.acquired()
-        assert b.inherited == "of a"
+        assert b.inherited["status"] == record("last")
     async with running(c):
         await c.acquired()
-        assert c.inherited == "of a"
+        assert c.inherited["status"] == record("last"), "it had not restored it yet"
 
 
-async def test_a_leader_of_a_version_without_records_leaves_none() -> None:
+async def test_the_taking_of_a_lease_leaves_the_record_alone() -> None:
     store = LeaseStore()
-    a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
-    async with running(a):
-        await a.acquired()
-    async with running(b):
-        await b.acquired()
-        assert b.inherited is None
+    store.add({"term": 7})
+    store.leases["berth"]["status"] = record("of another")
+    election = candidate(store.client(), "a")
+    asked: list[int] = []
+    election.record = asked.append
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(2 * election.retry_period)
+    assert set(asked) == {term}
+    assert store.leases["berth"]["status"] == record("of another")
+
+
+async def test_a_record_that_would_be_refused_costs_no_term_and_replaces_none() -> None:
+    def refused(_: int) -> None:
+        raise ValueError("too many")
+
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        term = await election.acquired()
+        left(election, "good")
+        await asyncio.sleep(2 * election.retry_period)
+        election.record = refused
+        with structlog.testing.capture_logs() as logs:
+            await asyncio.sleep(20)
+        assert election.term == term
+    assert store.leases["berth"]["status"] == record("good")
+    assert "record for the next leader not written" in {each["event"] for each in logs}
+
+
+@pytest.mark.parametrize("keeps", [pytest.param(True, id="definition"), pytest.param(False, id="definition before")])
+async def test_the_annotation_of_the_version_before_goes_once_the_status_is_stored(*, keeps: bool) -> None:
+    store = LeaseStore(keeps_status=keeps)
+    store.add({"term": 7})
+    store.leases["berth"]["metadata"]["annotations"] = {names.LOST_PLACES: "{}"}
+    election = candidate(store.client(), "a")
+    async with running(election):
+        await election.acquired()
+        assert election.inherited["metadata"]["annotations"] == {names.LOST_PLACES: "{}"}
+        left(election, "new")
+        await asyncio.sleep(3 * election.retry_period)
+        assert (names.LOST_PLACES in store.leases["berth"]["metadata"]["annotations"]) is not keeps
 
 
 async def test_what_an_earlier_leader_recorded_does_not_apply_to_a_later_one() -> None:

@@ -43,7 +43,7 @@ NO_ML = ApiError(403, "Forbidden", "no pods/explanation")
 ASSUMED = (
     "no trusted schedulers (--trusted-schedulers), all nodes (--node-selector), Leases of agents in "
     "berth-node-lease (--agent-namespace), that cards in use outside Kubernetes are taken, "
-    "that the operator has seen no pods but the existing ones"
+    "that no node is reserved for a pod that waits, that the operator has seen no pods but the existing ones"
 )
 UNITS = "the usual units of other systems' resources (--memory-units), "
 BEFORE, OUTSIDE = ASSUMED.rsplit("that cards", 1)
@@ -138,7 +138,7 @@ def test_the_command_line_comes_first(tmp_path: Path) -> None:
     assert used.memory_units == {"aliyun.com/gpu-mem": 2**20}
     assert effective.combined(given, Served(why_not="why")).note == (
         "the operator's settings are not known: why; assumed are that cards in use outside Kubernetes are taken, "
-        "that the operator has seen no pods but the existing ones"
+        "that no node is reserved for a pod that waits, that the operator has seen no pods but the existing ones"
     )
     with pytest.raises(InputError, match='--memory-units: "cpu"; allowed are'):
         effective.combined(Given(memory_units="cpu=1"), Served())

@@ -1,7 +1,6 @@
 """Each finding of the doctor, made by one change of a healthy cluster, and its row in the docs."""
 
 import copy
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,11 +38,10 @@ def lease(name: str, *, renewed: str = TIME, written: str = TIME, **spec: Any) -
     }
 
 
-def lost(places: Raw) -> Raw:
-    """Return a LeaderLease that records lost places."""
-    leading = lease("berth-operator")
-    leading["metadata"]["annotations"] = {"berth.dev/lost-places": json.dumps(places)}
-    return leading
+def leaves(**record: Raw) -> Raw:
+    """Return a LeaderLease with one entry of a list of its record."""
+    status = {name: [entry] for name, entry in record.items()}
+    return {**lease("berth-operator"), "status": {"version": 1, **status}}
 
 
 def renewed_by_another() -> Raw:
@@ -75,10 +73,20 @@ def plugin_pod(image: str, name: str = "plugin") -> Raw:
     }
 
 
-def waits(text: str) -> Raw:
-    """Return a pod whose condition says why it waits."""
-    scheduled = condition("PodScheduled", "False", message=f"0/1 nodes are available: 1 x. {text}")
-    return {"metadata": {"namespace": "ns", "name": "big"}, "spec": {}, "status": {"conditions": [scheduled]}}
+WAITING: Raw = {"metadata": {"namespace": "ns", "name": "big", "uid": "u"}, "spec": {}, "status": {}}
+
+
+IN_VAIN: Raw = {"namespace": "ns", "owner": "u", "count": 2}
+
+
+def waits(**record: Raw) -> Callable[[Lists], None]:
+    """Return what shows a waiting pod, and an entry of the record about it."""
+
+    def show(lists: Lists) -> None:
+        put("waiting", WAITING)(lists)
+        put("leaderleases", leaves(**record))(lists)
+
+    return show
 
 
 VIRTUAL = {"nvidia.com/gpu.workload.config": "vm-passthrough", "nvidia.com/gpu.present": "true"}
@@ -235,7 +243,16 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
         ),
         (
             put(
-                "leaderleases", lost({"u/ns/ReplicaSet/web": {"n": [3, NOW.timestamp() + 120, 0, "default-scheduler"]}})
+                "leaderleases",
+                leaves(
+                    lostPlaces={
+                        "preemptor": "u/ns/ReplicaSet/web",
+                        "node": "n",
+                        "count": 3,
+                        "until": "2026-01-01T00:02:00Z",
+                        "takers": ["default-scheduler"],
+                    }
+                ),
             ),
             "LostPlaces",
             "node/n",
@@ -456,18 +473,16 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota counts no kubernetes.io/gpu: ",
         ),
         (
-            put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 6 of 8 GPUs are free, x.")),
+            waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": LONG_AGO}),
             "IdleReservation",
             "node/n",
-            "reserved for pod ns/big, and nothing has been freed for 10m: 6 of 8 GPUs are free, x",
+            "6 free device(s) are reserved for pod ns/big, and nothing has been freed for 10m",
         ),
         (
-            put(
-                "waiting", waits("2 node reservations were in vain: x; the next one may begin at 2026-01-01T01:00:00Z.")
-            ),
+            waits(reservationBackoffs={**IN_VAIN, "until": "2026-01-01T01:00:00Z"}),
             "IdleReservation",
             "pod/ns/big",
-            "2 node reservations were in vain, because pods that hold the rest of a node do not end; the next one may",
+            "because pods that hold the rest of a node do not end; the next one may begin at 2026-01-01T01:00:00Z",
         ),
         (
             put("daemonsets", workload("berth-agent", "1.1.0")),
@@ -518,8 +533,10 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         put("waiting", left("kai-scheduler"), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
         put("waiting", tried(left("kai-scheduler", **{"gpu-fraction": "0.5"})), tried(left("default-scheduler"))),
         put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
-        put("waiting", waits(f"nothing has been freed since {TIME}; reserved on n: 6 of 8 GPUs are free, the rest x.")),
-        put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 0 of 8 GPUs are free, the x.")),
+        waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": TIME}),
+        waits(nodeReservations={"uid": "u", "node": "n", "free": 0, "since": LONG_AGO}),
+        waits(reservationBackoffs=IN_VAIN),
+        waits(reservationBackoffs={**IN_VAIN, "until": LONG_AGO}),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
         put(
             "devices", raw_device("n", raw_card(), raw_card(1), uses=[{"type": "gpu", "minor": 1, "barred": "listed"}])

@@ -43,6 +43,7 @@ class Scene:
             policy=lambda _: self.policy,
             managed=lambda: {SCHEDULER},
             ranking=self.binds.of,
+            reservation=lambda _uid: "reserved on n1: 1 of 2 GPUs are free.",
             term=lambda: 1,
         )
 
@@ -297,9 +298,7 @@ async def test_what_would_end_a_wait(fields: Any, expected: list[str] | None) ->
 
 
 def reserved(scene: Scene) -> None:
-    message = "0/1 nodes are available: 1 x. reserved on n1: 1 of 2 GPUs are free."
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    scene.add(pod("p", MANY, status={"conditions": [condition]}))
+    scene.add(pod("p", MANY))
     waiting = scene.cluster.pending["uid-p"]
     scene.cluster.nominator._replaced(waiting, reserved_node="n1")
 

@@ -67,15 +67,16 @@ class Explainer:
         policy: Callable[[str], Policy],
         managed: Callable[[], Collection[str]],
         ranking: Callable[[str], Ranking | None],
+        reservation: Callable[[str], str],
         term: Callable[[], int | None],
     ) -> None:
         """Create an explainer.
 
         `managed` returns the scheduler names whose pods Berth places, `ranking` the points of the bind of a pod's UID,
-        `term` the leader's term.
+        `reservation` the sentence about the node reservation of a pod's UID, `term` the leader's term.
         """
         self._cluster, self._pods, self._policy = cluster, pods, policy
-        self._managed, self._ranking, self._term = managed, ranking, term
+        self._managed, self._ranking, self._reservation, self._term = managed, ranking, reservation, term
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
@@ -206,6 +207,7 @@ class Explainer:
             queued=max((place.position for place in queue.values()), default=0),
             now=cluster.clock(),
             gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
+            reservation=self._reservation(pod.uid),
         )
 
     async def _explain(self, pod: PendingPod) -> tuple[Wait, Why, list[Remedy]]:

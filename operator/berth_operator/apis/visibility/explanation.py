@@ -41,8 +41,6 @@ MAX_REQUESTS: Final = 64
 """Requests of claims."""
 MAX_CAUSES: Final = 8
 """Reasons for which a request does not find devices, the largest numbers first."""
-RESERVED: Final = "reserved on "
-"""Begins the sentence about a node reservation in a condition."""
 _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
 
@@ -93,6 +91,7 @@ def explanation_object(
     queued: int,
     now: float,
     gang: Object | None,
+    reservation: str,
 ) -> Object:
     """Return the explanation of a waiting pod.
 
@@ -105,6 +104,7 @@ def explanation_object(
         queued: number of pods in the queue.
         now: monotonic seconds.
         gang: its gang; None for single pods.
+        reservation: the sentence about its node reservation; empty if it has none.
     """
     pod, explanation = wait.pod, why.explanation
     state = ACTIVE if place is None else _OF_PLACES[place.state]
@@ -128,7 +128,7 @@ def explanation_object(
     if gang is not None:
         body["gang"] = gang
     if pod.reserved_node:
-        body["reservation"] = {"node": pod.reserved_node, "message": _reservation(pod.last_message)}
+        body["reservation"] = {"node": pod.reserved_node, "message": reservation}
     if place is not None:
         body["queue"] = {
             "position": place.position,
@@ -202,12 +202,6 @@ def _message(pod: PendingPod, explanation: Explanation) -> str:
     if pod.last_message:
         return pod.last_message
     return explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
-
-
-def _reservation(message: str) -> str:
-    """Return the sentence about a node reservation in a condition's message; empty if there is none yet."""
-    begins = message.find(RESERVED)
-    return message[begins:] if begins >= 0 else ""
 
 
 def _group(group: NodeGroup) -> Object:

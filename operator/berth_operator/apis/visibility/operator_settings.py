@@ -29,6 +29,8 @@ class OperatorSettings:
     """Returns the profiles of the pods that Berth schedules itself."""
     mix: Callable[[], Object]
     """Returns the mix of the pods that the leader has seen, by which it scores nodes."""
+    reserved: Callable[[], Mapping[str, str]]
+    """Returns the reserved nodes by the UIDs of the pods that wait for them."""
 
     def of_namespace(self, namespace: str) -> Object:
         """Return what concerns the pods of a namespace."""
@@ -53,6 +55,7 @@ class OperatorSettings:
             "chargeForeign": settings.charge_foreign,
             "chargeUnheld": settings.charge_unheld,
             "podMix": self.mix(),
+            "reservedNodes": dict(self.reserved()),
         }
 
     def _head(self, configuration: Object) -> Object:

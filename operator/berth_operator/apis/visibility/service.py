@@ -62,6 +62,8 @@ class Decisions:
     """Returns the scheduler names whose pods Berth places."""
     ranking: Callable[[str], Ranking | None]
     """Returns the points of the bind of a pod's UID, while they are kept."""
+    reservation: Callable[[str], str]
+    """Returns the sentence about the node reservation of a pod's UID; empty if there is none."""
     rack_key: Callable[[], str]
     """Returns the label that names a node's rack; empty for none."""
     configuration: Callable[[], Configuration]
@@ -131,12 +133,14 @@ class VisibilityService:
             policy=decisions.policy,
             managed=decisions.managed,
             ranking=decisions.ranking,
+            reservation=decisions.reservation,
             term=lambda: self._election.term,
         )
         in_use = OperatorSettings(
             settings=self._settings,
             configuration=decisions.configuration,
             mix=lambda: workload_document.document(cluster.fleet.workload),
+            reserved=lambda: {uid: pod.reserved_node for uid, pod in cluster.pending.items() if pod.reserved_node},
         )
         self._leading = Leading(caches=caches, explainer=explainer, settings=in_use)
 

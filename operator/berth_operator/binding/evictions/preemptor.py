@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api.objects.leader_lease import LostPlace
 from berth_api.values import keys
 from berth_client import times
 from berth_client.errors import CallError
@@ -105,9 +106,9 @@ class Preemptor:
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
-    def restore(self) -> None:
-        """Restore what the last leader recorded, and its nominations from the pods' status; of a gang all or none."""
-        self.progress.restore()
+    def restore(self, lost: Sequence[LostPlace] | None) -> None:
+        """Restore the last leader's lost places, and its nominations from the pods' status; of a gang all or none."""
+        self.progress.restore(lost)
         waiting = nominated_pods(self._cluster.pending.values())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:

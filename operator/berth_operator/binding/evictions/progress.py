@@ -2,15 +2,16 @@
 
 A set of victims has helped once the pod runs for which they left. Its place is lost if the pod no longer waits for it
 before it is bound, because others have taken the place or the pod was deleted, and if kubelet rejects the pod then.
-`core.decision.lost_places` says what follows; its record passes to the next leader in the LeaderLease.
+`core.decision.lost_places` says what follows; the next leader inherits it.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from berth_api.objects.leader_lease import LostPlace
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of, preemptor_of_pod
@@ -50,15 +51,8 @@ class _Attempt:
 class EvictionProgress:
     """Follows the evictions of one term."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        recorded: Callable[[], str | None] = lambda: "",
-        record: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """Begin; `recorded` returns what the last leader recorded (None if that is not known), `record` replaces it."""
-        self._cluster, self._recorded, self._record = cluster, recorded, record
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._lost = LostPlaces()
         self._attempts: dict[str, _Attempt] = {}
         """UID of a unit -> its open attempt."""
@@ -69,17 +63,16 @@ class EvictionProgress:
         self._due = 0.0
         cluster.placements.on_assume = self._assumed
 
-    def restore(self) -> None:
-        """Read what the last leader recorded; if that is not known, no pods are evicted for a while."""
-        now, recorded = self._cluster.wall(), self._recorded()
-        try:
-            self._lost.restore(recorded or "{}", now)
-        except ValueError as error:
-            log.warning("record of lost places not read", why=str(error))
-            recorded = None
-        if recorded is None:
-            self._lost.back_off_all(now)
-        self._changed()
+    def restore(self, lost: Sequence[LostPlace] | None) -> None:
+        """Restore the lost places of the last leader; if they are not known (None), no pods are evicted for a while."""
+        if lost is None:
+            self._lost.back_off_all(self._cluster.wall())
+        else:
+            self._lost.restore(lost, self._cluster.wall())
+
+    def record(self) -> list[LostPlace]:
+        """Return the lost places, for the next leader."""
+        return self._lost.record()
 
     # --- attempts -------------------------------------------------------------------------------------------------
 
@@ -171,7 +164,6 @@ class EvictionProgress:
                 self._lose(attempt)
             elif attempt.gone_at is None:
                 self._lost.win(attempt.preemptor, attempt.nodes)
-                self._changed()
 
     def _has_lost(self, attempt: _Attempt) -> bool | None:
         """Return whether the place of an attempt is lost; None if that is open."""
@@ -203,7 +195,6 @@ class EvictionProgress:
         # The nodes of a gang do not count one by one: it needs all of them at once.
         nodes = attempt.nodes if attempt.limit == OF_POD else ()
         self._lost.lose(attempt.preemptor, nodes, takers, self._cluster.wall(), attempt.limit)
-        self._changed()
 
     def _takers(self, attempt: _Attempt) -> Iterator[str]:
         """Yield the schedulers of the pods that have come to the nodes since, but for the preemptor's own."""
@@ -233,6 +224,3 @@ class EvictionProgress:
             pod = self._cluster.nominator.set_backoff(pod, backoff)
             if uid not in self._cluster.fleet.charges:
                 self._cluster.waker.put(pod)
-
-    def _changed(self) -> None:
-        self._record(self._lost.record())

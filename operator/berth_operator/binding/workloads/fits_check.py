@@ -9,12 +9,14 @@ smaller ones do not starve it. The decision is in `core.decision.promise`.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
+from berth_api.objects import leader_lease
+from berth_api.objects.leader_lease import PromisedWorkload
 from berth_operator.binding.workloads.promised_places import PromisedPlaces
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, plugin_failure
@@ -32,7 +34,7 @@ from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 
-MAX_PLACES: Final = 1000
+MAX_PLACES: Final = leader_lease.MAX_PLACES
 """Places that are promised at once; further workloads wait until pods have taken theirs. Each adds some 0.03 ms to
 a decision of a higher priority that fits nowhere, and nothing to others."""
 MAX_WAITING: Final = 1000
@@ -99,24 +101,36 @@ class FitsCheck:
         """Requests of a workload that could not fit in the empty cluster -> when to look again."""
         self._vain = Counter[Hashable]()
         """Requests of a workload -> seconds in which places were gathered for such ones, and none became free."""
-        self._backoffs = Backoffs()
+        self._backoffs = Backoffs[Hashable]()
         """Of such requests, by the wall clock."""
         self._arrivals = itertools.count()
         self._next_review = cluster.clock()
 
     # --- following the workloads --------------------------------------------------------------------------------
 
-    def restore(self) -> None:
+    def restore(self, inherited: Sequence[PromisedWorkload]) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
-        for workload in self._places.recorded(self._settings().promise):
+        recorded, placed = {each.uid: each for each in inherited}, self._places.placed()
+        for workload in self._places.ready(self._settings().promise):
             if (examined := self._examine(workload, {})) is None:
                 continue
             examined.answer = CheckAnswer(workload=workload, state=CheckState.READY, message=workload.message)
-            if (why := self._places.restore(workload, examined.unit.members)) is not None:
+            pods = examined.unit.members
+            if promise.undecidable(self._cluster.fleet, pods):
+                continue
+            if (why := self._places.restore(workload, pods, recorded.get(workload.uid), placed)) is not None:
                 self._lost(examined, why)
             elif self._promises.of(workload.key):
                 examined.until = self._cluster.clock() + self._settings().promise
         self._places.hand_over_pending()
+
+    def record(self) -> list[PromisedWorkload]:
+        """Return the promised places, for the next leader; places that are gathered are none yet."""
+        return [
+            self._places.record(each.workload)
+            for each in self._examined.values()
+            if each is not self._gathering and self._promises.of(each.workload.key)
+        ]
 
     def follow(self) -> bool:
         """Decide workloads that may fit; return whether others are left."""

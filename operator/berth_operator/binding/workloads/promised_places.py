@@ -1,10 +1,12 @@
 """Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Final
 
+from berth_api.objects.leader_lease import MAX_PLACES, PromisedNode, PromisedPodSet, PromisedWorkload
 from berth_api.values import keys
 from berth_client import times
 from berth_operator.core.decision import promise, promise_note, reservation
@@ -38,16 +40,31 @@ class PromisedPlaces:
         """UID of a pod that does not exist yet, and whose place may be lost -> its workload."""
 
     def note(self, workload: QuotaWorkload) -> str:
-        """Return the sentence about a workload's places, from which the next leader restores them."""
+        """Return the sentence about a workload's places."""
+        return promise_note.note(self._nodes(workload))
+
+    def _nodes(self, workload: QuotaWorkload) -> dict[str, list[str]]:
+        """Return pod set -> the node of each of its promised places."""
         nodes: dict[str, list[str]] = {each.name: [] for each in workload.pod_sets}
         for uid, pod in self._cluster.promises.of(workload.key).items():
             nodes[pod_set_of(pod)].append(self._cluster.fleet.nominees[uid].node)
-        return promise_note.note(nodes)
+        return nodes
 
-    # --- a new leader -------------------------------------------------------------------------------------------
+    # --- the next leader ----------------------------------------------------------------------------------------
 
-    def recorded(self, seconds: float) -> list[QuotaWorkload]:
-        """Return the workloads whose places are still promised, in the order in which they get them.
+    def record(self, workload: QuotaWorkload) -> PromisedWorkload:
+        """Return the places of a workload, for the next leader."""
+        pod_sets = [
+            PromisedPodSet(
+                name=name, nodes=[PromisedNode(node=node, pods=pods) for node, pods in Counter(nodes).items()]
+            )
+            for name, nodes in self._nodes(workload).items()
+            if nodes
+        ]
+        return PromisedWorkload(uid=workload.uid, pod_sets=pod_sets)
+
+    def ready(self, seconds: float) -> list[QuotaWorkload]:
+        """Return the workloads whose pods have promised places, in the order in which they get them.
 
         They are those that were not admitted more than `seconds` ago.
         """
@@ -59,32 +76,43 @@ class PromisedPlaces:
         ]
         return sorted(promised, key=lambda each: (-each.priority, each.created, each.key))
 
-    def restore(self, workload: QuotaWorkload, pods: Sequence[PendingPod]) -> Failure | None:
-        """Promise places to the pods of a workload that have no node, on the recorded nodes if possible.
+    def restore(
+        self,
+        workload: QuotaWorkload,
+        pods: Sequence[PendingPod],
+        recorded: PromisedWorkload | None,
+        placed: Mapping[str, Sequence[str]],
+    ) -> Failure | None:
+        """Promise places to the pods of a workload that are not `placed`, on the recorded nodes if possible.
 
-        Return why the first other one has none; None if all have one.
+        The record may lack a workload that has just got its places. Return why the first other pod has none; None if
+        all have one.
         """
-        nodes = promise_note.recorded(workload.message, [each.name for each in workload.pod_sets])
-        if not any(nodes.values()):
-            return None
-        bound = self._bound(workload)
-        waiting = []
-        for pod in pods:
-            if bound[pod.workload]:
-                node = bound[pod.workload].pop()
-                if node in nodes[pod_set_of(pod)]:
-                    nodes[pod_set_of(pod)].remove(node)
-            else:
-                waiting.append(pod)
-        wanted = [replace(pod, nominated_node=_next(nodes[pod_set_of(pod)])) for pod in waiting]
-        return self._keep(workload.key, wanted)
+        sets = () if recorded is None else recorded.pod_sets
+        nodes_of = {each.name: Counter({on.node: on.pods for on in each.nodes}) for each in sets}
+        wanted: list[PendingPod] = []
+        for pod_set in workload.pod_sets:
+            of_set = keys.join(workload.name_in_pods, pod_set.name)
+            on_nodes = placed.get(keys.join(workload.namespace, of_set), ())
+            waiting = [pod for pod in pods if pod.workload == of_set][len(on_nodes) :]
+            nodes = nodes_of.get(pod_set.name, Counter())
+            for node in on_nodes:
+                # The pod may have got its place after the record was written.
+                if nodes.total() > len(waiting):
+                    nodes -= Counter([node])
+            promised = chain(nodes.elements(), repeat(""))
+            wanted += [replace(pod, nominated_node=node) for pod, node in zip(waiting, promised, strict=False)]
+        return self._keep(workload.key, wanted[: MAX_PLACES - len(self._cluster.promises)])
 
-    def _bound(self, workload: QuotaWorkload) -> dict[str, list[str]]:
-        """Return `workload/pod set` -> the nodes of its pods that have one."""
-        nodes: dict[str, list[str]] = {keys.join(workload.name_in_pods, each.name): [] for each in workload.pod_sets}
-        for charge in self._cluster.fleet.charges.values():
-            if charge.workload in nodes and keys.split(charge.pod)[0] == workload.namespace:
-                nodes[charge.workload].append(charge.node)
+    def placed(self) -> dict[str, list[str]]:
+        """Return `namespace/workload/pod set` -> the nodes of its pods that are bound or nominated."""
+        nodes, charges = defaultdict[str, list[str]](list), self._cluster.fleet.charges
+        for charge in charges.values():
+            if charge.workload:
+                nodes[keys.join(keys.split(charge.pod)[0], charge.workload)].append(charge.node)
+        for uid, pod in self._cluster.pending.items():
+            if pod.workload and pod.nominated_node and uid not in charges:
+                nodes[keys.join(pod.namespace, pod.workload)].append(pod.nominated_node)
         return nodes
 
     def present(self, workload: QuotaWorkload) -> Counter[str]:
@@ -203,10 +231,6 @@ class PromisedPlaces:
             return plugin_failure(error)
         self._cluster.promises.keep(workload, found.placed)
         return found.why
-
-
-def _next(nodes: list[str]) -> str:
-    return nodes.pop() if nodes else ""
 
 
 def _is_old(workload: QuotaWorkload, since: float) -> bool:

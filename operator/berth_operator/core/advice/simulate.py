@@ -3,15 +3,17 @@
     simulate(fleet, units, policies)  ->  Simulation
 
 The units pass through a queue like that of an operator that has just become the leader, and the same `decide` and
-`decide_gang` decide them on a copy of the Fleet. Nominations and node reservations that the last leader recorded are
-kept first. Each placement is charged before the next decision, and units that wait for another pod are decided again
-when it is placed. Pods that would be evicted are only marked: their capacity is kept for the pod that preempts them. No
-time passes: no pod ends, and all members of a gang are assumed to exist.
+`decide_gang` decide them on a copy of the Fleet. Nominations and the leader's node reservations are kept first. Each
+placement is charged before the next decision, and units that wait for another pod are decided again when it is placed.
+Pods that would be evicted are only marked: their capacity is kept for the pod that preempts them. No time passes: no
+pod ends, and all members of a gang are assumed to exist.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from berth_operator.core.advice.free_report import Left, Place, free_capacity, unused
 from berth_operator.core.advice.simulated_queue import SimulatedQueue, Unit
@@ -37,6 +39,8 @@ from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
+
+NO_NODES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +80,18 @@ def simulate(
     budgets: Budgets | None = None,
     gone: Iterable[str] = (),
     now: float = 0.0,
+    reserved: Mapping[str, str] = NO_NODES,
 ) -> Simulation:
     """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
 
     `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970: which
-    pods have waited long enough to keep a node reservation depends on it.
+    pods have waited long enough to keep a node reservation depends on it. `reserved` has the reserved nodes by the UIDs
+    of their pods.
     """
     what_if = fleet.copy()
     for uid in gone:
         what_if.release(uid)
-    run = _Run(what_if, units, policies, budgets or Budgets(), now)
+    run = _Run(what_if, units, policies, budgets or Budgets(), now=now, reserved=reserved)
     outcomes = run.run()
     left = unused(what_if)
     return Simulation(
@@ -107,9 +113,12 @@ class _Run:
         units: Sequence[Unit],
         policies: Mapping[str, Policy],
         budgets: Budgets,
+        *,
         now: float,
+        reserved: Mapping[str, str],
     ) -> None:
         self._fleet, self._policies, self._budgets, self._now = fleet, policies, budgets, now
+        self._reserved = reserved
         self._queue = SimulatedQueue(fleet, units)
         self._placed: list[Outcome] = []
         self._waiting: dict[str, tuple[Unit, Failure]] = {}
@@ -174,8 +183,9 @@ class _Run:
                 self._queue.withdraw_unit(uid)
 
     def _restore_reservations(self) -> None:
-        for pod in reservation_note.recorded(self._fleet, self._queue.pods(), self._policy, self._now):
-            kept = self._search(pod, reservation_note.recorded_node(pod.last_message))
+        pods = [pod for pod in self._queue.pods() if pod.uid in self._reserved]
+        for pod in reservation.may_keep(self._fleet, pods, self._policy, self._now):
+            kept = self._search(pod, self._reserved[pod.uid])
             if kept is not None:
                 self._queue.reserve(pod, kept.nominee)
                 self._reservations[pod.uid] = kept

@@ -7,16 +7,14 @@ and over all nodes, and from a number on no pods are evicted for it there, for o
 Times are seconds since 1970: the record of one leader is read by the next one.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from berth_api.objects import lost_places
-from berth_api.objects.lost_places import LostPlace
+from berth_api.objects.leader_lease import MAX_LOST_PLACES, MAX_PREEMPTOR, MAX_TAKERS, LostPlace
 from berth_api.values import keys, listing
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.values.owner import Owner
+from berth_operator.core.values.owner import Owner, bounded
 from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 from berth_operator.core.values.request import PendingPod
 
@@ -32,16 +30,11 @@ LONGEST: Final = 1800.0
 REMEMBERED: Final = 1800.0
 """Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
 MAX_PREEMPTORS: Final = 64
-"""Preemptors that are remembered, in addition to `ALL`. With the other bounds, the record stays below the 256 KiB that
-annotations may have."""
+"""Preemptors that are remembered, in addition to `ALL`."""
 MAX_NODES: Final = 4
 """Nodes of a preemptor that are remembered; one that loses a place on a further node backs off everywhere."""
-MAX_TAKERS: Final = 3
-"""Schedulers that are named."""
-MAX_NAME: Final = 320
-"""Characters of a preemptor's key; `namespace/name` has fewer."""
 MAX_SCHEDULER: Final = 63
-"""Characters of a scheduler's name, which any author of a pod may choose."""
+"""Bytes of a scheduler's name, which any author of a pod may choose."""
 EVERYWHERE: Final = ""
 """In the place of a node's name."""
 ALL: Final = "*"
@@ -51,13 +44,14 @@ _TIMES: Final = {1: "once", 2: "twice"}
 
 def preemptor_of(unit: PendingPod | Gang) -> str:
     """Return what stays the same of a unit if it is created again: its controller, or the name of the pod or gang."""
-    return unit.key[:MAX_NAME] if isinstance(unit, Gang) else preemptor_of_pod(unit.owner, unit.key)
+    return bounded(unit.key, MAX_PREEMPTOR) if isinstance(unit, Gang) else preemptor_of_pod(unit.owner, unit.key)
 
 
 def preemptor_of_pod(owner: Owner, pod: str) -> str:
     """Return the same of a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its name."""
     namespace, _ = keys.split(pod)
-    return f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}"[:MAX_NAME] if owner.uid else pod[:MAX_NAME]
+    key = f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}" if owner.uid else pod
+    return bounded(key, MAX_PREEMPTOR)
 
 
 class LostPlaces:
@@ -88,7 +82,7 @@ class LostPlaces:
         everywhere = _known(by_node, preemptor, EVERYWHERE)
         if len(remembered) < len(nodes):
             # What is not remembered there counts as much as all that could be.
-            everywhere = replace(everywhere, count=max(everywhere.count, limit - 1))
+            everywhere = everywhere.model_copy(update={"count": max(everywhere.count, limit - 1)})
         by_node[EVERYWHERE] = _counted(everywhere, takers, now, limit)
         if len(self._lost) > MAX_PREEMPTORS:
             self._forget_one(preemptor, now)
@@ -127,7 +121,9 @@ class LostPlaces:
 
     def back_off_all(self, now: float) -> None:
         """Start in back-off, in which no pods are evicted: it is not known what was lost before."""
-        self._lost[ALL] = {EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=now + FIRST, last=now)}
+        self._lost[ALL] = {
+            EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=round(now + FIRST), last=round(now))
+        }
 
     def has_lost(self, preemptor: str) -> bool:
         """Return whether a preemptor has lost a place since it last ran."""
@@ -148,19 +144,15 @@ class LostPlaces:
 
     # --- the next leader ----------------------------------------------------------------------------------------
 
-    def record(self) -> str:
-        """Return what the next leader reads."""
-        return lost_places.text(lost for by_node in self._lost.values() for lost in by_node.values())
+    def record(self) -> list[LostPlace]:
+        """Return all lost places, for the next leader."""
+        return [lost for by_node in self._lost.values() for lost in by_node.values()][:MAX_LOST_PLACES]
 
-    def restore(self, record: str, now: float) -> None:
-        """Read the record of the last leader; times far ahead, by a clock that is wrong, are cut.
-
-        Raises:
-            ValueError: it cannot be read.
-        """
-        for lost in lost_places.read(record):
-            kept = replace(lost, until=min(lost.until, now + LONGEST), last=min(lost.last, now))
-            self._lost.setdefault(lost.preemptor, {})[lost.node] = kept
+    def restore(self, recorded: Iterable[LostPlace], now: float) -> None:
+        """Restore the lost places of the last leader; times far ahead, by a clock that is wrong, are cut."""
+        for lost in recorded:
+            times = {"until": min(lost.until, int(now + LONGEST)), "last": min(lost.last, int(now))}
+            self._lost.setdefault(lost.preemptor, {})[lost.node] = lost.model_copy(update=times)
         self.expire(now)
 
 
@@ -181,8 +173,9 @@ def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int)
     """Return what is lost with one more place."""
     count = lost.count + 1
     pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
-    names = tuple(sorted({*lost.takers, *(each[:MAX_SCHEDULER] for each in takers)})[:MAX_TAKERS])
-    return replace(lost, count=count, until=now + pause if pause else 0.0, last=now, takers=names)
+    names = sorted({*lost.takers, *(bounded(each, MAX_SCHEDULER) for each in takers)})[:MAX_TAKERS]
+    until = round(now + pause) if pause else 0
+    return lost.model_copy(update={"count": count, "until": until, "last": round(now), "takers": tuple(names)})
 
 
 def _note(lost: LostPlace, what: str) -> str:

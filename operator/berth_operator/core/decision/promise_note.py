@@ -1,24 +1,18 @@
-"""The sentence about promised places in the message of an AdmissionCheck.
+"""The sentence about promised places in the message of an AdmissionCheck, for people.
 
     places on node-a (2 pods), node-b
     places for driver on node-a; for worker on node-b (8 pods), node-c
 
-The next leader reads the nodes from this sentence, so that the pods keep them.
+The record of the LeaderLease has them for the next leader.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
 MAX_NODES: Final = 256
-"""Nodes that are named, of all pod sets: some 16 KiB of the 32 KiB that Kueue accepts. Other places are searched."""
-_MOST: Final = 10_000
-"""Pods on one node, whatever a message says."""
-_NODE: Final = r"[a-z0-9.-]{1,253}(?: \(\d{1,6} pods\))?"
-_LIST: Final = re.compile(rf"(?:places|;) (?:for (?P<set>[a-z0-9-]{{1,63}}) )?on (?P<nodes>{_NODE}(?:, {_NODE})*)")
-_ITEM: Final = re.compile(r"(?P<node>[a-z0-9.-]+)(?: \((?P<pods>\d+) pods\))?")
+"""Nodes that are named, of all pod sets: some 16 KiB of the 32 KiB that Kueue accepts."""
 
 
 def note(places: Mapping[str, Iterable[str]]) -> str:
@@ -37,15 +31,3 @@ def note(places: Mapping[str, Iterable[str]]) -> str:
 
 def _of_node(node: str, pods: int) -> str:
     return f"{node} ({pods} pods)" if pods > 1 else node
-
-
-def recorded(message: str, pod_sets: Iterable[str]) -> dict[str, list[str]]:
-    """Return pod set -> the nodes that a message promises to its pods, one for each pod; for unknown sets nothing."""
-    known = list(pod_sets)
-    nodes: dict[str, list[str]] = {name: [] for name in known}
-    for match in _LIST.finditer(message):
-        name = match["set"] or (known[0] if len(known) == 1 else "")
-        if name in nodes:
-            for item in _ITEM.finditer(match["nodes"]):
-                nodes[name] += [item["node"]] * min(int(item["pods"] or 1), _MOST)
-    return nodes

@@ -2,6 +2,7 @@
 
     may_have(fleet, pod, policy, now)       ->  whether a pod has waited long enough for one
     entitled(pods, limit)                   ->  the pods that should have a node reservation
+    may_keep(fleet, pods, policy, now)      ->  those that keep the last leader's
     reserve(fleet, pod, policy, now)        ->  NodeReservation | None
     backfill(fleet, pod, policy, kept, now) ->  Placement on a reserved node | None
 
@@ -12,7 +13,7 @@ fewest missing cards are examined, so that the cost does not grow with the clust
 (docs/decisions/0028-node-reservations.md).
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -20,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
+from berth_api.objects.leader_lease import MAX_RESERVED_NODES
 from berth_api.request import Part, is_device
 from berth_operator.core import allocators, filters
 from berth_operator.core.allocators import candidates
@@ -42,7 +44,7 @@ from berth_operator.core.values.verdict import Verdict
 
 PART_OF_NODES: Final = 20
 """One of this many nodes with devices may be reserved at once, at least one."""
-MAX_RESERVATIONS: Final = 25
+MAX_RESERVATIONS: Final = MAX_RESERVED_NODES
 """Reservations at once; each adds 0.1 ms to a decision of a higher priority, which ignores it."""
 MAX_NODES: Final = 64
 """Nodes that are examined, those with the fewest missing cards."""
@@ -93,6 +95,11 @@ class NodeReservation:
         return self.nominee.node
 
     @property
+    def free(self) -> int:
+        """Return how many of the requested devices are free."""
+        return sum(each.free for each in self.devices)
+
+    @property
     def lacking(self) -> tuple[int, int]:
         """Return how many devices are not free yet, and how many pods have to end."""
         return sum(each.requested - each.free for each in self.devices), len(self.awaited)
@@ -140,6 +147,15 @@ def may_have(fleet: Fleet, pod: PendingPod, policy: Policy, now: float) -> bool:
         return False
     after = policy.reserve_after
     return bool(after) and pod.unschedulable_since <= _time(now - after)
+
+
+def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
+    """Return which of the pods with reservations of the last leader may keep them, in order.
+
+    `policy` returns that of a scheduler name, `now` is in seconds since 1970.
+    """
+    keeping = (each for each in pods if may_have(fleet, each, policy(each.scheduler), now))
+    return entitled(keeping, most_nodes(fleet))
 
 
 def _time(seconds: float) -> str:

@@ -1,18 +1,16 @@
-"""The sentence about a node reservation in the condition of its pod.
+"""The sentences about a node reservation in the condition of its pod.
 
     reserved on node-7: 6 of 8 GPUs are free, the rest is held by pod a and 1 pod of another namespace.
     reserved on node-7: 1 of 1 GPUs are free, 1 cpu is missing and held by pod a.
 
-The next leader reads the node from this sentence, so that the pod keeps it. Other sentences record since when nothing
-has been freed, how many reservations were in vain, and when the next one may begin:
+Others say since when nothing has been freed, how many reservations were in vain, and when the next one may begin:
 
     1 node reservation was in vain; nothing has been freed since 2026-01-01T00:05:00Z; reserved on node-7: 6 of 8 ...
     1 node reservation was in vain: nothing was freed for 15 minutes; the next one may begin at 2026-01-01T00:50:00Z.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -22,9 +20,9 @@ from berth_api.values import keys, listing
 from berth_operator.core.allocators import shortage
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.decision.messages import UNSCHEDULABLE, with_note
+from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.reservation import NodeReservation, entitled, may_have, most_nodes
+from berth_operator.core.decision.reservation import NodeReservation
 from berth_operator.core.decision.reservation_backoff import PATIENCE, Backoff
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
@@ -34,13 +32,6 @@ from berth_operator.core.values.request import PendingPod
 _FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 NAMED: Final = 3
 """Pods that are named; the others are counted."""
-_NODE: Final = re.compile(r" reserved on ([a-z0-9.-]{1,253}): \d+ of \d+ ")
-_TIME: Final = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)"
-_SINCE: Final = re.compile(
-    rf" nothing has been freed since {_TIME}; reserved on ([a-z0-9.-]{{1,253}}): (\d{{1,4}}) of "
-)
-_IN_VAIN: Final = re.compile(r" (\d{1,4}) node reservations? (?:was|were) in vain[;:]")
-_NEXT: Final = re.compile(rf"; the next one may begin at {_TIME}\.")
 
 
 def note(reservation: NodeReservation) -> str:
@@ -74,16 +65,6 @@ def _missing(reservation: NodeReservation) -> str:
 def reserved_nodes(count: int) -> str:
     """Return the sentence for a pod that nodes would take if they were not reserved for others."""
     return f"{count} node(s) would fit, but are reserved for pods that have waited longer."
-
-
-def recorded(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
-    """Return the pods whose conditions say that they have a reservation, and that may keep it, in order.
-
-    `policy` returns that of a scheduler name, `now` is in seconds since 1970.
-    """
-    waiting = (each for each in pods if each.last_reason == UNSCHEDULABLE and recorded_node(each.last_message))
-    keeping = (each for each in waiting if may_have(fleet, each, policy(each.scheduler), now))
-    return entitled(keeping, most_nodes(fleet))
 
 
 def explained(
@@ -120,38 +101,8 @@ def _in_vain(count: int) -> str:
     return f"{count} node reservation{'s were' if count > 1 else ' was'} in vain"
 
 
-def recorded_backoff(message: str) -> Backoff | None:
-    """Return the back-off that a condition's message records; None if no reservation was in vain."""
-    if (match := _IN_VAIN.search(message)) is None:
-        return None
-    begins = _NEXT.search(message)
-    return Backoff(count=int(match[1]), until=0 if begins is None else _seconds(begins[1]))
-
-
-def recorded_since(message: str, kept: NodeReservation, now: float) -> int:
-    """Return since when nothing has been freed for a restored reservation; now if its node or what is free differs."""
-    match = _SINCE.search(message)
-    if match is None or match[2] != kept.node or kept.devices[0].free > int(match[3]):
-        return int(now)
-    return min(_seconds(match[1]), int(now))
-
-
 def _text(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(_FORMAT)
-
-
-def _seconds(text: str) -> int:
-    """Return a time in seconds since 1970; 0 if there is none such."""
-    try:
-        return int(datetime.strptime(text, _FORMAT).replace(tzinfo=UTC).timestamp())
-    except ValueError:
-        return 0
-
-
-def recorded_node(message: str) -> str:
-    """Return the node that a condition's message says is reserved; empty if it says nothing of that."""
-    match = _NODE.search(message)
-    return match[1] if match is not None else ""
 
 
 def amounts_text(amounts: Iterable[tuple[str, int]]) -> str:

@@ -15,3 +15,8 @@ class Owner:
 
 
 NO_OWNER: Final = Owner()
+
+
+def bounded(name: str, size: int) -> str:
+    """Return a name that any author of a pod may choose, cut after a number of bytes."""
+    return name.encode()[:size].decode(errors="ignore")

@@ -147,7 +147,7 @@ def restarted(old: Kueue) -> Kueue:
         new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
     for workload in old.cluster.workloads.by_key.values():
         new.cluster.put_workload(workload)
-    new.check.restore()
+    new.check.restore(old.check.record())
     for waiting_pod in old.cluster.pending.values():
         if waiting_pod.uid not in old.fleet.charges:
             new.put(waiting_pod.name, cards=cards_of(waiting_pod))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_client import times
 from berth_operator.binding.workloads import fits_check
 from berth_operator.core.decision import promise_note
@@ -320,10 +321,47 @@ def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
     new.put("other-1")
     new.put("other-2")
     new.cluster.put_workload(kueue.of("train"))
-    new.check.restore()
+    new.check.restore(kueue.check.record())
     assert not new.places("train")
     [place] = kueue.places("train")
     assert new.schedule()["train-0"] == place
+
+
+def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_pods_none() -> None:
+    kueue = Kueue({"a": 3})
+    kueue.submit("new", pods(1))
+    kueue.submit("old", pods(2))
+    kueue.turn()
+    new = Kueue({"a": 4})
+    new.hold("old-0", 0, annotations={names.WORKLOAD: "old", names.POD_SET: "main"})
+    new.come("old", 1, status={"nominatedNodeName": "a"})
+    for name in ("new", "old"):
+        new.cluster.put_workload(kueue.of(name))
+    new.check.restore([])
+    assert (new.places("new"), new.places("old")) == ({"a": 1}, {})
+
+
+def test_a_place_stays_on_its_node_though_another_pod_of_the_workload_is_bound_there() -> None:
+    kueue = Kueue({"a": 2, "b": 2})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    [(node_, _)] = kueue.places("train").items()
+    kueue.come("train", 0)
+    kueue.schedule()
+    assert restarted(kueue).places("train") == {node_: 1}
+
+
+def test_the_record_holds_the_places_of_each_pod_set_and_none_that_are_gathered() -> None:
+    kueue = Kueue({"a": 2, "b": 3})
+    kueue.hold("x", 0)
+    kueue.submit("train", pods(1, name="driver"), pods(2, name="worker"))
+    kueue.turn()
+    kueue.submit("more", pods(2))
+    kueue.turn()
+    assert kueue.places("more").total() == 1, "gathered"
+    [record] = kueue.check.record()
+    assert record.uid == "uid-train"
+    assert {each.name: sum(on.pods for on in each.nodes) for each in record.pod_sets} == {"driver": 1, "worker": 2}
 
 
 @pytest.mark.parametrize(("admitted", "state"), [(False, RETRY), (True, READY)])
@@ -334,7 +372,7 @@ def test_what_a_new_leader_cannot_restore(*, admitted: bool, state: CheckState) 
     new = Kueue({"a": 1})
     new.hold("x", 0)
     new.cluster.put_workload(replace(kueue.of("train"), admitted=admitted))
-    new.check.restore()
+    new.check.restore(kueue.check.record())
     new.turn()
     assert new.state("train") is state
     assert "promised places were lost" in new.of("train").message
@@ -349,18 +387,13 @@ def test_old_promises_are_not_restored() -> None:
         new.now = 1_000_000.0
         at = datetime.fromtimestamp(new.now - seconds, UTC)
         new.cluster.put_workload(replace(kueue.of("train"), admitted=True, admitted_at=times.time(at)))
-        new.check.restore()
+        new.check.restore(kueue.check.record())
         assert new.places("train").total() == kept
 
 
-def test_the_places_of_many_pod_sets_and_nodes_are_recorded() -> None:
+def test_the_sentence_about_many_pod_sets_and_nodes() -> None:
     places = {"driver": ["n1"], "worker": ["n3", "n2", "n3"]}
     text = promise_note.note(places)
     assert text == "places for driver on n1; for worker on n2, n3 (2 pods)"
-    assert {name: sorted(each) for name, each in promise_note.recorded(text, places).items()} == {
-        "driver": ["n1"],
-        "worker": ["n2", "n3", "n3"],
-    }
     many = promise_note.note({"main": [f"node-{number}.example" for number in range(5000)]})
     assert len(many) < 8192
-    assert len(promise_note.recorded(many, ["main"])["main"]) == promise_note.MAX_NODES

@@ -16,7 +16,6 @@ from berth_operator.core.advice.free_report import Left, by_model
 from berth_operator.core.advice.simulate import Simulation, simulate
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
@@ -190,13 +189,13 @@ def test_the_capacity_of_a_pod_that_preempts_others_is_kept_for_it() -> None:
 def test_a_node_reservation_is_kept_as_a_new_leader_keeps_it() -> None:
     of = fleet({"n": cards(2)})
     of.charge(charge("low", grant(0, core=100, ratio=100), node="n", ends=ending.UNKNOWN))
-    message = "0/1 nodes are available. reserved on n: 1 of 2 GPUs are free, the rest is held by pod low."
-    condition = {"last_message": message, "last_reason": UNSCHEDULABLE, "unschedulable_since": "2026-01-01T00:00:00Z"}
-    units = [waiting("large", TWO, created="1", **condition), waiting("small", ONE, created="2")]
+    since = "2026-01-01T00:00:00Z"
+    units = [waiting("large", TWO, created="1", unschedulable_since=since), waiting("small", ONE, created="2")]
+    reserved = {units[0].uid: "n"}
     policies = {names.SCHEDULER: Policy(reserve_after=60.0)}
     start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    assert texts_of(simulate(of, units, policies, now=start + 30))["small"] == "n 1"
-    outcomes = simulate(of, units, policies, now=start + 60).outcomes
+    assert texts_of(simulate(of, units, policies, now=start + 30, reserved=reserved))["small"] == "n 1"
+    outcomes = simulate(of, units, policies, now=start + 60, reserved=reserved).outcomes
     texts = {each.pod.name: each.result.message for each in outcomes if isinstance(each.result, Failure)}
     assert texts["small"].endswith(" 1 node(s) would fit, but are reserved for pods that have waited longer.")
     assert texts["large"].endswith(" reserved on n: 1 of 2 GPUs are free, the rest is held by pod low.")

@@ -9,7 +9,7 @@ import pytest
 from berth_operator.core.decision.messages import MAX_MESSAGE, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import HORIZON, NodeReservation, entitled, most_nodes, reserve
-from berth_operator.core.decision.reservation_note import note, recorded_node
+from berth_operator.core.decision.reservation_note import note
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
@@ -309,7 +309,6 @@ def test_five_percent_of_the_nodes_with_devices(nodes: int, most: int) -> None:
 def test_the_note(placed: Sequence[Charge], text: str) -> None:
     sentence = note(reserved(four_cards(*placed, nodes=["a"])))
     assert sentence == text
-    assert recorded_node(with_note("0/1 nodes are available: 1 Insufficient cpu.", sentence)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -358,7 +357,6 @@ def test_the_note_names_what_is_missing(request_: Any, placed: Sequence[Charge],
         made.charge(each)
     sentence = note(reserved(made, waiting("big", request_)))
     assert sentence == f"reserved on a: {text}"
-    assert recorded_node(f"0/1 nodes are available: 1 Insufficient cpu. {sentence}") == "a"
 
 
 def test_the_note_does_not_count_a_card_twice() -> None:
@@ -374,17 +372,3 @@ def test_a_long_message_keeps_the_note() -> None:
     message = with_note("x" * 2000, sentence)
     assert len(message) == MAX_MESSAGE
     assert message.endswith(f"x ... {sentence}")
-
-
-@pytest.mark.parametrize(
-    ("message", "node"),
-    [
-        ("0/1 nodes are available: 1 Insufficient cpu.", ""),
-        ("", ""),
-        ("0/1 nodes are available: 1 Insufficient cpu. reserved on : 1 of 2 GPUs are free.", ""),
-        ("0/1 nodes are available: 1 Insufficient cpu. reserved on a.b-c: 1 of 2 GPUs are free.", "a.b-c"),
-        ("0/1 nodes are available: 1 x. reserved on a: 0 of 1 GPUs are free, the rest is held by pod x.", "a"),
-    ],
-)
-def test_the_recorded_node(message: str, node: str) -> None:
-    assert recorded_node(message) == node

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.objects.leader_lease import ReservedNode
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.reservation import HORIZON, FreeDevices, NodeReservation
 from berth_operator.core.decision.reservation_backoff import (
@@ -18,8 +19,8 @@ from berth_operator.core.decision.reservation_backoff import (
     ends_at,
     key_of,
     renewed,
+    resumed,
 )
-from berth_operator.core.decision.reservation_note import annotated, recorded_backoff, recorded_since
 from berth_operator.core.values import ending
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.verdict import Change
@@ -92,7 +93,7 @@ def test_a_pod_that_came_and_went_has_freed_nothing() -> None:
 
 
 def test_the_pauses_double_for_all_pods_of_a_controller() -> None:
-    backoffs, owner = Backoffs(), Owner(kind="Job", name="j", uid="j")
+    backoffs, owner = Backoffs[tuple[str, str]](), Owner(kind="Job", name="j", uid="j")
     first, second = (replace(POD, uid=name, owner=owner) for name in "ab")
     pauses = []
     for _ in range(6):
@@ -106,35 +107,32 @@ def test_the_pauses_double_for_all_pods_of_a_controller() -> None:
     assert backoffs.of(key_of(replace(second, namespace="other"))) is None
 
 
-def test_what_is_recorded_is_restored() -> None:
-    backoffs, key = Backoffs(), key_of(POD)
-    backoffs.add(key, NOW)
-    for reservations in ({}, {POD.uid: kept()}):
-        message = annotated(POD, FAILURE, reservations, backoffs.of(key)).message
-        recorded = recorded_backoff(message)
-        assert recorded == Backoff(count=1, until=0 if reservations else NOW + FIRST_PAUSE)
-        following = Backoffs()
-        following.restore(key, recorded, NOW)
-        assert following.of(key) == recorded
-        assert recorded_since(message, kept(), NOW + 60) == (NOW if reservations else NOW + 60)
-    assert recorded_backoff(FAILURE.message) is None
+@pytest.mark.parametrize(
+    ("recorded", "since"),
+    [
+        pytest.param({}, NOW, id="the same"),
+        pytest.param({"free": 2}, NOW, id="less is free"),
+        pytest.param({"free": 0}, NOW + 60, id="something was freed meanwhile"),
+        pytest.param({"node": "b"}, NOW + 60, id="on another node"),
+        pytest.param({"since": NOW + 9000}, NOW + 60, id="by a clock that is wrong"),
+    ],
+)
+def test_since_when_a_restored_reservation_counts(recorded: Any, since: int) -> None:
+    record = {"namespace": "ns", "pod": "big", "uid": POD.uid, "node": "a", "free": 1, "since": NOW, **recorded}
+    assert resumed(kept(), ReservedNode(**record), NOW + 60).since == since
 
 
-@pytest.mark.parametrize("time", ["2026-99-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_a_record_that_makes_no_sense_does_no_harm(time: str) -> None:
-    backoffs = Backoffs()
-    text = f"x 9999 node reservations were in vain: y; the next one may begin at {time}."
-    recorded = recorded_backoff(text)
-    assert recorded is not None
-    backoffs.restore("key", recorded, NOW)
+def test_a_restored_pause_is_bounded() -> None:
+    backoffs = Backoffs[str]()
+    backoffs.restore("key", Backoff(count=9999, until=NOW + 10 * MAX_PAUSE), NOW)
     assert not backoffs.in_vain(NOW + MAX_PAUSE)
-    since = f"x nothing has been freed since {time}; reserved on a: 1 of 2 GPUs"
-    assert recorded_since(since, kept(), NOW) in (0, NOW)
 
 
-def test_what_is_kept_is_bounded() -> None:
-    backoffs = Backoffs()
+def test_what_is_kept_and_recorded_is_bounded() -> None:
+    backoffs = Backoffs[int]()
     for number in range(MAX_KEPT + 1):
-        backoffs.add(number, NOW)
+        backoffs.add(number, NOW + number)
+    assert 0 not in dict(backoffs.last_to_end())
+    assert len(backoffs.last_to_end()) == MAX_KEPT
     backoffs.keep(lambda: [0])
     assert backoffs.in_vain(NOW) == {0}
