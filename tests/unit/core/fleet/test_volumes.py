@@ -241,7 +241,7 @@ EVENTS = st.one_of(
 )
 
 
-def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:  # noqa: C901, PLR0912 - one line an event
+def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
     store = fleet.volumes
     match kind:
         case "put" if isinstance(who, Claim):

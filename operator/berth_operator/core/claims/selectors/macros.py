@@ -29,7 +29,7 @@ _OPTIONAL: Final = "@optional"
 """Variables that no expression can name."""
 
 
-def expand(call: Call) -> Term:  # noqa: PLR0911 - one for each macro
+def expand(call: Call) -> Term:
     """Return what the macro of this name and number of arguments stands for; the call itself if it is no macro."""
     if call.target is None:
         return _has(call.args[0]) if (call.function, len(call.args)) == ("has", 1) else call

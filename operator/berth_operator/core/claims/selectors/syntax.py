@@ -177,7 +177,7 @@ class _Parser:
             raise self._unexpected("a name")
         return self._take()
 
-    def _primary(self) -> Term:  # noqa: PLR0911 - one for each kind
+    def _primary(self) -> Term:
         kind = self._kind
         if kind == "number":
             return Literal(literals.number(self._take()))
