@@ -1,5 +1,6 @@
 """The settings of the programs that run in the cluster, and the fields of the operator's configuration file."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from berth_agent.configuration.settings import Settings as Agent
 from berth_operator.apis.list_watch.main import ApiSettings
 from berth_operator.apis.webhook.main import WebhookSettings
 from berth_operator.commands.cleanup.main import CleanupSettings
+from berth_operator.core import filters
 from berth_operator.settings.configuration import File
 from berth_operator.settings.flags import Settings as Operator
 from reference.markdown import code, page, section, table
@@ -38,7 +40,19 @@ def text() -> str:
             "(../configuration.schema.json) is for editors.",
             *_file(File.model_json_schema()),
         ),
+        section(
+            "All filters",
+            "A filter passes the nodes for which its sentence holds. `plugins.filters.disabled` of a profile switches "
+            "off those without a reason in the last column.",
+            table(("filter", "passes nodes if", "needed, because otherwise"), map(_filter, filters.ORDER)),
+        ),
     )
+
+
+def _filter(filter_: filters.Filter) -> tuple[str, str, str]:
+    module = inspect.getmodule(filter_.passes)
+    sentence = str(module and module.__doc__).partition("\n")[0]
+    return code(filter_.NAME), sentence, filter_.TRAITS.needed
 
 
 def _program(name: str, settings: type[BaseSettings]) -> str:

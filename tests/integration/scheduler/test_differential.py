@@ -35,18 +35,11 @@ PREFERENCES: Final = int(os.environ.get("BERTH_PREFERENCES", "2"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 AT_ONCE: Final = 60
 NO_RULE: Final = {
-    "supported": "of Berth alone",
     "dynamic-resources": "the devices of claims are compared by `make dra-rows`",
     "resource-claims": "its reasons are compared by `make dra-integration`",
-    "injected": "of Berth alone",
-    "isolation": "of Berth alone",
-    "devices": "of Berth alone",
-    "measured-memory": "of Berth alone",
-    "namespace-limits": "of Berth alone",
-    "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
 }
-"""Filters without a scenario, each with the reason."""
-ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]
+"""Filters of kube-scheduler without a scenario, each with the reason."""
+ASKED: Final = [each.NAME for each in filters.ORDER if each.TRAITS.plugin and each.NAME not in NO_RULE]
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,10 @@ from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import ANY, Change
 from berth_operator.metrics import gauges
 from berth_operator.metrics.monitoring.bounds import MOST, OTHER, frequent
-from berth_operator.metrics.monitoring.pending import PLUGINS, PendingCount, reason_of
+from berth_operator.metrics.monitoring.pending import PendingCount, reason_of
 from tests.builders import GPU, asks, card, fleet, waiting
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-OWN = {"devices", "injected", "isolation", "measured-memory", "namespace-limits", "node-ready", "supported"}
-"""Filters that kube-scheduler does not have."""
 
 
 def pod(name: str, **fields: Any) -> PendingPod:
@@ -117,10 +115,6 @@ def test_namespaces_are_bounded() -> None:
 )
 def test_frequent_values(amounts: Mapping[str, float], most: int, kept: set[str]) -> None:
     assert set(frequent(amounts, most)) == kept
-
-
-def test_every_filter_has_a_plugin_or_is_our_own() -> None:
-    assert {each.NAME for each in ORDER} == PLUGINS.keys() | OWN
 
 
 @pytest.mark.parametrize("change", [*Change, Change.POD_DELETED | Change.CAPACITY_FREED | Change.VOLUME, ANY], ids=str)

@@ -19,7 +19,7 @@ from berth_operator.core.advice.assumptions import NewNode
 from berth_operator.core.allocators import joint, locality, shortage
 from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.decision.reservation_note import amounts_text
-from berth_operator.core.filters import Filter, cordon, node_affinity, node_ready, node_selector, resources, taints
+from berth_operator.core.filters import Filter, node_affinity, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Column, Mask
@@ -31,8 +31,6 @@ NAME: Final = "new-node.berth.dev"
 HOSTNAME: Final = "kubernetes.io/hostname"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/"
 """The prefix of the taints that Kubernetes sets on a node that is out of service."""
-IN_SERVICE: Final = frozenset({cordon.NAME, node_ready.NAME})
-"""The filters of a node's own state, which passes and which a new node does not share."""
 _LABELS: Final = frozenset({node_selector.NAME, node_affinity.NAME})
 _ADAPTED: Final = frozenset({*_LABELS, taints.NAME, resources.NAME, DeviceFilter.NAME})
 """The filters for which a variant of a node differs from it."""
@@ -51,11 +49,7 @@ class Variant:
 
 def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[str, Mask]:
     """Return for each filter that a new node does not pass by being new: the rows such that a node like them passes."""
-    return {
-        each.NAME: _passes_empty(each, fleet, request)
-        for each in order
-        if (each.TRAITS.bounded or not each.TRAITS.coupled) and each.NAME not in IN_SERVICE
-    }
+    return {each.NAME: _passes_empty(each, fleet, request) for each in order if not each.TRAITS.transient}
 
 
 def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
@@ -66,8 +60,7 @@ def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
             if taints.repels(taint, request) and not _is_out_of_service(taint):
                 mask = mask & ~rows
         return mask
-    bounded = filters.as_bounded(filter_)
-    mask = filter_.passes(fleet, request) if bounded is None else bounded.could_pass(fleet, request)
+    mask = filters.could_pass(filter_, fleet, request)
     if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
         mask = mask & fleet.of_vendor(request.devices.vendor)
     return mask

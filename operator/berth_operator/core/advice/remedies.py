@@ -418,9 +418,8 @@ class _Search:
 
     def _volumes(self) -> Iterator[Remedy]:
         """Yield whether other volumes would help, if the claims or their volumes keep the pod from every node."""
-        names = {each.NAME for each in self._order if each.NAME.startswith("volume-")} - {volume_in_use.NAME}
-        rejected = [self._rejected[name] for name in names if name in self._rejected]
-        if self._is_in_use() or not rejected or not np.logical_or.reduce(rejected).any():
+        rejected = (self._rejected[each.NAME] for each in self._order if each.TRAITS.of_volumes)
+        if self._is_in_use() or not any(rows.any() for rows in rejected):
             return
         unclaimed = replace(self._request.mounts, claims=())
         if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(unclaimed)):

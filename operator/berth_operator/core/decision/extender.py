@@ -22,7 +22,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
-from berth_operator.core.filters import Filter, host_ports, injected, isolation, node_ready, resources, supported
+from berth_operator.core.filters import host_ports, injected, isolation, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.fleet import Fleet
@@ -139,16 +139,11 @@ def _first_reasons(
         for text, of_reason in join_reasons(filter_.reasons(fleet, request, rejected & concerned)):
             number[of_reason] = len(texts)
             texts.append(text)
-        never |= rejected & ~_resolvable(filter_, fleet, request, rejected)
+        resolvable = filters.could_pass(filter_, fleet, request)
+        if filter_.NAME == DeviceFilter.NAME:
+            resolvable = resolvable & fleet.has_device & fleet.fresh
+        never |= rejected & ~resolvable
     return texts, number, never
-
-
-def _resolvable(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
-    """Return the rejected rows that would pass the filter if no pod were there."""
-    if (bounded := filters.as_bounded(filter_)) is not None:
-        could_pass = bounded.could_pass(fleet, request)
-        return could_pass & fleet.has_device & fleet.fresh if filter_.NAME == DeviceFilter.NAME else could_pass
-    return rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------

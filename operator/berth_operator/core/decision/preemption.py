@@ -339,8 +339,6 @@ def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
         passed = passes(fleet, request)
         passes_all &= passed
         # A later filter counts as well as the first: whatever it rejects, its node would lose pods in vain.
-        if filter_.VERDICT is Verdict.UNRESOLVABLE or (only_capacity and filter_ not in policy.local):
-            mask &= passed
-        elif (bounded := filters.as_bounded(filter_)) is not None:
-            mask &= bounded.could_pass(fleet, request)
+        is_final = filter_.VERDICT is Verdict.UNRESOLVABLE or (only_capacity and filter_ not in policy.local)
+        mask &= passed if is_final else filters.could_pass(filter_, fleet, request)
     return mask & ~passes_all

@@ -25,7 +25,7 @@ from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import settled
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
-from berth_operator.core.filters import Filter, as_bounded, volume_claims
+from berth_operator.core.filters import Filter, could_pass, volume_claims
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
@@ -191,9 +191,8 @@ def _could_ever(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> M
         if name in _SIZES:
             mask &= fleet.total(name) >= amount
     for filter_ in order:
-        bounded = as_bounded(filter_) if filter_.NAME == DeviceFilter.NAME and request.devices else None
-        if bounded is not None:
-            mask &= bounded.could_pass(fleet, request) | _may_change(fleet, request)
+        if filter_.NAME == DeviceFilter.NAME and request.devices:
+            mask &= could_pass(filter_, fleet, request) | _may_change(fleet, request)
     return mask
 
 

@@ -221,8 +221,7 @@ def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indic
     """Return the rows that could take the pod if they were empty, those with the fewest missing cards."""
     mask = settled(fleet, request, policy, forever=False)
     for filter_ in policy.local:
-        if (bounded := filters.as_bounded(filter_)) is not None:
-            mask = mask & bounded.could_pass(fleet, request)
+        mask = mask & filters.could_pass(filter_, fleet, request)
     rows = np.flatnonzero(mask)
     nearest = rows[np.argsort(missing_devices(fleet, request)[rows], kind="stable")][:MAX_NODES]
     pods = np.cumsum([len(tuple(fleet.on_node(fleet.names[row]))) for row in nearest.tolist()])

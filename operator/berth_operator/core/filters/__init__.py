@@ -2,10 +2,17 @@
 
 A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions call `passes`;
 `reasons` is called only if a pod fits nowhere, and gives the rejected nodes by reason.
+
+Two members are optional:
+
+* `could_pass(fleet, request) -> Mask` returns the rows that could take the pod if no other pod were there. Without it,
+  a filter whose rejections evictions may resolve could pass every row.
+* `may_help(fleet, request, event) -> bool` returns whether an event of a kind in WAKES_ON may let the filter pass a
+  node that it rejects (kube-scheduler's QueueingHintFn). Without it, each may, but only let it pass the event's node.
 """
 
-from collections.abc import Iterable
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -52,48 +59,40 @@ from berth_operator.core.values.verdict import Change, Verdict
 class Filter(Protocol):
     """The interface of every filter."""
 
-    NAME: str
-    VERDICT: Verdict
-    """Whether evictions may resolve a rejection."""
-    WAKES_ON: Change
-    """The changes that may turn a rejection into a pass."""
-    TRAITS: Traits
+    # Properties, because the constants of a module are read-only.
+    @property
+    def NAME(self) -> str:  # noqa: N802 - a constant
+        """The name in the configuration and in metrics."""
 
-    def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
+    @property
+    def VERDICT(self) -> Verdict:  # noqa: N802 - a constant
+        """Whether evictions may resolve a rejection."""
+
+    @property
+    def WAKES_ON(self) -> Change:  # noqa: N802 - a constant
+        """The changes that may turn a rejection into a pass."""
+
+    @property
+    def TRAITS(self) -> Traits:  # noqa: N802 - a constant
+        """What else distinguishes it from other filters."""
+
+    def passes(self, fleet: Fleet, request: PodRequest, /) -> Mask:
         """Return for each row whether it can take the pod; `fleet.present` itself if the filter does not apply."""
 
-    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask, /) -> Reasons:
         """Yield the reasons of the rejected rows, each with its rows.
 
         A row is yielded once for each reason that kube-scheduler's plugin would return. Masks may be empty.
         """
 
 
-class Bounded(Filter, Protocol):
-    """A filter that knows the rows that it rejects whichever pods are evicted there."""
-
-    def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
-        """Return for each row whether it could take the pod if no other pod were there."""
-
-
-class Hinting(Filter, Protocol):
-    """A filter that knows which of its events concern a pod."""
-
-    def may_help(self, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-        """Return whether an event may let the filter pass a node that it rejects (kube-scheduler's QueueingHintFn)."""
-
-
-class Coupled(Hinting, Protocol):
-    """A filter whose answer for a node depends on pods or labels of other nodes, or on volumes in use."""
-
-
-def _filters(*filters: object) -> tuple[Filter, ...]:
-    return cast("tuple[Filter, ...]", filters)
+Passes = Callable[[Fleet, PodRequest], Mask]
+Hint = Callable[[Fleet, PodRequest, ClusterEvent], bool]
 
 
 def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
     """Return all filters in order; the first that rejects a node gives the reason."""
-    return _filters(
+    return (
         supported,
         injected,
         volume_claims,
@@ -133,7 +132,7 @@ ORDER: Final = order(devices.BUILT_IN)
 
 def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     """Return the filters for pods whose volumes do not restrict their node, which are most pods."""
-    return tuple(each for each in filters if not each.NAME.startswith("volume-"))
+    return tuple(each for each in filters if not each.TRAITS.of_volumes)
 
 
 def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
@@ -141,23 +140,26 @@ def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     return tuple(each for each in filters if each.TRAITS.capacity)
 
 
-def as_bounded(filter_: Filter) -> Bounded | None:
-    """Return the filter as `Bounded`; None if it is not."""
-    return cast("Bounded", filter_) if filter_.TRAITS.bounded else None
+def could_pass(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that a filter could pass if all other pods there were evicted."""
+    if filter_.VERDICT is Verdict.UNRESOLVABLE:
+        return filter_.passes(fleet, request)
+    own: Passes | None = getattr(filter_, "could_pass", None)
+    return fleet.present if own is None else own(fleet, request)
 
 
 def unresolvable(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
     """Return the rejected rows that no eviction can help (kube-scheduler's UnschedulableAndUnresolvable)."""
     if filter_.VERDICT is Verdict.UNRESOLVABLE:
         return rejected
-    if filter_.TRAITS.partly_unresolvable and (bounded := as_bounded(filter_)) is not None:
-        return rejected & ~bounded.could_pass(fleet, request)
+    if filter_.TRAITS.partly_unresolvable:
+        return rejected & ~could_pass(filter_, fleet, request)
     return np.zeros_like(rejected)
 
 
-def may_help(filter_: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether an event of a kind in WAKES_ON may let a filter pass a node that it rejects."""
-    return not filter_.TRAITS.hinting or cast("Hinting", filter_).may_help(fleet, request, event)
+def hint_of(filter_: Filter) -> Hint | None:
+    """Return the filter's own `may_help`; None if it has none."""
+    return getattr(filter_, "may_help", None)
 
 
 def has_capacity(pod_filters: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:

@@ -16,7 +16,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "cordon"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
-TRAITS: Final = Traits()
+TRAITS: Final = Traits(plugin="NodeUnschedulable", transient=True)
 REASON: Final = "node(s) were unschedulable"
 TAINT: Final = Taint(key="node.kubernetes.io/unschedulable")
 

@@ -12,7 +12,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "declared-features"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_FEATURES | Change.NODE_ADDED
-TRAITS: Final = Traits()
+TRAITS: Final = Traits(plugin="NodeDeclaredFeatures")
 REASON: Final = "node(s) didn't match Pod's required features"
 
 

@@ -25,7 +25,7 @@ class DeviceFilter:
     NAME: str = "devices"
     VERDICT: Verdict = Verdict.UNSCHEDULABLE
     WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
-    TRAITS: Traits = Traits(capacity=True, bounded=True, needed="devices could be allocated twice")
+    TRAITS: Traits = Traits(capacity=True, needed="devices could be allocated twice")
 
     def __init__(self, allocators: Allocators) -> None:
         self._allocators = allocators

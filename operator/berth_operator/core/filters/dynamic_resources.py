@@ -32,8 +32,8 @@ WAKES_ON: Final = (
     | Change.CLAIM_DEVICES
 )
 TRAITS: Final = Traits(
+    plugin="DynamicResources",
     one_node=False,
-    bounded=True,
     partly_unresolvable=True,
     needed="a pod would run without a feature that it requests",
 )

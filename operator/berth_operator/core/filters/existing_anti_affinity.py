@@ -16,7 +16,7 @@ VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
     Change.POD_DELETED | Change.NAMESPACE_LABELS | Change.NODE_LABELS | Change.NODE_ADDED | Change.NODE_REMOVED
 )
-TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
+TRAITS: Final = Traits(plugin="InterPodAffinity", one_node=False)
 REASON: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 

@@ -14,8 +14,7 @@ NAME: Final = "host-ports"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
 TRAITS: Final = Traits(
-    bounded=True,
-    hinting=True,
+    plugin="NodePorts",
     needed="kubelet rejects a pod whose ports are in use, and its controller creates others without end",
 )
 REASON: Final = "node(s) didn't have free ports for the requested pod ports"

@@ -22,9 +22,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "isolation"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED | Change.CAPACITY_FREED
-TRAITS: Final = Traits(
-    hinting=True, needed="a pod without MPS on a node with MPS would take what the others were promised"
-)
+TRAITS: Final = Traits(needed="a pod without MPS on a node with MPS would take what the others were promised")
 OF_MPS: Final = Requirement(key=names.ISOLATION_KEY, operator=IN, values=(MPS,))
 
 

@@ -23,7 +23,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "measured-memory"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.GPU_METRICS | Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED
-TRAITS: Final = Traits(capacity=True, bounded=True)
+TRAITS: Final = Traits(capacity=True)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -34,7 +34,7 @@ NAME: Final = "namespace-limits"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.POD_DELETED | Change.CAPACITY_FREED | Change.DEVICE
 TRAITS: Final = Traits(
-    one_node=False, coupled=True, hinting=True, needed="a namespace would hold more than its administrator allows"
+    one_node=False, transient=True, needed="a namespace would hold more than its administrator allows"
 )
 
 

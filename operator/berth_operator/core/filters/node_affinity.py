@@ -14,7 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
-TRAITS: Final = Traits(hinting=True)
+TRAITS: Final = Traits(plugin="NodeAffinity")
 REASON: Final = "node(s) didn't match Pod's node affinity/selector"
 NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 """Reason for nodes whose names the terms exclude: kube-scheduler filters only the named ones (PreFilterResult)."""

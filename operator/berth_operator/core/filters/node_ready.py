@@ -18,7 +18,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-ready"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
-TRAITS: Final = Traits()
+TRAITS: Final = Traits(transient=True)
 REASON: Final = "node(s) were not ready"
 NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready")
 UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")

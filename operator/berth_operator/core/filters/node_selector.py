@@ -14,7 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-selector"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
-TRAITS: Final = Traits(hinting=True)
+TRAITS: Final = Traits(plugin="NodeAffinity")
 REASON: Final = node_affinity.REASON
 """kube-scheduler has one plugin, and so one reason, for both."""
 

@@ -28,8 +28,8 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
 """Includes deleted pods: the last pod that counts may have been where the new pod cannot go."""
+TRAITS: Final = Traits(plugin="InterPodAffinity", one_node=False, transient=True)
 REASON: Final = "node(s) didn't match pod affinity rules"
 
 

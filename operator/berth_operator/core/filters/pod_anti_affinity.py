@@ -22,7 +22,7 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
+TRAITS: Final = Traits(plugin="InterPodAffinity", one_node=False)
 REASON: Final = "node(s) didn't match pod anti-affinity rules"
 
 

@@ -21,7 +21,12 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "resource-claims"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.RESOURCE_CLAIM | Change.DEVICE_CLASS
-TRAITS: Final = Traits(of_pod=True, one_node=False, needed="the devices that a placement chooses for claims must exist")
+TRAITS: Final = Traits(
+    plugin="DynamicResources",
+    of_pod=True,
+    one_node=False,
+    needed="the devices that a placement chooses for claims must exist",
+)
 MAX_RESERVED: Final = 256
 """Pods for which a claim can be reserved."""
 IN_USE: Final = "resourceclaim in use"

@@ -27,8 +27,8 @@ NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
 TRAITS: Final = Traits(
+    plugin="NodeResourcesFit",
     capacity=True,
-    bounded=True,
     partly_unresolvable=True,
     needed="kubelet rejects a pod beyond the Node's resources, and its controller creates others without end",
 )

@@ -15,7 +15,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "taints"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
-TRAITS: Final = Traits()
+TRAITS: Final = Traits(plugin="TaintToleration")
 REASON: Final = "node(s) had untolerated taint(s)"
 PREEMPTING: Final = Taint(key=names.PREEMPTING)
 """Keeps other schedulers off a node while pods leave it. Berth's nominations keep the place from Berth's own pods."""

@@ -31,8 +31,8 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
-TRAITS: Final = Traits(one_node=False, coupled=True, bounded=True, hinting=True, partly_unresolvable=True)
 """Includes assigned pods: the other domains can take more once the emptiest domain is fuller, or is removed."""
+TRAITS: Final = Traits(plugin="PodTopologySpread", one_node=False, partly_unresolvable=True)
 UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
 UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 

@@ -14,16 +14,22 @@ class Traits:
 
     Empty for volume-claims, whose reason in kube-scheduler is `Unschedulable`: autoscalers check claims themselves.
     """
+    of_volumes: bool = False
+    """Whether it rejects nodes only because of the pod's volumes, so that it is not run for a pod without any."""
+    plugin: str = ""
+    """The plugin of kube-scheduler that rejects such nodes there; empty if none does."""
     one_node: bool = True
-    """Whether it reads only the node, and no pods or volumes elsewhere."""
+    """Whether it reads only the node, and no pods or volumes elsewhere.
+
+    If not, an event that its `may_help` accepts may let it pass other nodes than the event's.
+    """
+    transient: bool = False
+    """Whether it rejects nodes only because they are out of service, or because of pods elsewhere.
+
+    Advice about new nodes, and about a cluster without other pods, ignores it.
+    """
     capacity: bool = False
     """Whether it reads only the free resources and devices of a node, so that only its own pods matter."""
-    coupled: bool = False
-    """Whether it has the members of `Coupled`: its answer depends on other nodes, or on volumes in use."""
-    bounded: bool = False
-    """Whether it has the members of `Bounded`."""
-    hinting: bool = False
-    """Whether it has the members of `Hinting`; without them every change in WAKES_ON may help."""
     partly_unresolvable: bool = False
     """Whether some of its rejections are UnschedulableAndUnresolvable in kube-scheduler, and some not."""
     needed: str = ""

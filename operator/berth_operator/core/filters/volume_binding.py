@@ -22,7 +22,12 @@ WAKES_ON: Final = (
     | Change.NODE_LABELS
     | Change.NODE_ADDED
 )
-TRAITS: Final = Traits(one_node=False, needed="the volumes that a placement chooses for claims must exist")
+TRAITS: Final = Traits(
+    plugin="VolumeBinding",
+    of_volumes=True,
+    one_node=False,
+    needed="the volumes that a placement chooses for claims must exist",
+)
 NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE: Final = "node(s) did not have enough free storage"
 

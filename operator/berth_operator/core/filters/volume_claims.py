@@ -15,7 +15,13 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-claims"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.CLAIM | Change.STORAGE_CLASS
-TRAITS: Final = Traits(of_pod=True, one_node=False, needed="the volumes that a placement chooses for claims must exist")
+TRAITS: Final = Traits(
+    plugin="VolumeBinding",
+    of_volumes=True,
+    of_pod=True,
+    one_node=False,
+    needed="the volumes that a placement chooses for claims must exist",
+)
 UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
 
 

@@ -17,7 +17,12 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-conflicts"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
-TRAITS: Final = Traits(one_node=False, bounded=True, needed="two writers of one volume can destroy its data")
+TRAITS: Final = Traits(
+    plugin="VolumeRestrictions",
+    of_volumes=True,
+    one_node=False,
+    needed="two writers of one volume can destroy its data",
+)
 REASON: Final = "node(s) had no available disk"
 
 

@@ -18,7 +18,10 @@ NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.POD_DELETED | Change.CLAIM
 TRAITS: Final = Traits(
-    one_node=False, coupled=True, bounded=True, hinting=True, needed="two writers of one volume can destroy its data"
+    plugin="VolumeRestrictions",
+    of_volumes=True,
+    one_node=False,
+    needed="two writers of one volume can destroy its data",
 )
 REASON: Final = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"

@@ -24,7 +24,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.POD_ASSIGNED | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
-TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
+TRAITS: Final = Traits(plugin="NodeVolumeLimits", of_volumes=True, one_node=False)
 REASON: Final = "node(s) exceed max volume count"
 
 

@@ -22,7 +22,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-zones"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
-TRAITS: Final = Traits(one_node=False)
+TRAITS: Final = Traits(plugin="VolumeZone", of_volumes=True, one_node=False)
 REASON: Final = "node(s) had no available volume zone"
 
 ZONE: Final = "topology.kubernetes.io/zone"

@@ -25,7 +25,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
 from berth_operator.core.values.request import PendingPod, PodRequest
-from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
+from berth_operator.core.values.verdict import NODE_CHANGES, Change
 
 _NODE_LOCAL_CHANGES: Final = int(
     NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.GPU_METRICS | Change.CLAIM_DEVICES
@@ -35,6 +35,8 @@ _HINTED: Final = _NODE_LOCAL_CHANGES | int(
     Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED
 )
 """Changes whose events carry enough for a hint."""
+_FILTERS: Final = tuple((each, int(each.WAKES_ON), filters.hint_of(each)) for each in filters.ORDER)
+"""Each filter with the changes that it waits for, and its own hint if it has one."""
 
 Unit = PendingPod | Gang
 
@@ -44,8 +46,7 @@ class EventHint:
 
     def __init__(self, fleet: Fleet, event: ClusterEvent) -> None:
         self._fleet, self._event, self._bits = fleet, event, int(event.change)
-        self._waiting = [(each, int(each.WAKES_ON)) for each in filters.ORDER if each.WAKES_ON & event.change]
-        """The filters that wait for such an event, each with all changes that it waits for."""
+        self._waiting = [(filter_, awaited, hint) for filter_, awaited, hint in _FILTERS if awaited & self._bits]
         self._may_change_nomination = bool(event.change & (NODE_CHANGES | Change.NODE_REMOVED))
 
     def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
@@ -53,21 +54,18 @@ class EventHint:
         bits = parked.bits & self._bits
         if not parked.failure.filters or bits & ~_HINTED or self._is_nominated_to_node(parked.unit):
             return None
-        helpful = [each for each in self._waiting_filters(parked, bits) if self._may_help(each, parked)]
-        if any(each.TRAITS.coupled for each in helpful):
-            return None
-        concerned = bool(helpful or parked.other_bits & bits)
+        unknown = parked.other_bits & bits
+        concerned = bool(unknown)
+        for filter_, awaited, hint in self._waiting:
+            if filter_.NAME not in parked.rejected_by and not awaited & unknown:
+                continue  # it does not reject the class
+            if hint is None or any(hint(self._fleet, request, self._event) for request in parked.requests):
+                if hint is not None and not filter_.TRAITS.one_node:
+                    return None  # it may pass other nodes than the event's
+                concerned = True
         if not (concerned and bits & _NODE_LOCAL_CHANGES and self._event.node in self._fleet.rows):
             return NOT_CONCERNED
         return self._fleet.claims.supply.work.complete(lambda: self._recheck_node(parked), None)
-
-    def _waiting_filters(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
-        """Yield the filters that reject the class, or may do so, and wait for the event."""
-        unknown = parked.other_bits & bits
-        return (each for each, awaited in self._waiting if each.NAME in parked.rejected_by or awaited & unknown)
-
-    def _may_help(self, filter_: Filter, parked: Parked[Unit]) -> bool:
-        return any(filters.may_help(filter_, self._fleet, request, self._event) for request in parked.requests)
 
     def _is_nominated_to_node(self, unit: Unit) -> bool:
         """Return whether the unit is nominated to the event's node, so that it may have to choose another node now."""
@@ -105,13 +103,8 @@ def _rejecting(
 ) -> Filter | None:
     """Return the first filter that rejects a row; None if it passes, or would without pods of lower priority."""
     for filter_ in filters_to_run:
-        if not preempts or filter_.VERDICT is Verdict.UNRESOLVABLE:
-            passes = bool(filter_.passes(fleet, request)[row])
-        elif (bounded := filters.as_bounded(filter_)) is not None:
-            passes = bool(bounded.could_pass(fleet, request)[row])
-        else:
-            passes = True
-        if not passes:
+        passes = filters.could_pass(filter_, fleet, request) if preempts else filter_.passes(fleet, request)
+        if not passes[row]:
             return filter_
     return None
 

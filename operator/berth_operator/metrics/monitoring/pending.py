@@ -15,30 +15,6 @@ from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import Family, Values
 from berth_operator.metrics.monitoring.bounds import OTHER, frequent
 
-PLUGINS: Final[Mapping[str, str]] = {
-    "cordon": "NodeUnschedulable",
-    "declared-features": "NodeDeclaredFeatures",
-    "dynamic-resources": "DynamicResources",
-    "existing-anti-affinity": "InterPodAffinity",
-    "host-ports": "NodePorts",
-    "node-affinity": "NodeAffinity",
-    "node-selector": "NodeAffinity",
-    "pod-affinity": "InterPodAffinity",
-    "pod-anti-affinity": "InterPodAffinity",
-    "resource-claims": "DynamicResources",
-    "resources": "NodeResourcesFit",
-    "taints": "TaintToleration",
-    "topology-spread": "PodTopologySpread",
-    "volume-affinity": "VolumeBinding",
-    "volume-binding": "VolumeBinding",
-    "volume-claims": "VolumeBinding",
-    "volume-conflicts": "VolumeRestrictions",
-    "volume-in-use": "VolumeRestrictions",
-    "volume-limits": "NodeVolumeLimits",
-    "volume-zones": "VolumeZone",
-}
-"""Filter -> kube-scheduler's plugin; a filter that is not listed is Berth's own, and keeps its name."""
-
 QUEUED: Final = "Queued"
 """The reason of a pod that is about to be decided."""
 BACKING_OFF: Final = "BackingOff"
@@ -87,7 +63,7 @@ class PendingCount:
 
     def _parked(self, waiting: Parked[Unit]) -> Iterator[None]:
         reason = reason_of(waiting.failure)
-        plugins = {PLUGINS.get(each.NAME, each.NAME) for each in waiting.failure.rejected_by}
+        plugins = {each.TRAITS.plugin or each.NAME for each in waiting.failure.rejected_by}
         for unit in tuple(waiting.units.values()):
             for plugin in plugins:
                 self._plugins[plugin, pods_of(unit)[0].scheduler] += unit.size

@@ -31,6 +31,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
+from berth_operator.core.values.verdict import Verdict
 from tests.builders import (
     A100,
     A100_BYTES,
@@ -837,65 +838,24 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
     assert passing(devices.BUILT_IN, fleet, wanted) == {"c"}
 
 
+PLUGINS = [
+    *("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit", "VolumeRestrictions"),
+    *("NodeVolumeLimits", "VolumeBinding", "VolumeZone", "PodTopologySpread", "InterPodAffinity"),
+    # Last, because its feature gate appends it.
+    "NodeDeclaredFeatures",
+]
+"""kube-scheduler's plugins that filter, in its order (getDefaultPlugins of 1.36)."""
+
+
 def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
-    # The first rejection gives the reason, and decides whether preemption may help. NodeDeclaredFeatures comes last:
-    # its feature gate appends it (getDefaultPlugins of 1.36).
-    of_pods_or_our_own = {each.NAME for each in filters.ORDER if each.TRAITS.of_pod} | {
-        "dynamic-resources",
-        "namespace-limits",
-        "node-ready",
-        "devices",
-        "isolation",
-        "measured-memory",
-    }
-    assert [each.NAME for each in filters.ORDER if each.NAME not in of_pods_or_our_own] == [
-        "cordon",
-        "taints",
-        "node-selector",
-        "node-affinity",
-        "host-ports",
-        "resources",
-        "volume-conflicts",
-        "volume-in-use",
-        "volume-limits",
-        "volume-affinity",
-        "volume-binding",
-        "volume-zones",
-        "topology-spread",
-        "pod-affinity",
-        "pod-anti-affinity",
-        "existing-anti-affinity",
-        "declared-features",
-    ]
+    # The first rejection gives the reason, and decides whether preemption may help. What rejects all nodes comes first,
+    # and so do claims, which kube-scheduler's PreFilter checks.
+    plugins = [each.TRAITS.plugin for each in filters.ORDER if each.TRAITS.plugin and not each.TRAITS.of_pod]
+    assert list(dict.fromkeys(plugins)) == ["DynamicResources", *PLUGINS]
 
 
-def test_every_filter_has_a_verdict() -> None:
-    assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
-        "supported": "unresolvable",
-        "dynamic-resources": "unschedulable",
-        "namespace-limits": "unresolvable",
-        "resource-claims": "unresolvable",
-        "injected": "unresolvable",
-        "node-ready": "unresolvable",
-        "cordon": "unresolvable",
-        "taints": "unresolvable",
-        "node-selector": "unresolvable",
-        "node-affinity": "unresolvable",
-        "declared-features": "unresolvable",
-        "host-ports": "unschedulable",
-        "isolation": "unresolvable",
-        "volume-claims": "unresolvable",
-        "volume-in-use": "unschedulable",
-        "volume-conflicts": "unschedulable",
-        "volume-limits": "unschedulable",
-        "volume-affinity": "unresolvable",
-        "volume-binding": "unresolvable",
-        "volume-zones": "unresolvable",
-        "resources": "unschedulable",
-        "devices": "unschedulable",
-        "measured-memory": "unschedulable",
-        "topology-spread": "unschedulable",
-        "pod-affinity": "unresolvable",
-        "pod-anti-affinity": "unschedulable",
-        "existing-anti-affinity": "unschedulable",
+def test_the_filters_whose_rejections_evictions_may_resolve() -> None:
+    assert {each.NAME for each in filters.ORDER if each.VERDICT is Verdict.UNSCHEDULABLE} == {
+        *("dynamic-resources", "host-ports", "volume-in-use", "volume-conflicts", "volume-limits", "resources"),
+        *("devices", "measured-memory", "topology-spread", "pod-anti-affinity", "existing-anti-affinity"),
     }

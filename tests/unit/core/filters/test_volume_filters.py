@@ -553,14 +553,9 @@ def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:
 
 
 def test_pods_without_volumes_are_asked_nothing_of_them() -> None:
-    assert Policy().filters_of(asks()) == Policy().unmounted
-    assert {each.NAME for each in filters.ORDER} - {each.NAME for each in Policy().unmounted} == {
-        "volume-claims",
-        "volume-in-use",
-        "volume-conflicts",
-        "volume-limits",
-        "volume-affinity",
-        "volume-binding",
-        "volume-zones",
-    }
+    fleet = Fleet()
+    add(fleet, node_info("node", cordoned=True, ready=False, cpu=0))
+    of_volumes = [each for each in filters.ORDER if each.TRAITS.of_volumes]
+    assert Policy().filters_of(asks()) == tuple(each for each in filters.ORDER if each not in of_volumes)
+    assert all(each.passes(fleet, asks())[fleet.rows["node"]] for each in of_volumes)
     assert Policy().filters_of(wants("claim")) == filters.ORDER
