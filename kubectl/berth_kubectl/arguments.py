@@ -23,7 +23,7 @@ VERBS: Final = {
     "doctor": "look for what is wrong with the installation, and show what to type",
     "completion": "install completion of verbs, flags and names",
 }
-"""Verb -> its line in the help; each has a module in `berth_kubectl.commands`."""
+"""Verb -> what it does, for the help; each has a module in `berth_kubectl.commands`."""
 
 FLAGS: Final = (
     ("--kubeconfig", "FILE", "path to the kubeconfig file"),
@@ -63,10 +63,9 @@ class Parser(argparse.ArgumentParser):
         """Return all flags: name -> action. argparse has no public way to ask for them."""
         return dict(self._option_string_actions)
 
-    def choices(self) -> list[str]:
-        """Return what the positional argument may be; empty if that is not limited."""
-        positionals = [action for action in self._actions if not action.option_strings]
-        return next(([*map(str, action.choices)] for action in positionals if action.choices), [])
+    def positional(self) -> argparse.Action | None:
+        """Return the first argument that is no flag; None if there is none."""
+        return next((action for action in self._actions if not action.option_strings), None)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -100,9 +99,7 @@ def module(verb: str) -> ModuleType:
 def parser(verb: str) -> Parser:
     """Return the parser of a verb."""
     command = module(verb)
-    own = Parser(
-        prog=f"{PROGRAM} {verb}", description=command.SUMMARY, epilog=f"examples:\n{command.EXAMPLES}\n{EPILOG}"
-    )
+    own = Parser(prog=f"{PROGRAM} {verb}", description=VERBS[verb], epilog=f"examples:\n{command.EXAMPLES}\n{EPILOG}")
     command.configure(own)
     passed = own.add_argument_group("flags of kubectl")
     own_flags = own.flags()

@@ -5,7 +5,6 @@ from typing import Final
 
 from berth_kubectl.commands import planned
 
-SUMMARY: Final = "show which few pods to move so that a pod fits"
 EXAMPLES: Final = """\
   kubectl berth advise finetune-0 -n ml      # a pod that waits
   kubectl berth advise -f pod.yaml           # one that does not exist yet

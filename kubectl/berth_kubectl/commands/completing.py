@@ -1,4 +1,7 @@
-"""What may follow on a command line: verbs, flags, their values, and names of objects of one namespace."""
+"""What may follow on a command line: verbs, flags, their values, and names of objects of one namespace.
+
+What a value is called in the help says what it may be: `POD`, `NODE`, `KIND/NAME`, `FILE`.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -31,8 +34,9 @@ NO_FILES: Final = ":4"
 FILES: Final = ":0"
 """The last line of an answer to kubectl: whether its shell function also completes names of files."""
 
-PLACES: Final = {"devices": DEVICES, "explain": PODS, "advise": PODS}
-"""Verb -> the objects that its argument names."""
+NAMED: Final = {"POD": PODS, "NODE": DEVICES}
+"""What an argument is called -> the objects that it names."""
+WORKLOAD: Final = "KIND/NAME"
 WORKLOADS: Final = {
     "pod": PODS,
     "job": JOBS,
@@ -44,7 +48,6 @@ WORKLOADS: Final = {
     "workload": QUOTA_WORKLOADS,
 }
 CONTEXTS: Final = "--context"
-FILE_FLAGS: Final = frozenset({"-f", "--file", "--config", "--snapshot", "--kubeconfig", "--folder"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +86,16 @@ def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
         return _value(before[-1], action)
     if typed.startswith("-"):
         return Wanted(words=[flag for flag in flags if flag.startswith("--")])
-    kind, slash, _ = typed.rpartition("/")
-    if verb == "explain" and slash:
+    if (argument := parser.positional()) is None:
+        return Wanted()
+    if argument.choices:
+        return Wanted(words=[*map(str, argument.choices)])
+    meanings, (kind, slash, _) = str(argument.metavar).split(" | "), typed.rpartition("/")
+    if WORKLOAD in meanings and slash:
         return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
-    if verb == "explain" and before and before[-1] in WORKLOADS:
+    if WORKLOAD in meanings and before and before[-1] in WORKLOADS:
         return Wanted(resource=WORKLOADS[before[-1]])
-    choices = parser.choices()
-    return Wanted(words=choices) if choices else Wanted(resource=PLACES.get(verb))
+    return Wanted(resource=NAMED.get(meanings[0]))
 
 
 def _value(flag: str, action: argparse.Action) -> Wanted:
@@ -97,7 +103,7 @@ def _value(flag: str, action: argparse.Action) -> Wanted:
         return Wanted(words=[*map(str, action.choices)])
     if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
         return Wanted(resource=NAMESPACES)
-    return Wanted(contexts=flag == CONTEXTS, files=flag in FILE_FLAGS)
+    return Wanted(contexts=flag == CONTEXTS, files=(action.metavar or action.dest.upper()) in ("FILE", "FOLDER"))
 
 
 def answer(words: Sequence[str]) -> list[str]:

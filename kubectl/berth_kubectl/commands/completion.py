@@ -10,7 +10,6 @@ from typing import Final
 
 from berth_kubectl.errors import ANSWERED, CommandError
 
-SUMMARY: Final = "install completion of verbs, flags and names"
 EXAMPLES: Final = """\
   kubectl berth completion install           # writes kubectl_complete-berth into a folder of PATH
   kubectl berth completion install --folder ~/bin

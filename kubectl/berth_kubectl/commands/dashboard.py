@@ -23,7 +23,6 @@ from berth_kubectl.errors import ANSWERED
 from berth_kubectl.transport import kubectl, proxy
 from berth_kubectl.transport.kubectl import Kubectl
 
-SUMMARY: Final = "show nodes, queue, holders and health in the browser, live"
 EXAMPLES: Final = """\
   kubectl berth dashboard                    # prints an address and opens it
   kubectl berth dashboard --no-browser --port 8001

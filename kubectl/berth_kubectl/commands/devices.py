@@ -12,7 +12,6 @@ from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
 from berth_kubectl.reading.contract import Card, FleetNode
 
-SUMMARY: Final = "show every device: health, use, MIG, NUMA node, links"
 EXAMPLES: Final = """\
   kubectl berth devices                      # all nodes
   kubectl berth devices node-3 -o wide       # one node, with ids, PCIe switches, links and messages

@@ -15,7 +15,6 @@ from berth_kubectl.printing.output import Output
 from berth_kubectl.printing.tables import clean
 from berth_kubectl.reading.session import Api
 
-SUMMARY: Final = "look for what is wrong with the installation, and show what to type"
 EXAMPLES: Final = """\
   kubectl berth doctor                       # exit status 1 if something is wrong
   kubectl berth doctor -o json               # findings, and what could not be checked

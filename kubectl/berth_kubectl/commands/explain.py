@@ -30,7 +30,6 @@ from berth_kubectl.reading.resources import (
 from berth_kubectl.reading.session import Session, Source
 from berth_kubectl.reading.workloads import Controller
 
-SUMMARY: Final = "show why a pod waits and what it lacks, or why it is where it is"
 EXAMPLES: Final = """\
   kubectl berth explain train-0              # a pod
   kubectl berth explain job/train            # the first pod of a Job that waits

@@ -16,7 +16,6 @@ from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
 from berth_kubectl.reading.contract import Card, FleetNode
 
-SUMMARY: Final = "show what is free, by model, and the largest request that fits one node"
 EXAMPLES: Final = """\
   kubectl berth free                         # whole cards, shares, slices and MIG instances
   kubectl berth free --model H100            # models whose name contains this

@@ -8,7 +8,6 @@ from berth_kubectl.arguments import namespaces
 from berth_kubectl.commands import connecting
 from berth_kubectl.loading import heavy
 
-SUMMARY: Final = "write other systems' manifests in Berth's words, and show how to move a cluster"
 EXAMPLES: Final = """\
   kubectl berth migrate -f manifests/                # a line for each workload; exit status 1 if something is lost
   helm template chart | kubectl berth migrate -f - -o yaml | kubectl apply -f -

@@ -12,7 +12,6 @@ from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
 from berth_kubectl.reading.contract import QueuedPod
 
-SUMMARY: Final = "show the pods that wait, in the order in which they will be tried"
 EXAMPLES: Final = """\
   kubectl berth queue                        # the waiting pods of this namespace, and their places in the whole queue
   kubectl berth queue -A -o wide             # with reasons, back-off, and what wakes them

@@ -6,7 +6,6 @@ from typing import Final
 from berth_api import arguments
 from berth_kubectl.commands import planned
 
-SUMMARY: Final = "show whether and where the pods of a workload would fit, and what would be left"
 EXAMPLES: Final = """\
   kubectl berth simulate -f workload.yaml -n ml
   helm template chart | kubectl berth simulate -f -

@@ -17,7 +17,6 @@ from berth_kubectl.reading import views
 from berth_kubectl.reading.contract import Card, FleetNode, Holder
 from berth_kubectl.reading.objects import time_of
 
-SUMMARY: Final = "show use, memory and watts of cards, and which pods hold cards that are idle"
 EXAMPLES: Final = """\
   kubectl berth top                          # the nodes, the busiest first
   kubectl berth top --by card                # every GPU

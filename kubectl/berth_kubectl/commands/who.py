@@ -18,7 +18,6 @@ from berth_kubectl.reading import views
 from berth_kubectl.reading.contract import Exceeding, HeldPart, Holder
 from berth_kubectl.reading.objects import time_of
 
-SUMMARY: Final = "show which pods hold devices: by pod, namespace, owner, node or card"
 EXAMPLES: Final = """\
   kubectl berth who                          # the pods of this namespace
   kubectl berth who -A --by namespace        # how many cards each namespace holds

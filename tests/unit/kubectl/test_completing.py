@@ -25,9 +25,14 @@ from berth_kubectl.reading.resources import DEVICES, JOBS, NAMESPACES, PODS
         ("devices ", Wanted(resource=DEVICES)),
         ("explain ", Wanted(resource=PODS)),
         ("explain job/tr", Wanted(resource=JOBS, prefix="job/")),
+        ("explain job ", Wanted(resource=JOBS)),
         ("explain -n ml ", Wanted(resource=PODS)),
+        ("advise ", Wanted(resource=PODS)),
         ("explain -o ", Wanted(words=["wide", "json", "yaml"])),
         ("simulate -f ", Wanted(files=True)),
+        ("who --client-key ", Wanted(files=True)),
+        ("who --token ", Wanted()),
+        ("completion install --folder ", Wanted(files=True)),
         ("completion ", Wanted(words=["install"])),
         ("nonsense ", Wanted()),
     ],
@@ -37,7 +42,7 @@ def test_what_may_follow(line: str, expected: Wanted) -> None:
 
 
 def test_the_answer_has_what_begins_with_the_typed_word() -> None:
-    assert completing.answer(["d"]) == ["devices", "dashboard", "doctor", NO_FILES]
+    assert completing.answer(["d"]) == [*(verb for verb in arguments.VERBS if verb.startswith("d")), NO_FILES]
     assert completing.answer(["simulate", "--wi"]) == ["--without", NO_FILES]
     assert completing.answer(["simulate", "-f", ""]) == [FILES]
     assert completing.answer(["migrate", "--cluster", "-o", "j"]) == ["json", NO_FILES]

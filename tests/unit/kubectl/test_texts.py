@@ -377,7 +377,5 @@ def test_no_command_loads_what_takes_long() -> None:
 
 
 @pytest.mark.parametrize("verb", arguments.VERBS)
-def test_every_verb_has_its_line_and_examples(verb: str) -> None:
-    module = arguments.module(verb)
-    assert arguments.VERBS[verb] == module.SUMMARY
-    assert f"kubectl berth {verb}" in arguments.parser(verb).format_help()
+def test_every_verb_has_examples(verb: str) -> None:
+    assert f"kubectl berth {verb}" in arguments.parser(verb).format_help().partition("examples:")[2]
