@@ -20,7 +20,7 @@ from berth_operator.core.advice.outlook import outlook
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.affinity import (
@@ -53,7 +53,9 @@ from tests.builders import (
     T4,
     asks,
     card,
+    cards,
     divided,
+    fleet,
     gang,
     hints,
     inventory,
@@ -331,3 +333,15 @@ def emptied(world: World, name: str) -> World:
     taints = tuple(each for each in info.taints if each not in TAINTS["out of service"])
     alone = replace(info, taints=taints, cordoned=False, ready=True)
     return replace(world, nodes={name: alone}, silent=frozenset(), charges=(), nominees=())
+
+
+def test_what_pods_elsewhere_decide_does_not_count_where_a_pod_would_fit() -> None:
+    made = fleet({"a": cards(2), "b": cards(2)})
+    made.set_namespace_limits({"full": {"gpu": 50}})
+    peers = Peers(namespaces=("ns",), selector=LabelSelector())
+    near = Affinity(required_affinity=(Term(key=HOSTNAME, peers=peers),))
+    wanted = asks({NVIDIA: 1})
+    for kept in (replace(wanted, identity=Identity(namespace="full")), replace(wanted, affinity=near)):
+        said = explain(made, waiting("w", kept), POLICY)
+        assert isinstance(said.result, Failure)
+        assert said.fits_when_empty == len(made.rows)
