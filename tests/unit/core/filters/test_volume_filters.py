@@ -22,7 +22,7 @@ from berth_operator.core.filters import (
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Disk, Mounts
-from berth_operator.core.values.request import NodeTerm, PodRequest
+from berth_operator.core.values.request import NodeTerm, PodRequest, Taint
 from berth_operator.core.values.storage import StorageClass
 from berth_operator.core.values.verdict import Change
 from tests.builders import GI, add, asks, charge, label, node_info, waiting
@@ -554,8 +554,9 @@ def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:
 
 def test_pods_without_volumes_are_asked_nothing_of_them() -> None:
     fleet = Fleet()
-    add(fleet, node_info("node", cordoned=True, ready=False, cpu=0))
+    add(fleet, node_info("node", cordoned=True, ready=False, cpu=0, taints=[Taint(key="a")]))
     of_volumes = [each for each in filters.ORDER if each.TRAITS.of_volumes]
+    assert all(each in of_volumes for each in filters.ORDER if "Volume" in each.TRAITS.plugin)
     assert Policy().filters_of(asks()) == tuple(each for each in filters.ORDER if each not in of_volumes)
     assert all(each.passes(fleet, asks())[fleet.rows["node"]] for each in of_volumes)
     assert Policy().filters_of(wants("claim")) == filters.ORDER
