@@ -8,7 +8,7 @@ and binds concurrently.
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,7 +30,7 @@ from berth_operator.core.decision.messages import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
-from berth_operator.core.filters import Filter, dynamic_resources, node_affinity, unresolvable
+from berth_operator.core.filters import Filter, Passes, dynamic_resources, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_choice, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
@@ -42,8 +42,6 @@ from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
-
-Passes = Callable[[Fleet, PodRequest], Mask]
 
 BIAS: Final = "bias"
 """The term of what the caller adds, such as what brings the members of a gang close to each other."""
