@@ -200,6 +200,9 @@ def asks(
     )
 
 
+ASKS_NOTHING = asks()
+
+
 def hints(**of_types: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotation with a hint for each device type."""
     return {names.ALLOCATE_HINT: orjson.dumps(of_types).decode()}
@@ -223,7 +226,7 @@ def label(key: str, operator: str, *values: str) -> Requirement:
 
 def waiting(name: str = "pod", request: PodRequest | Mapping[str, int] | None = None, **fields: Any) -> PendingPod:
     """Return a waiting pod; `request` is its request, or the resources in it."""
-    ready = request if isinstance(request, PodRequest) else asks(request)
+    ready = request if isinstance(request, PodRequest) else asks(request) if request else ASKS_NOTHING
     return PendingPod(**{"uid": f"uid-{name}", "namespace": "ns", "name": name, "request": ready, **fields})
 
 

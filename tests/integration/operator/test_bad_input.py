@@ -643,14 +643,15 @@ def test_device_that_contradicts_itself_is_told(
 def test_node_without_a_device_is_told(rows: World) -> None:
     rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": _nodes(rows)[2]})
 
-    assert rows.waits("row") == f"{WITH_DEVICE}2 node(s) didn't match Pod's node affinity/selector."
+    rows.waits("row", re.escape(f"{WITH_DEVICE}2 node(s) didn't match Pod's node affinity/selector."))
 
 
 def test_deleted_device_is_told(rows: World) -> None:
     node = _nodes(rows)[2]
     rows.device(node, [words.gpu(0)])
-    rows.wait_condition(node, "Valid", "True")
+    rows.wait_sum(node, K + "gpu", "100")
     rows.arena.delete("devices", node)
+    rows.wait(lambda: not rows.allocatable(node), what="the sums to go")
 
     rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
 

@@ -126,6 +126,7 @@ def test_no_card_is_given_by_name_and_by_claim(shared: World, driver: Driver) ->
 def test_a_card_is_given_by_name_once_its_driver_lists_it_no_more(shared: World, driver: Driver) -> None:
     [node] = shared.nodes(gpus=CARDS)
     driver.lists(node, range(CARDS))
+    shared.wait_condition(node, "GivenByName", "False")
     names = driver.pods(CARDS)
     for name in names:
         shared.bound(name)

@@ -4,16 +4,21 @@ import re
 
 import pytest
 
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
 
 GPU = "nvidia.com/gpu"
 SHORT = f"0/1 nodes are available: 1 Insufficient {GPU}."
 
 
+def offers(amount: str) -> Manifest:
+    """Return what kubelet would report of its device plugin."""
+    return {"status": {field: {GPU: amount} for field in ("capacity", "allocatable")}}
+
+
 def offer(world: World, node: str, amount: str) -> None:
     """Write what kubelet would report of its device plugin."""
-    both = {field: {GPU: amount} for field in ("capacity", "allocatable")}
-    world.arena.merge("nodes", node, {"status": both}, subresource="status")
+    world.arena.merge("nodes", node, offers(amount), subresource="status")
 
 
 def node_offering(world: World, amount: str | None) -> str:
@@ -59,7 +64,7 @@ def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
     node = node_offering(shared, "8")
     shared.pod("runs", {GPU: "1"})
     shared.bound("runs")
-    offer(shared, node, "0")
+    shared.close_node(node, offers("0"), why=f"Insufficient {GPU}", requests={GPU: "1"}, subresource="status")
     shared.pod("p", {GPU: "1"})
     assert shared.waits("p") == SHORT
     offer(shared, node, "8")

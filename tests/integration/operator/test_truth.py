@@ -190,12 +190,15 @@ def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(s
 
 
 def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(shared: World) -> None:
-    node = node_of(shared, 1)
+    node = node_of(shared, 2)
     shared.pod("p", NVIDIA)
     pod = shared.bound("p")
     container = {"podUID": pod["metadata"]["uid"], "namespace": shared.arena.namespace, "pod": "p", "container": "main"}
+    gone = {**container, "podUID": "gone", "pod": "gone"}
     boot = shared.arena.get("nodes", node)["status"].get("nodeInfo", {}).get("bootID", "")
-    report(shared, node, bootID=boot or "boot-1", held=[{**container, "devices": held(0)}])
+    reported = [{**container, "devices": held(0)}, {**gone, "devices": held(1)}]
+    report(shared, node, bootID=boot or "boot-1", held=reported)
+    shared.wait(lambda: free_cards(shared, node) == [], what="the operator to know what kubelet reports")
     shared.remove("p")
     shared.pod("next", NVIDIA)
     assert "node(s) have too few free GPUs" in shared.waits("next")

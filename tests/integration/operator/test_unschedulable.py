@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 
@@ -16,9 +17,9 @@ def test_reasons_are_counted(shared: World) -> None:
     labels = {"example.com/pool": "gpu"}
     cordoned, tainted, *_ = shared.nodes(4, labels=labels, gpus=1)
     shared.nodes(2, gpus=1)
-    shared.arena.nodes(1, labels=labels)
+    shared.bare_nodes(labels=labels)
     shared.cordon(cordoned, on=True)
-    shared.arena.merge("nodes", tainted, {"spec": {"taints": [TAINT]}})
+    shared.close_node(tainted, {"spec": {"taints": [TAINT]}}, why="untolerated taint")
 
     shared.pod("p", {"nvidia.com/gpu": "2"}, nodeSelector=labels)
 
@@ -72,10 +73,10 @@ def test_hundred_cards_get_a_hint(shared: World) -> None:
 
 
 def test_same_reason_is_reported_once(shared: World) -> None:
-    [node] = shared.nodes(gpus=1)
+    [node, _] = shared.nodes(2, gpus=1)
     shared.pods(["p", "q"], {"nvidia.com/gpu": "2"})
     for name in ("p", "q"):
-        shared.waits(name)
+        shared.waits(name, "2 node.s. have too few healthy GPUs .2 requested, at most 1")
         shared.wait(functools.partial(shared.events, name), what="the Event")
     version = shared.arena.get("pods", "p")["metadata"]["resourceVersion"]
 
@@ -113,7 +114,7 @@ def test_other_reason_is_reported_in_the_same_series(shared: World) -> None:
 def bystander(shared: World) -> Iterator[World]:
     """Return a world with a pod that nothing here can help; it must still wait at the end."""
     shared.pod("hopeless", {"nvidia.com/gpu": "64"})
-    shared.waits("hopeless")
+    shared.waits("hopeless", "no nodes available")  # the operator knows that those of the test before are gone
     yield shared
     assert "hopeless" not in shared.bound_names()
 
@@ -159,7 +160,7 @@ def test_uncordon_wakes(bystander: World) -> None:
 
 def test_taint_that_goes_wakes(bystander: World) -> None:
     [node] = bystander.nodes()
-    bystander.arena.merge("nodes", node, {"spec": {"taints": [TAINT]}})
+    bystander.close_node(node, {"spec": {"taints": [TAINT]}}, why="untolerated taint")
     bystander.pod("p", {"nvidia.com/gpu": "1"})
     bystander.waits("p", "untolerated taint")
     bystander.pod("tolerant", {"nvidia.com/gpu": "1"}, tolerations=[{"key": TAINT["key"], "operator": "Exists"}])
@@ -172,19 +173,19 @@ def test_taint_that_goes_wakes(bystander: World) -> None:
 
 def test_node_that_turns_ready_wakes(bystander: World) -> None:
     [node] = bystander.nodes()
-    _set_node_ready(bystander, node, "False")
+    down = "1 node.s. (were not ready|had untolerated taint)"
+    bystander.close_node(node, _ready("False"), why=down, subresource="status")
     bystander.pod("p", {"nvidia.com/gpu": "1"})
-    bystander.waits("p", "1 node.s. (were not ready|had untolerated taint)")
+    bystander.waits("p", down)
 
-    _set_node_ready(bystander, node, "True")
+    bystander.arena.merge("nodes", node, _ready("True"), subresource="status")
 
     # The node controller removes its taint a moment later.
     bystander.bound("p", deadline=2 * words.PROMPT)
 
 
-def _set_node_ready(world: World, node: str, status: str) -> None:
-    ready = {"type": "Ready", "status": status, "reason": "Test"}
-    world.arena.merge("nodes", node, {"status": {"conditions": [ready]}}, subresource="status")
+def _ready(status: str) -> Manifest:
+    return {"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Test"}]}}
 
 
 def test_card_that_turns_healthy_wakes(bystander: World) -> None:
@@ -211,18 +212,18 @@ def test_label_that_comes_wakes(bystander: World) -> None:
 def test_allocatable_that_grows_wakes(bystander: World, resource: str) -> None:
     [node] = bystander.nodes()
     small, needed, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
-    _set_allocatable(bystander, node, resource, small)
+    short = f"1 Insufficient {resource}"
+    bystander.close_node(node, _offers(resource, small), why=short, requests={resource: needed}, subresource="status")
     bystander.pod("p", {"nvidia.com/gpu": "1", resource: needed})
-    bystander.waits("p", f"1 Insufficient {resource}")
+    bystander.waits("p", short)
 
-    _set_allocatable(bystander, node, resource, large)
+    bystander.arena.merge("nodes", node, _offers(resource, large), subresource="status")
 
     bystander.bound("p", deadline=words.PROMPT)
 
 
-def _set_allocatable(world: World, node: str, resource: str, amount: str) -> None:
-    both = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
-    world.arena.merge("nodes", node, {"status": both}, subresource="status")
+def _offers(resource: str, amount: str) -> Manifest:
+    return {"status": {"capacity": {resource: amount}, "allocatable": {resource: amount}}}
 
 
 def test_new_node_wakes(bystander: World) -> None:

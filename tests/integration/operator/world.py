@@ -79,6 +79,14 @@ class World:
         self.wait(lambda: all(self.ready(name) == "True" for name in names), what="Devices to be ready")
         return names
 
+    def bare_nodes(self, count: int = 1, *, labels: Mapping[str, str] | None = None) -> list[str]:
+        """Create nodes without devices, and wait until the operator knows them, and which are gone."""
+        names = self.arena.nodes(count, labels=labels)
+        self.pod("first", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": names[-1]})
+        self.bound("first")
+        self.remove("first")
+        return names
+
     def change(self, node: str, **devices: Any) -> None:
         """Change a node's entry in the fleet file, or add it."""
         self.fleet[node] = {**self.fleet.get(node, {}), **devices}
@@ -241,22 +249,28 @@ class World:
 
     def cordon(self, node: str, *, on: bool) -> None:
         """Cordon a node and wait until the operator knows, or uncordon it and wait until its taint is gone too."""
-        self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
         if on:
-            self.wait(lambda: self._takes_no_pod(node), what=f"the operator to know that {node} is cordoned")
+            self.close_node(node, {"spec": {"unschedulable": True}}, why="were unschedulable")
         else:
+            self.arena.merge("nodes", node, {"spec": {"unschedulable": None}})
             self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
 
-    def _takes_no_pod(self, node: str) -> bool:
-        """Return whether a pod for a node waits because of its cordon.
+    def close_node(
+        self, node: str, patch: Manifest, *, why: str, requests: Mapping[str, str] | None = None, subresource: str = ""
+    ) -> None:
+        """Change a node, and wait until a pod with these requests waits because of that.
 
-        The operator watches nodes and pods separately, so it may bind this pod before it knows.
+        The operator watches nodes and pods separately: a pod that is created right after the change may be bound.
         """
-        self.pod("pinned", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": node})
+        self.arena.merge("nodes", node, patch, subresource=subresource)
+        self.wait(lambda: self._refuses(node, requests or {"cpu": "1m"}, why), what=f"{node} to be refused: {why}")
+
+    def _refuses(self, node: str, requests: Mapping[str, str], why: str) -> bool:
+        self.pod("pinned", requests, nodeSelector={"kubernetes.io/hostname": node})
         self.wait(lambda: self.message("pinned") or "pinned" in self.bound_names(), what="pinned to be decided")
         message = self.message("pinned")
         self.remove("pinned")
-        return "were unschedulable" in message
+        return re.search(why, message) is not None
 
     def _is_cordoned(self, node: str) -> bool:
         taints = self.arena.get("nodes", node)["spec"].get("taints", ())

@@ -15,7 +15,7 @@ THEIRS: Final = "default-scheduler"
 
 
 def test_a_replica_set_is_spread_over_zones_and_nodes_whatever_is_there(shared: World) -> None:
-    zone_of = {name: zone for zone in ZONES for name in shared.arena.nodes(NODES, labels={ZONE: zone})}
+    zone_of = {name: zone for zone in ZONES for name in shared.bare_nodes(NODES, labels={ZONE: zone})}
     # By free resources alone all replicas would go to the first zone.
     for node, zone in zone_of.items():
         if zone != ZONES[0]:

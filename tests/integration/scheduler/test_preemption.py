@@ -114,8 +114,8 @@ def test_never_is_honoured(scenario: Scenario) -> None:
 def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> None:
     scenario.world.nodes(gpus=2)
     scenario.place("protected", 0, labels={"app": "protected"})
-    scenario.place("dearer", 10)
     scenario.budget("protected", 0, of=1)
+    scenario.place("dearer", 10)
 
     scenario.pod("above", ABOVE)
 
@@ -127,8 +127,8 @@ def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> 
 def test_a_budget_that_lets_one_go_does_not_protect_it(scenario: Scenario) -> None:
     scenario.world.nodes(gpus=2)
     scenario.place("allowed", 0, labels={"app": "allowed"})
-    scenario.place("dearer", 10)
     scenario.budget("allowed", 1, of=1)
+    scenario.place("dearer", 10)
 
     scenario.pod("above", ABOVE)
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from devcluster import Arena, Cluster
+from devcluster import Arena, Cluster, waiting
 from tests import versions
 from tests.conftest import CRDS
 from tests.differential import evictions, judges
@@ -217,6 +217,11 @@ def messages(both: World) -> dict[str, tuple[str, str]]:
         return all(by_kind[name] for name in expected)
 
     both.wait(all_reported, deadline=60, what="both schedulers to report every pod")
+    # What a pod refers to may become known after the pod; a message that stays another one fails its own test.
+    waiting.within(
+        lambda: all_reported() and all(KINDS[name.partition("-")[2]][0] in by_kind[name] for name in expected),
+        seconds=60,
+    )
     return {kind: (by_kind[f"ours-{kind}"], by_kind[f"theirs-{kind}"]) for kind in KINDS}
 
 

@@ -100,7 +100,7 @@ def shelf(shared: World) -> Iterator[Shelf]:
 @pytest.fixture
 def nodes(shared: World) -> Callable[..., dict[str, str]]:
     def make(*zones: str) -> dict[str, str]:
-        return {zone: shared.arena.nodes(1, labels={ZONE: zone})[0] for zone in zones}
+        return {zone: shared.bare_nodes(labels={ZONE: zone})[0] for zone in zones}
 
     return make
 

@@ -104,12 +104,13 @@ def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
 
 def grown(of: CardColumns, rows: int, slots: int) -> CardColumns:
     """Return copies of the columns with at least this number of rows and slots."""
-    old_rows, old_slots = of.minor.shape
-    more = ((0, max(0, rows - old_rows)), (0, max(0, slots - old_slots)))
-    widths = {1: more[:1], 2: more, 3: ((0, 0), *more)}
+    least = {1: (rows,), 2: (rows, slots), 3: (0, rows, slots)}
     made = CardColumns()
     for name, values in vars(of).items():
-        setattr(made, name, np.pad(values, widths[values.ndim], constant_values=_FILL.get(name, 0)))
+        # numpy.pad takes several times as long, and each new node of a small cluster comes here
+        larger = np.full(np.maximum(values.shape, least[values.ndim]), _FILL.get(name, 0), values.dtype)
+        larger[tuple(map(slice, values.shape))] = values
+        setattr(made, name, larger)
     return made
 
 
