@@ -62,7 +62,7 @@ def test_a_large_pod_is_bound_in_a_stream_of_small_ones(world: World, tmp_path: 
     def recorded() -> str:
         """Return the node that is reserved for the large pod, by the record for the next leader."""
         status = world.arena.get("leaderleases", world.arena.lease_name).get("status", {})
-        reserved = {each["pod"]: each["node"] for each in status.get("nodeReservations", ())}
+        reserved: dict[str, str] = {each["pod"]: each["node"] for each in status.get("nodeReservations", ())}
         # A small pod may be first, and then needs a card.
         if first := reserved.keys() - served - {"large"}:
             served.update(first)
