@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from berth_kubectl.reading.contract import Card, FleetNode, HeldPart, Holder, QueuedPod
+from berth_api.allocation import held
+from berth_api.objects.visibility import Card, FleetNode, HeldPart, Holder, QueuedPod
 
 GI: Final = 2**30
 CARDS: Final = 8
@@ -110,6 +111,7 @@ class Scene:
             "models": {model.name: CARDS},
             "zone": ZONES[rack % len(ZONES)],
             "rack": f"rack-{rack:02d}",
+            "isolation": "",
             "devices": cards,
             "resources": {
                 "cpu": {"total": 192_000, "free": chance.randrange(8, 192) * 1000},
@@ -130,8 +132,10 @@ class Scene:
             "model": model.name,
             "healthy": healthy,
             "message": "" if healthy else "Xid 79 (GPU has fallen off the bus)",
+            "blocked": "",
             "total": total,
             "free": dict(total),
+            "held": 0,
             "users": 0,
             "numaNode": minor * 2 // CARDS,
             "pcie": f"pci0000:{minor // 2:02x}",
@@ -185,6 +189,9 @@ class Scene:
             "endsBy": _time(ends) if ends else "",
             "devices": parts,
             "drifted": self._chance.random() < 0.002,
+            "promised": False,
+            "isolation": "",
+            "exceeding": [],
         }
         self.holders[f"{namespace}/{name}"] = holder
         return holder
@@ -196,7 +203,7 @@ class Scene:
             card["users"] -= 1
             for name, amount in part["amounts"].items():
                 card["free"][name] += amount
-            _show_instances(card)
+            _show_use(card)
         del self.holders[_key(holder)]
 
     def _pod_name(self) -> tuple[str, str, str]:
@@ -406,11 +413,13 @@ def _took(card: Card, amounts: dict[str, int], device: str) -> HeldPart:
     card["users"] += 1
     for name, amount in amounts.items():
         card["free"][name] -= amount
-    _show_instances(card)
+    _show_use(card)
     return {"type": "gpu", "minor": card["minor"], "id": device, "model": card["model"], "amounts": amounts}
 
 
-def _show_instances(card: Card) -> None:
+def _show_use(card: Card) -> None:
+    used = {name: amount - card["free"][name] for name, amount in card["total"].items()}
+    card["held"] = round(held.hundredths([used], card["total"])) if card["users"] else 0
     for number, instance in enumerate(card["mig"]):
         instance["free"] = number < card["free"][MIG_RESOURCE]
 

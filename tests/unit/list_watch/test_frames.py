@@ -9,7 +9,7 @@ from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.kinds import Entry
 from berth_operator.apis.aggregated.openapi import V2
 from berth_operator.apis.aggregated.statuses import StatusError, expired
-from berth_operator.apis.list_watch import openapi
+from berth_operator.apis.list_watch.documents import DOCUMENTS
 from berth_operator.apis.list_watch.kinds import KINDS, NODES, PODS, SourcedKind
 
 KUBECTL = (
@@ -123,7 +123,7 @@ def test_a_table_has_columns_and_cells() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 def test_the_published_schema_has_every_field(kind: SourcedKind) -> None:
-    schema = openapi.DOCUMENTS[V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
+    schema = DOCUMENTS[V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
     for part, fields in FIELDS[kind.plural].items():
         assert set(schema["properties"][part]["properties"]) == fields
 

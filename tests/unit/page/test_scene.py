@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from berth_operator.apis.visibility.documents import _SCHEMAS
+from berth_operator.apis.aggregated.openapi import of_type
+from berth_operator.apis.visibility.documents import OBJECTS
 from tests.page.scene import Scene
 
 
@@ -37,11 +38,12 @@ def scene() -> Scene:
 
 
 def test_rows_have_only_fields_of_the_schemas(scene: Scene) -> None:
+    schemas = {kind: of_type(of) for kind, of in OBJECTS.items()}
     rows = {"FleetNode": scene.fleet.values(), "QueuedPod": scene.queue, "Holder": scene.holders.values()}
-    assert [name for kind, some in rows.items() for row in some for name in unknown(_SCHEMAS[kind], row)] == []
+    assert [name for kind, some in rows.items() for row in some for name in unknown(schemas[kind], row)] == []
     pods = [pod["metadata"] for pod in [*scene.queue, *scene.holders.values()]]
     explained = [scene.explanation(pod["namespace"], pod["name"]) for pod in pods]
-    assert {field for each in explained for field in unknown(_SCHEMAS["PodExplanation"], each)} == set()
+    assert {field for each in explained for field in unknown(schemas["PodExplanation"], each)} == set()
 
 
 def test_what_holders_hold_is_not_free(scene: Scene) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from berth_api.objects.visibility import API_VERSION, GROUP, VERSION
 from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.documents import DOCUMENTS
-from berth_operator.apis.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, RowKind
+from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import A100, pod, whole

@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.objects.visibility import ClaimDevices, RequestedDevices
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
 from berth_operator.core.advice import claim_devices, lacking, new_nodes
 from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
-from berth_operator.core.advice.claim_devices import ClaimDevices, RequestedDevices
 from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.gang import Gang
@@ -431,13 +431,12 @@ class _Search:
 
 def _impossible_text(request: RequestedDevices) -> str:
     """Return the devices that no node has for a request, and what leaves out the most."""
-    number = f"{request.needed} device{'s' if request.needed > 1 else ''}" if request.needed else "devices"
-    most = (
-        f"at most {request.matching} match{'' if request.matching > 1 else 'es'}" if request.matching else "none match"
-    )
-    selectors = [each for each in request.left_out if each.is_selector] or request.left_out
-    left_out = f", and {selectors[0].devices} of {request.devices} are those {selectors[0].why}" if selectors else ""
-    where = f"request {request.request} of {request.claim}"
+    needed, matching, causes = request["needed"], request["matching"], request["leftOut"]
+    number = f"{needed} device{'s' if needed > 1 else ''}" if needed else "devices"
+    most = f"at most {matching} match{'' if matching > 1 else 'es'}" if matching else "none match"
+    first = next((cause for cause in causes if cause["selector"]), causes[0] if causes else None)
+    left_out = "" if first is None else f", and {first['devices']} of {request['devices']} are those {first['why']}"
+    where = f"request {request['request']} of {request['claim']}"
     return f"{number} on one node for {where} ({most} there, free or not{left_out})"
 
 

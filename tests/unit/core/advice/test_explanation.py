@@ -53,10 +53,10 @@ def assert_agrees(made: Fleet, explanation: Explanation) -> None:
     nominated = counts.pop(ONLY_NOMINATED, 0)
     counted: Counter[str] = Counter()
     for group in explanation.groups:
-        assert set(group.counted) <= set(group.reasons)
-        counted.update(dict.fromkeys(group.counted, len(group.nodes)))
+        assert set(group["counted"]) <= set(group["reasons"])
+        counted.update(dict.fromkeys(group["counted"], group["count"]))
     assert counted == counts
-    nodes = [node for group in explanation.groups for node in group.nodes]
+    nodes = [node for group in explanation.groups for node in group["nodes"]]
     assert len(nodes) == len(set(nodes)) == int(made.present.sum()) - nominated
 
 
@@ -99,9 +99,9 @@ def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
     explanation = explained(made, waiting(request={NVIDIA: 2}))
     few = "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)"
     busy = "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)"
-    assert {group.nodes: group.reasons[:2] for group in explanation.groups} == {
-        ("busy",): (busy,),
-        ("tainted",): ("node(s) had untolerated taint(s)", few),
+    assert {tuple(group["nodes"]): group["reasons"][:2] for group in explanation.groups} == {
+        ("busy",): [busy],
+        ("tainted",): ["node(s) had untolerated taint(s)", few],
     }
     assert explanation.fits_when_empty == 1
 

@@ -19,7 +19,7 @@ export function toHolder(object, before) {
     endsBy: object.endsBy,
     devices: object.devices,
     drifted: object.drifted,
-    exceeding: object.exceeding ?? [], // older operators do not say
+    exceeding: object.exceeding,
     hundredths: hundredths(object.devices.map((part) => ({ node: object.node, part }))),
   };
 }
