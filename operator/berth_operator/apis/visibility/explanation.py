@@ -5,8 +5,6 @@ from typing import Final
 
 from berth_api.objects.visibility import (
     BindPoints,
-    LackingCard,
-    LackingNode,
     PodExplanation,
     RemedyAnswer,
     RequestedDevices,
@@ -15,7 +13,7 @@ from berth_api.objects.visibility import (
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.reports.recent_binds import MAX_BINDS
 from berth_operator.core.advice import outlook, remedies
-from berth_operator.core.advice.explanation import Explanation, NearNode
+from berth_operator.core.advice.explanation import Explanation
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
 from berth_operator.core.decision.cycle import Failure
@@ -92,7 +90,7 @@ def of_waiting(
         "message": _message(pod, explanation),
         "nodes": nodes,
         "groups": list(explanation.groups),
-        "nearest": [_near(near) for near in explanation.nearest],
+        "nearest": list(explanation.nearest),
         "fitsNow": outlook.is_placed(wait, why),
         "remedies": [
             RemedyAnswer(
@@ -149,11 +147,6 @@ def _message(pod: PendingPod, explanation: Explanation) -> str:
     if pod.last_message:
         return pod.last_message
     return explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
-
-
-def _near(near: NearNode) -> LackingNode:
-    cards = [LackingCard(type=card.type, minor=card.minor, amounts=dict(card.amounts)) for card in near.lack.cards]
-    return {"node": near.node, "resources": dict(near.lack.resources), "cards": cards}
 
 
 def _bounded(of: RequestedDevices) -> RequestedDevices:

@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.objects.visibility import ReasonGroup
+from berth_api.objects.visibility import LackingNode, ReasonGroup
 from berth_operator.core.advice import lacking, new_nodes
-from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle, preemption
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -30,14 +29,6 @@ MAX_NEAREST: Final = 5
 """Nodes whose lack is computed."""
 MAX_NAMES: Final = 100
 """Names of nodes of a group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearNode:
-    """A node that would take the pod if it had what it lacks."""
-
-    node: str
-    lack: Lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +50,7 @@ class Explanation:
     """The decision itself."""
     groups: Sequence[ReasonGroup] = ()
     """The largest first. Nodes that pass every filter are in none: nominated pods keep them."""
-    nearest: tuple[NearNode, ...] = ()
+    nearest: Sequence[LackingNode] = ()
     """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
     fits_when_empty: int | None = None
     """Number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no other
@@ -110,7 +101,7 @@ def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failur
     return Explanation(
         result=result,
         groups=_groups(fleet, request, order),
-        nearest=tuple(_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy))),
+        nearest=_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy)),
         fits_when_empty=int(when_empty.sum()),
     )
 
@@ -185,8 +176,6 @@ def _lacks_amounts(fleet: Fleet, request: PodRequest, rejected: Mapping[str, Mas
     return mask
 
 
-def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> Iterator[NearNode]:
-    for row in lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist():
-        lack = lacking.lack(fleet, row, request, policy)
-        if lack is not None:
-            yield NearNode(node=fleet.names[row], lack=lack)
+def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> list[LackingNode]:
+    rows = lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist()
+    return [lack for row in rows if (lack := lacking.lack(fleet, row, request, policy)) is not None]

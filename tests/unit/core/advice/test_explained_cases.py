@@ -497,9 +497,9 @@ def _reasons(explanation: Explanation) -> dict[str, list[str]]:
 def _near(explanation: Explanation) -> list[Lacks]:
     return [
         (
-            near.node,
-            dict(near.lack.resources),
-            [(missing.type, missing.minor, dict(missing.amounts)) for missing in near.lack.cards],
+            near["node"],
+            near["resources"],
+            [(missing["type"], missing["minor"], missing["amounts"]) for missing in near["cards"]],
         )
         for near in explanation.nearest
     ]
