@@ -57,7 +57,6 @@ function idleSince(card, before) {
 }
 
 function toCard(card, before) {
-  const mig = card.mig ?? [];
   const kept = {
     type: shared(card.type),
     minor: card.minor,
@@ -72,7 +71,7 @@ function toCard(card, before) {
     unheld: card.unheld ?? 0,
     numaNode: card.numaNode,
     pcie: shared(card.pcie),
-    mig,
+    mig: card.mig,
     metrics: card.metrics ?? null,
     held: card.held / 100,
   };
@@ -106,7 +105,7 @@ export function linksOf(object) {
   const indexOf = new Map(object.devices.map((card, index) => [card.id, index]));
   return object.devices.map((card) => {
     const kinds = object.devices.map(() => "");
-    for (const [id, kind] of Object.entries(card.links ?? {})) if (indexOf.has(id)) kinds[indexOf.get(id)] = kind;
+    for (const [id, kind] of Object.entries(card.links)) if (indexOf.has(id)) kinds[indexOf.get(id)] = kind;
     return kinds;
   });
 }
@@ -128,9 +127,9 @@ export function toNode(object, before) {
     blocked: object.blocked,
     models,
     model: shared(models.join(", ")),
-    zone: shared(object.zone ?? ""),
-    rack: shared(object.rack ?? ""),
-    resources: object.resources ?? {},
+    zone: shared(object.zone),
+    rack: shared(object.rack),
+    resources: object.resources,
     cards,
     gpus: cards.filter((card) => card.type === GPU),
     others: cards.filter((card) => card.type !== GPU),
