@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reference import commands, definitions, metrics, migrating, names, settings, words, writing
+from reference import commands, definitions, metrics, migrating, names, settings, visibility, words, writing
 
 PAGES: Final = {
     "commands.md": commands.text,
@@ -12,6 +12,7 @@ PAGES: Final = {
     "names.md": names.text,
     "objects.md": definitions.text,
     "settings.md": settings.text,
+    "visibility.md": visibility.text,
     "words.md": words.text,
     **migrating.PAGES,
 }

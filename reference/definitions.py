@@ -25,10 +25,13 @@ def _definition(definition: Schema) -> str:
     body = version["schema"]["openAPIV3Schema"]
     names = [spec["names"]["plural"], *spec["names"].get("shortNames", [])]
     about = f"`{spec['group']}/{version['name']}`, {spec['scope'].lower()}; `kubectl get {'`, `'.join(names)}`."
+    return section(spec["names"]["kind"], about, str(body.get("description", "")), fields(body))
+
+
+def fields(body: Schema) -> str:
+    """Return the table of the fields of a schema."""
     rows = [(code(path), str(node.get("type", "any")), _meaning(node)) for path, node in _fields(body, "")]
-    return section(
-        spec["names"]["kind"], about, str(body.get("description", "")), table(("field", "type", "meaning"), rows)
-    )
+    return table(("field", "type", "meaning"), rows)
 
 
 def _fields(node: Schema, path: str) -> Iterator[tuple[str, Schema]]:

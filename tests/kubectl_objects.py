@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from berth_kubectl.reading.contract import Card, FleetNode, HeldPart, Holder
+from berth_api.objects.visibility import Card, FleetNode, HeldPart, Holder
 
 Raw = dict[str, Any]
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -21,8 +21,10 @@ def card(minor: int = 0, *, used: int = 0, **fields: Any) -> Card:
         "model": A100,
         "healthy": True,
         "message": "",
+        "blocked": "",
         "total": dict(WHOLE),
         "free": free,
+        "held": used,
         "users": int(used > 0),
         "numaNode": 0,
         "pcie": "pci0000:00",
@@ -37,7 +39,7 @@ def card(minor: int = 0, *, used: int = 0, **fields: Any) -> Card:
 def mig_card(minor: int, *, free: int, count: int = 2) -> Card:
     """Return an A100 in MIG mode with instances of a profile, of which some are free."""
     resource = "nvidia.com/mig-1g.10gb"
-    instances = [{"profile": "1g.10gb", "free": index < free} for index in range(count)]
+    instances = [{"profile": "1g.10gb", "minor": minor, "free": index < free} for index in range(count)]
     return card(minor, total={resource: count}, free={resource: free}, mig=instances, users=int(free < count))
 
 
@@ -52,6 +54,7 @@ def fleet_node(name: str, *cards: Card, **fields: Any) -> FleetNode:
         "models": {},
         "zone": "",
         "rack": "",
+        "isolation": "",
         "devices": list(cards),
         **fields,
     }
@@ -78,6 +81,9 @@ def holder(name: str, *parts: HeldPart, namespace: str = "team", **fields: Any) 
         "endsBy": "",
         "devices": list(parts),
         "drifted": False,
+        "promised": False,
+        "isolation": "",
+        "exceeding": [],
         **fields,
     }
     checked: Holder = row

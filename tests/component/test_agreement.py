@@ -14,7 +14,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError
-from berth_operator.apis.visibility.operator_settings import OperatorSettings
+from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.commands import effective, preparing
 from berth_operator.commands.effective import Served
 from berth_operator.commands.errors import InputError
@@ -171,7 +171,7 @@ def mix(case: Case, waiting: list[Raw]) -> Workload:
 
 def planner(case: Case, file: Path | None, waiting: list[Raw], *, is_served: bool = True) -> Planner:
     """Return what `simulate` and `advise` decide with, read as a user with the right of the case reads it."""
-    served = OperatorSettings(
+    served = SettingsInUse(
         settings=case.settings,
         configuration=lambda: case.configured.scheduled_configuration,
         mix=lambda: workload_document.document(mix(case, waiting)),

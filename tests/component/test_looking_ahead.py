@@ -23,7 +23,7 @@ from berth_api import names, resources
 from berth_api.admission import injection, renaming
 from berth_client import times
 from berth_client.reflector import EventType
-from berth_operator.apis.visibility.operator_settings import OperatorSettings
+from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.commands import preparing, snapshots
 from berth_operator.commands.planning import Answer
 from berth_operator.commands.preparing import Inputs
@@ -344,7 +344,7 @@ def see_others(leader: Leader) -> None:
 
 
 def settings_of(leader: Leader, case: Case) -> Raw:
-    served = OperatorSettings(
+    served = SettingsInUse(
         settings=SETTINGS,
         configuration=lambda: Configuration(policies={names.SCHEDULER: case.policy}),
         mix=lambda: workload_document.document(leader.fleet.workload),

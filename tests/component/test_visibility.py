@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.errors import ApiError
 from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
 from berth_operator.apis.aggregated.access import Access, FrontProxy
@@ -26,8 +27,8 @@ from berth_operator.apis.serving.connections import SHARE
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import PERIODS, ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import GROUP, QUEUE, VERSION
-from berth_operator.apis.visibility.operator_settings import OperatorSettings
+from berth_operator.apis.visibility.kinds import QUEUE
+from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
 from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, VisibilityServer
@@ -136,7 +137,7 @@ class World:
             namespace_limits={"ns": {"gpu": 200}, "forbidden": {"gpu": 800}},
         )
         flags = Settings(_cli_parse_args=[], genius_priorities="ns=5,*=2", trusted_schedulers="kai")
-        in_use = OperatorSettings(
+        in_use = SettingsInUse(
             settings=flags, configuration=lambda: profiles, mix=lambda: {"weight": 1.0}, reserved=lambda: {"uid": "n1"}
         )
         replica.leading = Leading(caches=caches, explainer=explainer, settings=in_use)

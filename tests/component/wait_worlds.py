@@ -369,12 +369,12 @@ def holders(world: WaitWorld, freed: Gone | FreeCards) -> Sequence[str]:
     """Return the pods that end, or hold cards that become free, or as many instances of them; each pod holds one."""
     if isinstance(freed, Gone):
         return freed.uids
-    if not all(mig.is_resource(name) for card in freed.lack.cards for name, _ in card.amounts):
+    if not all(mig.is_resource(name) for card in freed.lack["cards"] for name in card["amounts"]):
         return ()
-    on_node, uids = list(world.cluster.fleet.on_node(freed.node)), []
-    for card in freed.lack.cards:
-        of_card = [each.uid for each in on_node if card.minor in {grant.minor for grant in each.grants}]
-        uids += of_card[: sum(amount for _, amount in card.amounts) or None]
+    on_node, uids = list(world.cluster.fleet.on_node(freed.lack["node"])), []
+    for card in freed.lack["cards"]:
+        of_card = [each.uid for each in on_node if card["minor"] in {grant.minor for grant in each.grants}]
+        uids += of_card[: sum(card["amounts"].values()) or None]
     return uids
 
 

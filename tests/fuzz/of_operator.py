@@ -109,9 +109,9 @@ def _rows(values: Sequence[Any]) -> None:
     cluster.put_bound(pods.transform({**bound, "spec": {**bound["spec"], **limits}}))
     for source in (FleetRows(cluster, lambda: "rack"), QueueRows(cluster), HolderRows(cluster)):
         for row in filter(None, source.rows()):
-            if (fields := row.render()) is not None:
-                assert orjson.dumps(fields)
-                assert source.kind.cells(fields[1])
+            if (rendered := row.render()) is not None:
+                assert orjson.dumps(rendered)
+                assert source.kind.cells(rendered)
 
 
 def _cluster() -> Cluster:

@@ -13,7 +13,19 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from berth_kubectl.reading.contract import Card, FleetNode, HeldPart, Holder, QueuedPod
+from berth_api.allocation import held
+from berth_api.objects.visibility import (
+    Card,
+    FleetNode,
+    HeldPart,
+    Holder,
+    LackingNode,
+    NodeScore,
+    ObjectMeta,
+    PodExplanation,
+    QueuedPod,
+    ReasonGroup,
+)
 
 GI: Final = 2**30
 CARDS: Final = 8
@@ -110,6 +122,7 @@ class Scene:
             "models": {model.name: CARDS},
             "zone": ZONES[rack % len(ZONES)],
             "rack": f"rack-{rack:02d}",
+            "isolation": "",
             "devices": cards,
             "resources": {
                 "cpu": {"total": 192_000, "free": chance.randrange(8, 192) * 1000},
@@ -130,8 +143,10 @@ class Scene:
             "model": model.name,
             "healthy": healthy,
             "message": "" if healthy else "Xid 79 (GPU has fallen off the bus)",
+            "blocked": "",
             "total": total,
             "free": dict(total),
+            "held": 0,
             "users": 0,
             "numaNode": minor * 2 // CARDS,
             "pcie": f"pci0000:{minor // 2:02x}",
@@ -185,6 +200,9 @@ class Scene:
             "endsBy": _time(ends) if ends else "",
             "devices": parts,
             "drifted": self._chance.random() < 0.002,
+            "promised": False,
+            "isolation": "",
+            "exceeding": [],
         }
         self.holders[f"{namespace}/{name}"] = holder
         return holder
@@ -196,7 +214,7 @@ class Scene:
             card["users"] -= 1
             for name, amount in part["amounts"].items():
                 card["free"][name] += amount
-            _show_instances(card)
+            _show_use(card)
         del self.holders[_key(holder)]
 
     def _pod_name(self) -> tuple[str, str, str]:
@@ -293,19 +311,20 @@ class Scene:
 
     # --- explanations -----------------------------------------------------------------------------------------------
 
-    def explanation(self, namespace: str, name: str) -> Any:
+    def explanation(self, namespace: str, name: str) -> PodExplanation | None:
         """Return the explanation of a pod; None if there is no such pod."""
-        metadata = {"name": name, "namespace": namespace}
+        metadata: ObjectMeta = {"name": name, "namespace": namespace}
         holder = self.holders.get(f"{namespace}/{name}")
         if holder is not None:
-            return {**_bound(holder), "metadata": metadata}
+            return _bound(metadata, holder)
         pod = next((each for each in self.queue if each["metadata"].items() >= metadata.items()), None)
-        return None if pod is None else {**self._waits(pod), "metadata": metadata}
+        return None if pod is None else self._waits(metadata, pod)
 
-    def _waits(self, pod: QueuedPod) -> dict[str, Any]:
+    def _waits(self, metadata: ObjectMeta, pod: QueuedPod) -> PodExplanation:
         cards, names, groups = pod["requests"]["nvidia.com/gpu"], list(self.fleet), list(self._groups(pod["message"]))
         fits = groups[0]["count"] if groups else len(names)
-        explained = {
+        explained: PodExplanation = {
+            "metadata": metadata,
             "state": {"active": "Active", "backoff": "BackingOff"}.get(pod["state"], "Waiting"),
             "message": pod["message"] or "the pod has not been tried yet",
             "nodes": len(names),
@@ -353,15 +372,15 @@ class Scene:
             explained["reservation"] = {"node": pod["reservedNode"], "message": why}
         return explained
 
-    def _groups(self, message: str) -> Iterator[dict[str, Any]]:
+    def _groups(self, message: str) -> Iterator[ReasonGroup]:
         """Yield the groups of nodes that a message counts."""
         names = iter(self.fleet)
         for count, reason in re.findall(r"(\d+) ([^,]+?)(?:, |\.$)", message.partition(": ")[2]):
             nodes = list(islice(names, int(count)))
-            counted = {"reasons": [reason], "counted": [reason], "filters": [FILTERS.get(reason[:14], "devices")]}
-            yield {**counted, "count": int(count), "nodes": nodes[:100]}
+            filters = [FILTERS.get(reason[:14], "devices")]
+            yield ReasonGroup(reasons=[reason], counted=[reason], filters=filters, count=int(count), nodes=nodes[:100])
 
-    def _nearest(self, cards: int) -> list[dict[str, Any]]:
+    def _nearest(self, cards: int) -> list[LackingNode]:
         """Return the nodes on which the fewest cards must become free for a pod of so many."""
         busy = {
             name: [card["minor"] for card in node["devices"] if card["users"]]
@@ -382,13 +401,17 @@ class Scene:
         ]
 
 
-def _bound(holder: Holder) -> dict[str, Any]:
-    scores = [
+def _bound(metadata: ObjectMeta, holder: Holder) -> PodExplanation:
+    scores: list[NodeScore] = [
         {"node": holder["node"], "total": 241.5, "terms": {"binpack": 160.0, "topology": 81.5}},
         {"node": "gpu-0001", "total": 203.0, "terms": {"binpack": 120.0, "topology": 83.0}},
     ]
-    bind = {"kept": True, "node": holder["node"], "scores": scores}
-    return {"state": "Bound", "message": f"bound to {holder['node']} with GPU 0", "bind": bind}
+    return {
+        "metadata": metadata,
+        "state": "Bound",
+        "message": f"bound to {holder['node']} with GPU 0",
+        "bind": {"kept": True, "message": "", "node": holder["node"], "scores": scores},
+    }
 
 
 def _take(card: Card, share: int) -> HeldPart:
@@ -406,11 +429,13 @@ def _took(card: Card, amounts: dict[str, int], device: str) -> HeldPart:
     card["users"] += 1
     for name, amount in amounts.items():
         card["free"][name] -= amount
-    _show_instances(card)
+    _show_use(card)
     return {"type": "gpu", "minor": card["minor"], "id": device, "model": card["model"], "amounts": amounts}
 
 
-def _show_instances(card: Card) -> None:
+def _show_use(card: Card) -> None:
+    used = {name: amount - card["free"][name] for name, amount in card["total"].items()}
+    card["held"] = round(held.hundredths([used], card["total"])) if card["users"] else 0
     for number, instance in enumerate(card["mig"]):
         instance["free"] = number < card["free"][MIG_RESOURCE]
 

@@ -29,7 +29,7 @@ def test_a_change_is_drawn(window: Window, stand_in: StandIn) -> None:
     views.wait(window, "fleet")
     name, node = next(iter(stand_in.scene.fleet.items()))
     for card in node["devices"]:
-        card["users"], card["free"] = 1, dict.fromkeys(card["free"], 0)
+        card["users"], card["held"], card["free"] = 1, 100, dict.fromkeys(card["free"], 0)
     stand_in.change([("fleet", "MODIFIED", node)])
     views.wait_held(window, name, len(node["devices"]))
     stand_in.change([("fleet", "DELETED", node)])

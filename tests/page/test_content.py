@@ -131,6 +131,7 @@ def test_a_waiting_pod_has_the_sentences_of_the_operator_and_no_others(window: W
     path = views.path("pod", stand_in.scene)
     _, _, namespace, name = path.split("/")
     explained = stand_in.scene.explanation(namespace, name)
+    assert explained is not None
     window.open(path)
     views.wait(window, "pod")
     shown = [each.splitlines() for each in window.page.locator(".outlook li").all_inner_texts()]

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from berth_api.objects.visibility import Card, FleetNode
 from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import Card, FleetNode
 
 EXAMPLES: Final = """\
   kubectl berth devices                      # all nodes
@@ -110,15 +110,15 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         card["type"],
         str(card["minor"]),
         cell(card["model"]),
-        health(card, node),
+        health(card),
         str(card["users"]),
         cell(_free(card)),
         str(card["numaNode"]) if card["numaNode"] >= 0 else "-",
         card["id"],
         cell(card["pcie"]),
         cell(links),
-        cell(node.get("isolation", "")),
-        card["message"] or card.get("barred") or blocked(card, node) or _unheld(card),
+        cell(node["isolation"]),
+        card["message"] or card.get("barred") or card["blocked"] or _unheld(card),
     )
 
 
@@ -127,19 +127,13 @@ def _unheld(card: Card) -> str:
     return f"{count} pod(s) use it and do not hold it" if (count := card.get("unheld", 0)) else ""
 
 
-def health(card: Card, node: FleetNode) -> str:
+def health(card: Card) -> str:
     """Return the health of a card in one word."""
     if card.get("barred"):
         return "Withheld"
     if not card["healthy"]:
         return "Unhealthy"
-    return "Blocked" if blocked(card, node) else HEALTHY
-
-
-def blocked(card: Card, node: FleetNode) -> str:
-    """Return why nothing of a card is allocated although it is healthy; empty if it can be."""
-    # Older operators show it only of the node.
-    return card.get("blocked", node["blocked"])
+    return "Blocked" if card["blocked"] else HEALTHY
 
 
 def _free(card: Card) -> str:

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from berth_api import names
+from berth_api.objects.visibility import API_VERSION, PodExplanation
 from berth_kubectl.arguments import forms, namespace
 from berth_kubectl.commands import connecting, explaining, explaining_quota
 from berth_kubectl.errors import ANSWERED, CommandError, ReadError
 from berth_kubectl.printing import output
-from berth_kubectl.printing.report import API_VERSION
 from berth_kubectl.reading import explanations, views, workloads
-from berth_kubectl.reading.contract import Explanation, Object
-from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.objects import Object, name_of
 from berth_kubectl.reading.resources import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -76,7 +75,7 @@ class Target:
 class Explained:
     """An explanation, and what is printed with it."""
 
-    explanation: Explanation
+    explanation: PodExplanation
     events: Sequence[dict[str, Any]] = ()
     summary: Sequence[str] = ()
     """Lines about the other pods of a workload, and its controllers."""
@@ -228,7 +227,7 @@ def _replica_sets(session: Session, workload: Controller, labels: str) -> list[C
 
 def explained(
     session: Session, pod: Object, schedulers: frozenset[str]
-) -> tuple[Explanation, Sequence[dict[str, Any]]]:
+) -> tuple[PodExplanation, Sequence[dict[str, Any]]]:
     """Return the explanation of the visibility API; without it that of the pod's condition, and the pod's Events.
 
     Raises:

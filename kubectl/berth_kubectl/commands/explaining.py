@@ -3,19 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from berth_api.objects.visibility import (
+    BindPoints,
+    ClaimDevices,
+    ExplainedGang,
+    LackingNode,
+    PodExplanation,
+    ReasonGroup,
+    RequestedDevices,
+    TriedChanges,
+)
 from berth_kubectl.printing import amounts, tables
 from berth_kubectl.printing.report import Column
 from berth_kubectl.printing.tables import clean
-from berth_kubectl.reading.contract import (
-    Bind,
-    Changes,
-    ClaimDevices,
-    ExplainedGang,
-    Explanation,
-    NearNode,
-    ReasonGroup,
-    RequestedDevices,
-)
 
 LABEL: Final = 13
 SHOWN_NODES: Final = 5
@@ -25,7 +25,7 @@ SHOWN_CAUSES: Final = 3
 
 
 def text(
-    explanation: Explanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False, subject: str = "Pod"
+    explanation: PodExplanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False, subject: str = "Pod"
 ) -> list[str]:
     """Return the lines for people; `subject` is the kind that is explained."""
     metadata = explanation["metadata"]
@@ -45,7 +45,7 @@ def text(
     return lines + _section("Events:", _events(events))
 
 
-def _place(explanation: Explanation) -> str:
+def _place(explanation: PodExplanation) -> str:
     queue = explanation.get("queue")
     if not queue or not queue["position"]:
         return ""
@@ -53,7 +53,7 @@ def _place(explanation: Explanation) -> str:
     return f" (position {queue['position']} of {queue['of']} in the queue{backoff})"
 
 
-def _others(explanation: Explanation) -> Iterator[tuple[str, str]]:
+def _others(explanation: PodExplanation) -> Iterator[tuple[str, str]]:
     if gang := explanation.get("gang"):
         yield "Gang", _gang(gang)
     if reservation := explanation.get("reservation"):
@@ -63,20 +63,16 @@ def _others(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _gang(gang: ExplainedGang) -> str:
-    known = dict(gang)
-    counts = [f"{known[key]} {what}" for key, what in _COUNTS.items() if key in known]
-    first = f"; the first without a place is {name}" if (name := gang.get("firstWithoutPlace")) else ""
-    return f"{gang.get('name', '')}: {', '.join(counts)}{first}. {gang.get('message', '')}".rstrip()
-
-
-_COUNTS: Final = {"members": "members", "required": "required", "bound": "bound", "waiting": "wait"}
+    counts = f": {gang['members']} members, {gang['required']} required" if "required" in gang else ""
+    first = f"; the first without a place is {name}" if (name := gang["firstWithoutPlace"]) else ""
+    return f"{gang['name']}{counts}{first}."
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, "", *lines] if lines else []
 
 
-def _changes(changes: Changes | None) -> list[str]:
+def _changes(changes: TriedChanges | None) -> list[str]:
     if changes is None:
         return []
     return _section(f"{clean(changes['title'])}:", [clean(each["message"]) for each in changes["answers"]])
@@ -114,12 +110,12 @@ def _left_out(request: RequestedDevices, *, wide: bool) -> Iterator[str]:
         yield f"{left} more reason(s)"
 
 
-def _nearest(nodes: Sequence[NearNode]) -> list[str]:
+def _nearest(nodes: Sequence[LackingNode]) -> list[str]:
     rows = [(node["node"], "; ".join(_lacks(node)) or "-") for node in nodes]
     return tables.lines((Column(title="NODE"), Column(title="LACKS")), rows) if rows else []
 
 
-def _lacks(node: NearNode) -> Iterator[str]:
+def _lacks(node: LackingNode) -> Iterator[str]:
     if node["resources"]:
         yield amounts.requests(node["resources"])
     for card in node["cards"]:
@@ -139,11 +135,11 @@ def _nodes(group: ReasonGroup, *, wide: bool) -> str:
     return ",".join(shown) + (f",+{more}" if more > 0 else "")
 
 
-def _scores(bind: Bind | None) -> list[str]:
+def _scores(bind: BindPoints | None) -> list[str]:
     if bind is None:
         return []
     if not bind["kept"]:
-        return [f"not kept for the bind to {bind['node']}: {bind.get('message') or 'the leader does not have them'}"]
+        return [f"not kept for the bind to {bind['node']}: {bind['message']}"]
     terms = list(dict.fromkeys(term for score in bind["scores"] for term in score["terms"]))
     columns = (Column(title="NODE"), Column(title="TOTAL"), *(Column(title=term.upper()) for term in terms))
     rows = [

@@ -1,8 +1,9 @@
 """Reads what `explain workload/NAME` shows: a Workload of Kueue and what is around it."""
 
+from berth_api.objects.visibility import PodExplanation
 from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.reading import quota
-from berth_kubectl.reading.contract import Explanation, Object
+from berth_kubectl.reading.objects import Object
 from berth_kubectl.reading.quota import Around
 from berth_kubectl.reading.resources import (
     ADMISSION_CHECKS,
@@ -18,7 +19,7 @@ from berth_kubectl.reading.session import Session, Source
 NOT_SERVED = "the API server serves no Workloads of kueue.x-k8s.io/v1beta2; install Kueue 0.17 or later"
 
 
-def explained(session: Session, name: str) -> Explanation:
+def explained(session: Session, name: str) -> PodExplanation:
     """Explain a Workload; the session's notes say what could not be read.
 
     Raises:

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig
+from berth_api.objects.visibility import Card, FleetNode
 from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
-from berth_kubectl.commands.devices import blocked
 from berth_kubectl.printing import amounts
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import Card, FleetNode
 
 EXAMPLES: Final = """\
   kubectl berth free                         # whole cards, shares, slices and MIG instances
@@ -122,7 +121,7 @@ def _obstacle(card: Card, node: FleetNode) -> str:
         return "on cordoned nodes"
     if not node["ready"]:
         return "on nodes that are not ready"
-    return "blocked" if blocked(card, node) else ""
+    return "blocked" if card["blocked"] else ""
 
 
 def _units(card: Card) -> Iterator[tuple[str, int, int]]:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from berth_api import names
+from berth_api.objects.visibility import QueuedPod
 from berth_kubectl.arguments import forms, namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import QueuedPod
 
 EXAMPLES: Final = """\
   kubectl berth queue                        # the waiting pods of this namespace, and their places in the whole queue

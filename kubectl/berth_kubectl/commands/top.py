@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from berth_api import names
+from berth_api.objects.visibility import Card, FleetNode, Holder
 from berth_kubectl.arguments import forms, namespaces, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.commands.who import devices, hundredths, owner
@@ -14,7 +15,6 @@ from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import NONE, Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import Card, FleetNode, Holder
 from berth_kubectl.reading.objects import time_of
 
 EXAMPLES: Final = """\
@@ -140,7 +140,7 @@ def of_pods(held: tuple[list[Holder], list[FleetNode]], *, idle: bool, now: date
     """Return a row for each pod that holds GPUs, with the use of its cards, or for each whose cards are all idle."""
     holders, fleet = held
     cards = {(node["metadata"]["name"], card["minor"]): card for node in fleet for card in _gpus(node)}
-    listed = [(holder, [*_cards_of(holder, cards)]) for holder in holders if not holder.get("promised")]
+    listed = [(holder, [*_cards_of(holder, cards)]) for holder in holders if not holder["promised"]]
     kept = [(holder, own) for holder, own in listed if own and (not idle or all(map(is_held_idle, own)))]
     items = [{**holder, **_sums(own)} for holder, own in kept]
     return _report("pod", [_pod_row(*item, now) for item in kept], items, kept)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import held, mig
+from berth_api.objects.visibility import Exceeding, HeldPart, Holder
 from berth_api.resources import quantity
 from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
@@ -15,7 +16,6 @@ from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import Exceeding, HeldPart, Holder
 from berth_kubectl.reading.objects import time_of
 
 EXAMPLES: Final = """\
@@ -112,14 +112,14 @@ def _row(holder: Holder, now: datetime) -> Row:
         holder["scheduler"],
         cell(";".join(amounts.requests(part["amounts"]) for part in holder["devices"])),
         limited(holder),
-        cell(";".join(map(_exceeded, holder.get("exceeding", ())))),
+        cell(";".join(map(_exceeded, holder["exceeding"]))),
         "yes" if holder["drifted"] else "no",
     )
 
 
 def limited(holder: Holder) -> str:
     """Return what holds a pod to its part of a card: `mps,cooperative`, `MIG,enforced` or `none`."""
-    if mode := holder.get("isolation", ""):
+    if mode := holder["isolation"]:
         return f"{mode},cooperative"
     parts = [part["amounts"] for part in holder["devices"] if part["type"] == names.GPU]
     is_mig = parts and all(any(mig.is_resource(name) for name in amounts_) for amounts_ in parts)

@@ -8,8 +8,7 @@ from berth_api.request.isolation import MPS
 from berth_api.resources import quantity
 from berth_api.resources.quantity import QuantityError
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
-from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import condition, key_of, name_of
+from berth_kubectl.reading.objects import Object, condition, key_of, name_of
 
 APPLY: Final = "kubectl apply -k manifests/base   # or `helm upgrade` of the release"
 DENYING: Final = (

@@ -7,9 +7,8 @@ from berth_api import names
 from berth_api.objects import device_text, faults
 from berth_api.objects.faults import Fault
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
-from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.fleet import faults_of
-from berth_kubectl.reading.objects import condition, name_of
+from berth_kubectl.reading.objects import Object, condition, name_of
 
 SHOWN: Final = 4
 """Pods or nodes that a finding names before it counts the others."""

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from berth_api import names
-from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.objects import Object, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

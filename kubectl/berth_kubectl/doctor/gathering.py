@@ -8,8 +8,7 @@ from urllib.parse import quote
 from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
-from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.objects import Object, name_of
 from berth_kubectl.reading.resources import (
     ADMISSION,
     API_SERVICES,

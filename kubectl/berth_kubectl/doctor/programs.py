@@ -8,9 +8,8 @@ from berth_api import names
 from berth_api.objects.node_labels import has_devices
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.printing.amounts import age
-from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.leases import expired_for, written
-from berth_kubectl.reading.objects import condition, name_of, time_of
+from berth_kubectl.reading.objects import Object, condition, name_of, time_of
 
 SKEW: Final = 10.0
 """Seconds by which a clock may differ from the API server's without a finding."""

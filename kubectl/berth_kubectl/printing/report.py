@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-API_VERSION: Final = "visibility.berth.dev/v1alpha1"
+from berth_api.objects.visibility import API_VERSION
+
 NONE: Final = "-"
 """What a table shows for an empty cell."""
 

@@ -6,15 +6,15 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.admission import routing
 from berth_api.objects import device_text
+from berth_api.objects.visibility import PodExplanation
 from berth_api.words import no_devices
-from berth_kubectl.reading.contract import Explanation, Object
-from berth_kubectl.reading.objects import condition, key_of
+from berth_kubectl.reading.objects import Object, condition, key_of
 from berth_kubectl.reading.queue import group_of
 
 ENDED: Final = ("Succeeded", "Failed")
 
 
-def of_pod(pod: Object, schedulers: Collection[str]) -> Explanation:
+def of_pod(pod: Object, schedulers: Collection[str]) -> PodExplanation:
     """Return an explanation without reasons per node."""
     metadata = pod["metadata"]
     scheduled = condition(pod, "PodScheduled")

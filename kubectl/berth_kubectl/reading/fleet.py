@@ -7,9 +7,9 @@ from typing import Any, Final
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig, short
 from berth_api.objects import faults
+from berth_api.objects.visibility import Amounts, Card, FleetNode, Mig
 from berth_api.resources import quantity
-from berth_kubectl.reading.contract import Amounts, Card, FleetNode, Mig, Object
-from berth_kubectl.reading.objects import condition, name_of
+from berth_kubectl.reading.objects import Object, condition, name_of
 
 ZONE: Final = "topology.kubernetes.io/zone"
 
@@ -57,14 +57,14 @@ def _cards(device: Object, blocked: str, unaccounted: str) -> Iterator[Card]:
     for card in listed:
         use = uses.pop((card["type"], card["minor"]), {})
         of_card = "" if is_of_driver and card["type"] != names.GPU else blocked
-        row: Card = {**_card(card, use, ids), "blocked": of_card or (unaccounted if use.get("blocked") else "")}
+        row = _card(card, use, ids, of_card or (unaccounted if use.get("blocked") else ""))
         yield {**row, "unheld": count} if (count := unheld[card["id"]]) else row
     for use in uses.values():  # pods hold these, and the agent no longer lists them
         gone = {"id": use.get("id") or "", "health": False, "type": use["type"], "minor": use["minor"]}
         yield {**_card(gone, use, ids), "message": "no longer there, and pods hold it"}
 
 
-def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
+def _card(card: Object, use: Object, ids: Mapping[int, str], blocked: str = "") -> Card:
     topology, free = card.get("topology") or {}, amounts(use.get("free"))
     barred: str = use.get("barred") or ""
     row: Card = {
@@ -74,6 +74,7 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "model": card.get("model") or "",
         "healthy": bool(card.get("health")) and not barred,
         "message": faults.text(faults_of(card)) or barred,
+        "blocked": blocked,
         "total": total(card),
         "free": free,
         "held": int(use.get("held") or 0),
@@ -127,6 +128,6 @@ def _instances(card: Object, free: Amounts) -> list[Mig]:
     left, listed = Counter(free), []
     for instance in (card.get("mig") or {}).get("instances") or ():
         resource = mig.resource(instance["profile"])
-        listed.append(Mig(profile=instance["profile"], free=left[resource] > 0))
+        listed.append(Mig(profile=instance["profile"], minor=card["minor"], free=left[resource] > 0))
         left[resource] -= 1
     return listed

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from berth_kubectl.errors import ReadError
-from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import Object
 from berth_kubectl.reading.session import Lists, Source
 from berth_kubectl.transport.request import Request
 

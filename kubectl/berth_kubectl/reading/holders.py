@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from berth_api import allocation, names, resources
 from berth_api.allocation import AllocationError, Grant, held
+from berth_api.objects.visibility import Amounts, Exceeding, HeldPart, Holder
 from berth_api.request import isolation
 from berth_kubectl.reading import fleet
-from berth_kubectl.reading.contract import Amounts, Exceeding, HeldPart, Holder, Object
-from berth_kubectl.reading.objects import condition, key_of, name_of, owner_of, time_of
+from berth_kubectl.reading.objects import Object, condition, key_of, name_of, owner_of, time_of
 
 Key = tuple[str, str]
 Models = Mapping[str, str]
@@ -23,14 +23,19 @@ def rows(pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: It
     """
     listed, read = list(gpu_pods), list(devices)
     models = {**_models_of_gpu_pods(listed), **dict(_models(read))}
-    subdevices = dict(_subdevices(read))
-    exceeding = _exceeding(read)
+    subdevices, exceeding = dict(_subdevices(read)), _exceeding(read)
     drifted = {key_of(each) for each in listed if condition(each, names.CONSISTENT).get("status") == "False"}
-    rows_ = [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, subdevices, drifted)) is not None]
-    return [{**row, "exceeding": exceeding.get((row["node"], row["metadata"]["uid"]), [])} for row in rows_]
+    found = (_row(pod, models, subdevices, drifted, exceeding) for pod in sorted(pods, key=key_of))
+    return [row for row in found if row is not None]
 
 
-def _row(pod: Object, models: Models, subdevices: Mapping[str, Amounts], drifted: set[Key]) -> Holder | None:
+def _row(
+    pod: Object,
+    models: Models,
+    subdevices: Mapping[str, Amounts],
+    drifted: set[Key],
+    exceeding: Mapping[Key, list[Exceeding]],
+) -> Holder | None:
     annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
     node = pod["spec"].get("nodeName", "")
     if not annotation or not node:
@@ -49,7 +54,9 @@ def _row(pod: Object, models: Models, subdevices: Mapping[str, Amounts], drifted
         "endsBy": _ends_by(pod),
         "devices": [_part(grant, models, subdevices) for grant in grants],
         "drifted": key_of(pod) in drifted,
+        "promised": False,
         "isolation": isolation.given(resources.total(pod["spec"])),
+        "exceeding": exceeding.get((node, metadata["uid"]), []),
     }
 
 

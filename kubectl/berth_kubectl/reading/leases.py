@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from berth_kubectl.printing.amounts import age
-from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import time_of
+from berth_kubectl.reading.objects import Object, time_of
 
 WRITTEN_AGO: Final = 5.0
 """Seconds by which a renewal may be late without a finding."""

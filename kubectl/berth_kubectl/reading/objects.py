@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from berth_kubectl.reading.contract import Object, Owner
+from berth_api.objects.visibility import PodOwner
+
+Object = dict[str, Any]
 
 
 def name_of(obj: Object) -> str:
@@ -29,7 +31,7 @@ def controller_of(pod: Object) -> Mapping[str, Any]:
     return next((each for each in references if each.get("controller")), {})
 
 
-def owner_of(pod: Object) -> Owner:
+def owner_of(pod: Object) -> PodOwner:
     """Return the controller of a pod: of a ReplicaSet its Deployment, by the template's hash in its name."""
     controller = controller_of(pod)
     if not controller:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from berth_api import names, resources
+from berth_api.objects.visibility import Amounts, QueuedPod
 from berth_api.resources import ResourceError
-from berth_kubectl.reading.contract import Amounts, Object, QueuedPod
-from berth_kubectl.reading.objects import condition, key_of, time_of
+from berth_kubectl.reading.objects import Object, condition, key_of, time_of
 
 
 def rows(pods: Iterable[Object], *, schedulers: Collection[str], now: datetime) -> list[QueuedPod]:

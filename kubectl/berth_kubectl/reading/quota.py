@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_kubectl.reading.contract import Explanation, Object, TitledAnswer
-from berth_kubectl.reading.objects import condition, name_of
+from berth_api.objects.visibility import PodExplanation, TitledAnswer
+from berth_kubectl.reading.objects import Object, condition, name_of
 
 CONTROLLER: Final = "berth.dev/fits-devices"
 """The `controllerName` of Berth's AdmissionChecks."""
@@ -30,7 +30,7 @@ class Around:
     """AdmissionCheck -> its controllerName."""
 
 
-def explanation(workload: Object, around: Around) -> Explanation:
+def explanation(workload: Object, around: Around) -> PodExplanation:
     """Return the explanation of a Workload."""
     metadata = workload["metadata"]
     state = state_of(workload)

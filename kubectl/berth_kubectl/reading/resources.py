@@ -5,10 +5,9 @@ from typing import Final
 from urllib.parse import quote
 
 from berth_api import names
+from berth_api.objects import visibility
 from berth_kubectl.errors import ReadError, Right
 from berth_kubectl.transport.request import Request
-
-VISIBILITY: Final = "visibility.berth.dev"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +102,18 @@ ADMISSION: Final = {
     )
 }
 
-FLEET: Final = Resource(group=VISIBILITY, version=names.VERSION, plural="fleet", role="berth-visibility-fleet-view")
-HOLDERS: Final = Resource(group=VISIBILITY, version=names.VERSION, plural="holders", namespaced=True, role="view")
-QUEUE: Final = Resource(group=VISIBILITY, version=names.VERSION, plural="queue", namespaced=True, role="view")
-EXPLAINED_PODS: Final = Resource(group=VISIBILITY, version=names.VERSION, plural="pods", namespaced=True, role="view")
+FLEET: Final = Resource(
+    group=visibility.GROUP, version=visibility.VERSION, plural="fleet", role="berth-visibility-fleet-view"
+)
+HOLDERS: Final = Resource(
+    group=visibility.GROUP, version=visibility.VERSION, plural="holders", namespaced=True, role="view"
+)
+QUEUE: Final = Resource(
+    group=visibility.GROUP, version=visibility.VERSION, plural="queue", namespaced=True, role="view"
+)
+EXPLAINED_PODS: Final = Resource(
+    group=visibility.GROUP, version=visibility.VERSION, plural="pods", namespaced=True, role="view"
+)
 EXPLANATION: Final = "explanation"
 
 

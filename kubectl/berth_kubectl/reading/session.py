@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from berth_kubectl.errors import ReadError
-from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import Object
 from berth_kubectl.reading.resources import Resource, named
 from berth_kubectl.transport.proxy import server_time
 from berth_kubectl.transport.request import Request

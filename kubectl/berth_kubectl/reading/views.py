@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
+from berth_api.objects.visibility import FleetNode, Holder, QueuedPod
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import fleet, holders, queue
-from berth_kubectl.reading.contract import FleetNode, Holder, QueuedPod
 from berth_kubectl.reading.leases import without_leader
 from berth_kubectl.reading.objects import name_of
 from berth_kubectl.reading.resources import DEVICES, FLEET, GPU_PODS, HOLDERS, LEADER_LEASES, NODES, PODS, QUEUE

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import Any, Final
 
 from berth_api import words
-from berth_kubectl.reading.contract import Explanation, Object
-from berth_kubectl.reading.objects import name_of
+from berth_api.objects.visibility import PodExplanation
+from berth_kubectl.reading.objects import Object, name_of
 
 NO_PODS: Final = "NoPods"
 TELLING: Final = ("ReplicaFailure", "Suspended", "FailureTarget", "Failed", "Complete")
@@ -66,7 +66,7 @@ def _text(controller: Controller, condition: Object, message: str) -> str:
     return f"{controller.kind} {name_of(controller.body)}: {condition['type']}{reason}{said}"
 
 
-def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any]) -> Explanation:
+def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any]) -> PodExplanation:
     """Return the explanation of a workload without pods, by what its conditions say and by its Events."""
     metadata = workload.body["metadata"]
     warned = (f"{each['reason']}: {each['message']}" for each in reversed(events) if each["type"] == "Warning")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth_api import names, words
+from berth_api.objects.visibility import API_VERSION, OperatorSettings
 from berth_client.errors import ApiError
-from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, PODS, SETTINGS, SETTINGS_PARAMETER
+from berth_operator.apis.visibility.kinds import EXPLANATIONS, FLEET, PODS, SETTINGS_PARAMETER
 from berth_operator.commands.errors import InputError
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.pods import workload_document
@@ -21,7 +22,6 @@ from berth_operator.settings.configuration import Configuration, ConfigurationEr
 from berth_operator.state.objects import genius_priority
 from berth_operator.state.objects.genius_priority import PriorityLimits
 
-Object = Mapping[str, Any]
 Get = Callable[[str, Mapping[str, str]], Awaitable[Any]]
 """Returns what a path answers with these parameters."""
 
@@ -30,12 +30,8 @@ ANY_POD: Final = "-"
 NOT_SERVED: Final = "the visibility API is not served"
 ASK: Final = {SETTINGS_PARAMETER: "true"}
 DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
-OF_CLUSTER: Final = "trustedSchedulers"
-"""A field of what a user with the right for the fleet gets."""
-MIX: Final = "podMix"
-RESERVED: Final = "reservedNodes"
 LIMITS: Final = "namespaceLimits"
-"""Another one; operators before it do not serve it."""
+"""A field of the configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +53,8 @@ NOTHING: Final = Given()
 class Served:
     """What the operator serves of its settings to a user."""
 
-    settings: Object = field(default_factory=dict)
-    """An `OperatorSettings`; empty if nothing is served."""
+    settings: OperatorSettings = field(default_factory=OperatorSettings)
+    """Empty if nothing is served."""
     why_not: str = ""
     """Why not all of them are served; empty if they are."""
     is_forbidden: bool = False
@@ -107,12 +103,10 @@ async def ask(get: Get, namespaces: Collection[str]) -> Served:
 async def _answer(get: Get, path: str) -> Served:
     """Return the settings that a path answers."""
     try:
-        answer: Object = await get(path, ASK)
+        answer: OperatorSettings = await get(path, ASK)
     except ApiError as error:
         why_not = NOT_SERVED if error.status == HTTPStatus.NOT_FOUND else error.message
         return Served(why_not=why_not, is_forbidden=error.status == HTTPStatus.FORBIDDEN)
-    if answer.get("kind") != SETTINGS:
-        return Served(why_not="an operator of this version does not serve them")
     return Served(settings=answer)
 
 
@@ -121,15 +115,14 @@ def _with_namespace(known: Served, answer: Served) -> Served:
     if not answer.settings:
         return known if known.settings else replace(known, why_not=answer.why_not)
     priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
-    file = answer.settings.get("configuration", {})
-    limits = {**_limits(known.settings), **_limits(answer.settings)}
-    settings = {**answer.settings, "geniusPriorities": priorities, "configuration": {**file, LIMITS: limits}}
+    file = answer.settings["configuration"]
+    limits = {**known.settings.get("configuration", {}).get(LIMITS, {}), **file[LIMITS]}
+    settings: OperatorSettings = {
+        **answer.settings,
+        "geniusPriorities": priorities,
+        "configuration": {**file, LIMITS: limits},
+    }
     return replace(known, settings=settings)
-
-
-def _limits(settings: Object) -> Object:
-    limits: Object = settings.get("configuration", {}).get(LIMITS, {})
-    return limits
 
 
 # --- putting them together ----------------------------------------------------------------------------------
@@ -156,8 +149,8 @@ def combined(given: Given, served: Served) -> Effective:
         charges_foreign=bool(settings.get("chargeForeign", True)),
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=_memory_units(given, settings),
-        reserved_nodes=dict(settings.get(RESERVED, {})),
-        mix=None if (mix := settings.get(MIX)) is None else workload_document.of_document(mix),
+        reserved_nodes=dict(settings.get("reservedNodes", {})),
+        mix=None if (mix := settings.get("podMix")) is None else workload_document.of_document(mix),
         note=_note(given, served),
     )
 
@@ -167,14 +160,14 @@ def _readable(served: Served) -> tuple[Served, Configuration]:
     if not served.settings:
         return served, DEFAULT
     try:
-        if MIX in served.settings:
-            workload_document.of_document(served.settings[MIX])
+        if "podMix" in served.settings:
+            workload_document.of_document(served.settings["podMix"])
         return served, configuration.of_document(served.settings["configuration"], "its configuration")
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
         return Served(why_not=f"the operator has another version: {error}"), DEFAULT
 
 
-def _priorities(given: Given, settings: Object) -> PriorityLimits:
+def _priorities(given: Given, settings: OperatorSettings) -> PriorityLimits:
     if given.genius_priorities is None:
         return PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
     try:
@@ -183,7 +176,7 @@ def _priorities(given: Given, settings: Object) -> PriorityLimits:
         raise InputError(f"--genius-priorities: {error}") from error
 
 
-def _memory_units(given: Given, settings: Object) -> Mapping[str, int]:
+def _memory_units(given: Given, settings: OperatorSettings) -> Mapping[str, int]:
     if given.memory_units is None:
         return dict(settings.get("memoryUnits", {}))
     try:
@@ -193,7 +186,7 @@ def _memory_units(given: Given, settings: Object) -> Mapping[str, int]:
 
 
 def _note(given: Given, served: Served) -> str:
-    if OF_CLUSTER in served.settings:
+    if "trustedSchedulers" in served.settings:
         return ""
     if served.settings:
         known = ", ".join(served.settings["geniusPriorities"])
@@ -203,7 +196,7 @@ def _note(given: Given, served: Served) -> str:
     return f"{what}: {served.why_not}; assumed are {', '.join(_assumed(given, served.settings))}"
 
 
-def _assumed(given: Given, settings: Object) -> Iterator[str]:
+def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:
     """Yield what is assumed, with the flag that sets it."""
     if given.config is None and not settings:
         yield f"a default profile for {names.SCHEDULER} (--config)"

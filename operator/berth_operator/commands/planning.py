@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from berth_api.admission import routing
+from berth_api.objects.visibility import ClaimDevices
 from berth_operator.commands.claims import WorkloadClaims
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
 from berth_operator.core.advice import claim_devices
-from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import NO_NODES, Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
@@ -179,9 +179,9 @@ class Planner:
                 next(steps)
         except StopIteration as stop:
             answer: ClaimDevices | None = stop.value
-        return (
-            [] if answer is None else [*(each.sentence for each in answer.requests), *filter(None, [answer.together])]
-        )
+        if answer is None:
+            return []
+        return [*map(claim_devices.sentence, answer["requests"]), *filter(None, [answer["together"]])]
 
     def defragment(self, key: str, most: int) -> tuple[PendingPod, Advice, tuple[Move, ...]]:
         """Return a pending pod (namespace/name), which pods that allow it to move for it, and which of them first.

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
+from berth_api.objects.visibility import OperatorSettings
 from berth_operator.commands.effective import Served
 from berth_operator.commands.errors import InputError
 from berth_operator.state.watches.snapshot import KEPT, OPERATOR, Object, Snapshot, kept
@@ -37,7 +38,7 @@ def served(path: Path) -> Served:
     for where, value in islice(_objects(path), 1):
         of, obj = _object(value, where)
         if of == OPERATOR and isinstance(settings := obj.get("settings"), dict):
-            return Served(settings=settings)
+            return Served(settings=cast("OperatorSettings", settings))
     return Served(why_not="the snapshot does not have them")
 
 

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from berth_api import names
+from berth_api.objects.visibility import OperatorSettings
 from berth_client.errors import ApiError
 from berth_operator.commands import effective
 from berth_operator.commands.effective import NOTHING, Given, Served
@@ -102,11 +103,6 @@ def test_the_right_for_explanations_shows_what_concerns_the_namespaces() -> None
         pytest.param({FLEET: NO_FLEET, of("ml"): NO_ML}, "no pods/explanation", id="no right"),
         pytest.param({FLEET: ApiError(503, "", "no replica leads")}, "no replica leads", id="no leader"),
         pytest.param(
-            {FLEET: {"kind": "FleetNodeList"}},
-            "an operator of this version does not serve them",
-            id="an older operator",
-        ),
-        pytest.param(
             {FLEET: {**OF_CLUSTER, "configuration": {**PROFILES, "new": 1}}},
             'the operator has another version: its configuration: "new" is no field; allowed: admissionCheck, '
             "apiVersion, claims, kind, modelAliases, namespaceLimits, profiles",
@@ -132,7 +128,7 @@ def test_the_command_line_comes_first(tmp_path: Path) -> None:
         agent_namespace="own",
         memory_units="aliyun.com/gpu-mem=1Mi",
     )
-    used = effective.combined(given, Served(settings=OF_CLUSTER))
+    used = effective.combined(given, Served(settings=cast("OperatorSettings", OF_CLUSTER)))
     assert (list(used.configuration.policies), used.priorities.highest("ml")) == (["own"], 7)
     assert (used.trusted_schedulers, used.node_selector, used.agent_namespace) == (frozenset(), "pool=b", "own")
     assert used.memory_units == {"aliyun.com/gpu-mem": 2**20}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from berth_api.objects.visibility import HeldPart
 from berth_kubectl.commands import devices, free, who
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import tables
 from berth_kubectl.printing.report import Report
-from berth_kubectl.reading.contract import HeldPart
 from tests.kubectl_objects import A100, card, fleet_node, holder, mig_card, part
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
@@ -37,13 +37,13 @@ def cells(report: Report, *titles: str) -> list[tuple[str, ...]]:
     ],
 )
 def test_no_node_vanishes(fields: dict[str, Any], state: str, health: str) -> None:
-    report = devices.report([fleet_node("n", card(), **fields)])
+    report = devices.report([fleet_node("n", card(blocked=fields.get("blocked", "")), **fields)])
     assert cells(report, "STATE", "HEALTH", "MESSAGE") == [(state, health, fields.get("blocked", ""))]
 
 
 def test_a_fault_of_one_type_blocks_no_other() -> None:
     why = "1 pod(s) may hold any gpu"
-    nic = card(0, type="rdma", model="", total={"rdma": 100}, free={"rdma": 100}, blocked="")
+    nic = card(0, type="rdma", model="", total={"rdma": 100}, free={"rdma": 100})
     fleet = [fleet_node("n", card(blocked=why, free={}), nic, blocked=why)]
     assert cells(devices.report(fleet), "TYPE", "HEALTH", "MESSAGE") == [
         ("gpu", "Blocked", why),
@@ -121,7 +121,7 @@ def test_one_node_is_chosen_by_its_name() -> None:
                 fleet_node("a", card(), schedulable=False),
                 fleet_node("b", card(free={}), ready=False, reporting=False, blocked="silent"),
                 fleet_node("c", card(healthy=False, free={})),
-                fleet_node("d", card(free={}), blocked="pod x/y may hold any"),
+                fleet_node("d", card(free={}, blocked="pod x/y may hold any")),
             ],
             [
                 (

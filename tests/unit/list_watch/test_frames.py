@@ -7,10 +7,8 @@ from berth_operator.apis.aggregated import frames
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.kinds import Entry
-from berth_operator.apis.aggregated.openapi import V2
 from berth_operator.apis.aggregated.statuses import StatusError, expired
-from berth_operator.apis.list_watch import openapi
-from berth_operator.apis.list_watch.kinds import KINDS, NODES, PODS, SourcedKind
+from berth_operator.apis.list_watch.kinds import NODES, PODS
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
@@ -119,22 +117,3 @@ def test_a_table_has_columns_and_cells() -> None:
     assert (event["kind"], event["metadata"]) == ("Table", {"resourceVersion": "3"})
     bookmark = orjson.loads(Form(PODS, table=True).bookmark(9))["object"]
     assert (bookmark["kind"], bookmark["rows"][0]["object"]["metadata"]["resourceVersion"]) == ("Table", "9")
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
-def test_the_published_schema_has_every_field(kind: SourcedKind) -> None:
-    schema = openapi.DOCUMENTS[V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
-    for part, fields in FIELDS[kind.plural].items():
-        assert set(schema["properties"][part]["properties"]) == fields
-
-
-FIELDS = {
-    "gpunodes": {
-        "spec": {"device_infos", "device_models", "device_busy", "report_time"},
-        "status": {"node", "health", "message", "last_health_time", "last_transition_time"},
-    },
-    "gpupods": {
-        "spec": {"pod_name", "pod_namespace", "node_name", "containers_device"},
-        "status": {"last_changed_time"},
-    },
-}

@@ -87,7 +87,7 @@ class Random:
 
     def row(self, name: str) -> Any:
         """Return the row of the visibility API."""
-        return {"metadata": {"name": name}, **fleet_row(self.of, name, {})}
+        return fleet_row(self.of, name, {})
 
     def status(self, name: str) -> DeviceStatus:
         """Return the status that the Device gets."""
@@ -104,12 +104,12 @@ class Random:
         return row
 
 
-def answer(row: Any, card: Any) -> tuple[Any, ...]:
+def answer(card: Any) -> tuple[Any, ...]:
     """Return what a row and the verb `devices` show of a card."""
     instances = sorted(each["profile"] for each in card["mig"] if each["free"])
-    allocatable = card["healthy"] and not card.get("blocked")
+    allocatable = card["healthy"] and not card["blocked"]
     free_ = {name: amount for name, amount in card["free"].items() if amount} if allocatable else {}
-    return card["type"], card["minor"], card["held"], card["users"], free_, instances, verb_devices.health(card, row)
+    return card["type"], card["minor"], card["held"], card["users"], free_, instances, verb_devices.health(card)
 
 
 @pytest.mark.parametrize("block", range(6))
@@ -124,15 +124,11 @@ def test_all_answers_about_a_card_agree(block: int) -> None:
 def _agree(world: Random, name: str, seed: int) -> None:
     row, read, of_device = world.row(name), world.read(name), world.status(name)
     listed = [card for card in read["devices"] if card["minor"] >= 0]
-    assert [answer(row, card) for card in row["devices"]] == [answer(read, card) for card in listed], (seed, name)
+    assert [answer(card) for card in row["devices"]] == [answer(card) for card in listed], (seed, name)
     for card in row["devices"]:
         if not card["healthy"] or card["blocked"]:
             assert not any(card["free"].values()), (seed, name, card)
-    holding = [each for each in world.of.on_node(name) if holds_devices(each)]
-    holders: list[Any] = [
-        {"metadata": {"namespace": "ns", "name": each.pod}, **holder_row(world.of, each, drifted=False)}
-        for each in holding
-    ]
+    holders = [holder_row(world.of, each, drifted=False) for each in world.of.on_node(name) if holds_devices(each)]
     by_card = {tuple(row[1:3]): row[4] for row in who.report(holders, by="card", now=NOW).rows}
     for card in row["devices"]:
         if card["type"] == names.GPU:

@@ -180,7 +180,7 @@ def in_the_row(of: Fleet) -> Counter[str]:
 
 
 def the_row(of: Fleet) -> Any:
-    return {"metadata": {"name": "node"}, **fleet_row(of, "node", {})}
+    return fleet_row(of, "node", {})
 
 
 def in_the_report(of: Fleet) -> Counter[str]:

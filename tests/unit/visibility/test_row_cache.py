@@ -447,10 +447,11 @@ class Broken:
     def rows(self) -> Iterator[Row | None]:
         yield Row(("", "n1"), None, self.is_broken, self._render)
 
-    def _render(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _render(self) -> dict[str, Any]:
         if self.is_broken:
             raise ValueError("a defect")
-        return {"name": "n1"}, {"ready": True, "schedulable": True, "reporting": True, "blocked": "", "devices": []}
+        state = {"ready": True, "schedulable": True, "reporting": True, "blocked": ""}
+        return {"metadata": {"name": "n1"}, **state, "devices": []}
 
 
 def failures() -> float:

@@ -1,8 +1,9 @@
 """The OpenAPI documents, from which the API server composes its own; `kubectl explain` shows them. Pure."""
 
 import hashlib
+import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
 
 import orjson
 
@@ -17,47 +18,41 @@ _COMMON: Final[Schema] = {
     "kind": {"type": "string", "description": "Kind of this object."},
     "metadata": {"type": "object", "description": "Standard metadata."},
 }
+_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
-def of_text(description: str) -> Schema:
-    """Return the schema of a text."""
-    return {"type": "string", "description": description}
+def of_type(of: Any, description: str = "") -> Schema:
+    """Return the schema of a TypedDict, a list, a map from texts, or a value; `Annotated` has its description.
+
+    Raises:
+        KeyError: there is no schema for a type.
+    """
+    origin, arguments = get_origin(of), get_args(of)
+    if origin in (NotRequired, Required):
+        return of_type(*arguments)
+    if origin is Annotated:
+        return of_type(arguments[0], arguments[-1])
+    if is_typeddict(of):
+        fields = get_type_hints(of, include_extras=True)
+        return {
+            "type": "object",
+            "description": description or inspect.cleandoc(of.__doc__),
+            "properties": {name: of_type(field) for name, field in fields.items() if name != "metadata"},
+        }
+    schema: Schema = {"type": _TYPES[origin or of]}
+    if description:
+        schema["description"] = description
+    if origin is list:
+        schema["items"] = of_type(*arguments)
+    elif origin is dict and arguments[1] is not Any:
+        schema["additionalProperties"] = of_type(arguments[1])
+    return schema
 
 
-def of_number(description: str, *, whole: bool = True) -> Schema:
-    """Return the schema of a number."""
-    return {"type": "integer" if whole else "number", "description": description}
-
-
-def of_flag(description: str) -> Schema:
-    """Return the schema of a truth value."""
-    return {"type": "boolean", "description": description}
-
-
-def of_list(description: str, items: Schema) -> Schema:
-    """Return the schema of a list."""
-    return {"type": "array", "description": description, "items": items}
-
-
-def of_texts(description: str) -> Schema:
-    """Return the schema of a list of texts."""
-    return of_list(description, {"type": "string"})
-
-
-def of_map(description: str, values: Schema) -> Schema:
-    """Return the schema of an object whose keys are data."""
-    return {"type": "object", "description": description, "additionalProperties": values}
-
-
-def of_object(description: str, **properties: Schema) -> Schema:
-    """Return the schema of an object."""
-    return {"type": "object", "description": description, "properties": properties}
-
-
-def documents(group: str, version: str, schemas: Mapping[str, Schema], lists: Iterable[Kind]) -> dict[str, Schema]:
-    """Return path -> document of a group; `schemas` has the schema of each kind of object, `lists` what is listed."""
+def documents(group: str, version: str, objects: Mapping[str, type], lists: Iterable[Kind]) -> dict[str, Schema]:
+    """Return path -> document of a group; `objects` has the TypedDict of each kind, `lists` what is listed."""
     info = {"title": group, "version": version}
-    definitions = _definitions(group, version, schemas)
+    definitions = _definitions(group, version, objects)
     path = f"{V3}/apis/{group}/{version}"
     of_group = {"openapi": "3.0.0", "info": info, "paths": _paths(lists), "components": {"schemas": definitions}}
     digest = hashlib.sha256(orjson.dumps(of_group)).hexdigest()[:32]
@@ -68,15 +63,14 @@ def documents(group: str, version: str, schemas: Mapping[str, Schema], lists: It
     }
 
 
-def _definitions(group: str, version: str, schemas: Mapping[str, Schema]) -> Schema:
-    return {
-        f"{group}.{version}.{name}": {
-            **schema,
-            "properties": {**_COMMON, **schema["properties"]},
-            "x-kubernetes-group-version-kind": [{"group": group, "version": version, "kind": name}],
-        }
-        for name, schema in schemas.items()
-    }
+def _definitions(group: str, version: str, objects: Mapping[str, type]) -> Schema:
+    definitions = {}
+    for name, of in objects.items():
+        schema = of_type(of)
+        schema["properties"] |= _COMMON
+        schema["x-kubernetes-group-version-kind"] = [{"group": group, "version": version, "kind": name}]
+        definitions[f"{group}.{version}.{name}"] = schema
+    return definitions
 
 
 def _paths(kinds: Iterable[Kind]) -> Schema:

@@ -18,6 +18,7 @@ from berth_api.values.caching import compact
 from berth_client.objects import Object
 from berth_operator.apis.aggregated import kinds
 from berth_operator.apis.aggregated.kinds import CREATED, NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, column
+from berth_operator.apis.list_watch.objects import ContainerDevices, GpuInfo, GpuNode, GpuNodeStatus, GpuPod
 
 GROUP: Final = "nvidia-gpu-scheduler"
 VERSION: Final = "v1"
@@ -37,9 +38,9 @@ class SourcedKind(kinds.Kind):
     version: str = VERSION
     source: str
     """The plural of the custom resource behind it."""
-    cells: Callable[[Object], Cells]
+    cells: Callable[[Any], Cells]
     """Returns an object's cells in its columns."""
-    convert: Callable[[Object], Object]
+    convert: Callable[[Object], Mapping[str, Any]]
     """Returns the object's name if it has not that of the resource, its labels, spec and status."""
 
     @property
@@ -50,7 +51,7 @@ class SourcedKind(kinds.Kind):
     def entry(self, source: Object) -> Entry:
         """Return the object of a custom resource."""
         metadata = source["metadata"]
-        converted = self.convert(source)
+        converted = dict(self.convert(source))
         labels = converted.pop("labels", {})
         namespace, name = metadata.get("namespace", ""), converted.pop("name", metadata["name"])
         own = {
@@ -77,7 +78,7 @@ class SourcedKind(kinds.Kind):
 # --- GpuNodes, of Devices -----------------------------------------------------------------------------------------
 
 
-def gpu_node(device: Object) -> Object:
+def gpu_node(device: Object) -> GpuNode:
     """Return spec and status of the GpuNode of a Device: its GPUs, and which of them are not wholly free."""
     name, status = device["metadata"]["name"], device.get("status") or {}
     cards = [card for card in device["spec"].get("devices") or () if card["type"] == names.GPU]
@@ -95,15 +96,13 @@ def gpu_node(device: Object) -> Object:
     }
 
 
-def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str | None = None) -> dict[str, str]:
-    """Return what the original calls a GpuInfo; it leaves out what is not known."""
-    info = {
-        "device_id": device_id or card["id"],
-        "device_model": card.get("model"),
-        "device_busid": bus_id,
-        "device_node": node,
-    }
-    return {field: value for field, value in info.items() if value}
+def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str | None = None) -> GpuInfo:
+    info: GpuInfo = {"device_id": device_id or card["id"], "device_node": node}
+    if model := card.get("model"):
+        info["device_model"] = model
+    if bus_id:
+        info["device_busid"] = bus_id
+    return info
 
 
 def _by_model(cards: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -123,7 +122,7 @@ def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
     return any(free.values()) and all(amount >= total.get(name, 0) for name, amount in free.items())
 
 
-def _health(node: str, conditions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _health(node: str, conditions: Iterable[Mapping[str, Any]]) -> GpuNodeStatus:
     ready = next((each for each in conditions if each["type"] == names.READY), None)
     if ready is None:
         return {"node": node, "health": "False", "message": "the operator has not seen the node's Device yet"}
@@ -146,26 +145,26 @@ def gpu_pod(source: Object) -> Object:
     node = spec["nodeName"]
     pod = gpupod.pod_of(metadata["name"], node)
     cards = spec.get("cards") or ()
-    containers = [
+    containers: list[ContainerDevices] = [
         {"container_name": container["name"], "device_info": _infos(container.get("devices") or (), cards, node)}
         for container in spec.get("containers") or ()
     ]
     # Kubelet gives shares to no container: they are the pod's.
-    shares = _infos(spec.get("allocated") or (), cards, node)
-    return {
-        "name": pod,
-        "labels": {NODE_LABEL: node} if len(node) <= MAX_LABEL else {},
+    if shares := _infos(spec.get("allocated") or (), cards, node):
+        containers.append({"device_info": shares})
+    body: GpuPod = {
         "spec": {
             "pod_name": pod,
             "pod_namespace": metadata["namespace"],
             "node_name": node,
-            "containers_device": [*containers, *([{"device_info": shares}] if shares else [])],
+            "containers_device": containers,
         },
         "status": {"last_changed_time": reported_at(source)},
     }
+    return {"name": pod, "labels": {NODE_LABEL: node} if len(node) <= MAX_LABEL else {}, **body}
 
 
-def _infos(devices: Iterable[Mapping[str, Any]], cards: Iterable[Mapping[str, Any]], node: str) -> list[dict[str, str]]:
+def _infos(devices: Iterable[Mapping[str, Any]], cards: Iterable[Mapping[str, Any]], node: str) -> list[GpuInfo]:
     by_id = {card["id"]: card for card in cards}
     by_minor = {card["minor"]: card for card in cards}
     infos = []
@@ -189,7 +188,7 @@ def reported_at(source: Object) -> str:
 # --- columns of kubectl -------------------------------------------------------------------------------------------
 
 
-def _node_cells(obj: Object) -> Cells:
+def _node_cells(obj: GpuNode) -> Cells:
     spec, status = obj["spec"], obj["status"]
     return [
         status["health"],
@@ -200,7 +199,7 @@ def _node_cells(obj: Object) -> Cells:
     ]
 
 
-def _pod_cells(obj: Object) -> Cells:
+def _pod_cells(obj: GpuPod) -> Cells:
     spec = obj["spec"]
     ids = dict.fromkeys(each["device_id"] for listed in spec["containers_device"] for each in listed["device_info"])
     return [spec["node_name"], len(ids), obj["status"]["last_changed_time"], ", ".join(ids)]

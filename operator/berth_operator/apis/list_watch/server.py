@@ -23,10 +23,10 @@ from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limit
 from berth_operator.apis.aggregated.statuses import not_found
 from berth_operator.apis.aggregated.watch import Watch
 from berth_operator.apis.aggregated.watch_cache import WatchCache
-from berth_operator.apis.list_watch import discovery, openapi
+from berth_operator.apis.list_watch.documents import DOCUMENTS
 from berth_operator.apis.list_watch.kinds import API_VERSION, GROUP, SourcedKind
 
-DOCUMENTS: Final = {path: orjson.dumps(body) for path, body in {**discovery.DOCUMENTS, **openapi.DOCUMENTS}.items()}
+BODIES: Final = {path: orjson.dumps(body) for path, body in DOCUMENTS.items()}
 
 
 class ListWatchServer:
@@ -52,7 +52,7 @@ class ListWatchServer:
         application = web.Application(middlewares=[self._answer])
         for path in PROBES:
             application.router.add_get(path, self._probe)
-        for path in DOCUMENTS:
+        for path in BODIES:
             application.router.add_get(path, self._describe)
         for kind in self._caches:
             collection, one = functools.partial(self._collection, kind), functools.partial(self._one, kind)
@@ -79,7 +79,7 @@ class ListWatchServer:
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         await self._access.check_path(request[USER], request.path)
-        return as_json(DOCUMENTS[request.path])
+        return as_json(BODIES[request.path])
 
     async def _one(self, kind: SourcedKind, request: web.Request) -> web.StreamResponse:
         """Return one object."""

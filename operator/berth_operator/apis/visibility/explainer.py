@@ -16,13 +16,14 @@ import structlog
 from berth_api import names
 from berth_api.admission import routing
 from berth_api.objects import device_text
+from berth_api.objects.visibility import API_VERSION, ObjectMeta, PodExplanation
 from berth_api.values import keys
 from berth_api.words import no_devices
 from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable
 from berth_operator.apis.visibility import explanation, sources
-from berth_operator.apis.visibility.explanation import PodId, bare_object
+from berth_operator.apis.visibility.kinds import EXPLANATION
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.advice.holders import holds_devices
@@ -99,7 +100,8 @@ class Explainer:
         async with self._budget.turn():
             # Another request may have asked for the same pod meanwhile.
             if (kept := self._fresh(namespace, name)) is None:
-                kept = orjson.dumps(await self._explained(namespace, name))
+                explained = await self._explained(namespace, name)
+                kept = orjson.dumps({"kind": EXPLANATION, "apiVersion": API_VERSION, **explained})
                 self._keep(namespace, name, kept)
         return kept
 
@@ -128,26 +130,28 @@ class Explainer:
 
     # --- explanations -------------------------------------------------------------------------------------------
 
-    async def _explained(self, namespace: str, name: str) -> Object:
+    async def _explained(self, namespace: str, name: str) -> PodExplanation:
         found = self._find(namespace, name)
         if isinstance(found, PendingPod):
             return await self._of_pending(found)
         if isinstance(found, Charge):
-            return await self._of_bound(PodId(namespace=namespace, name=name, uid=found.uid), found)
-        return self._of_unknown(await self._read(namespace, name))
+            return await self._of_bound(ObjectMeta(name=name, namespace=namespace, uid=found.uid), found)
+        return self._of_unknown(await self._read(keys.join(namespace, name)))
 
-    async def _of_bound(self, pod: PodId, charge: Charge) -> Object:
+    async def _of_bound(self, pod: ObjectMeta, charge: Charge) -> PodExplanation:
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
         place = explanation.bound_message(charge.node, listed, charge.unknown)
-        message = "; ".join(filter(None, (place, *self._failed(charge), await self._why_no_device(pod, charge))))
+        message = "; ".join(filter(None, (place, *self._failed(charge), await self._why_no_device(charge))))
         if charge.scheduler not in (managed := self._managed()):
-            not_ours = routing.why_not_ours(await self._read(pod.namespace, pod.name), managed)
+            not_ours = routing.why_not_ours(await self._read(charge.pod), managed)
             held = explanation.held_message(message, charge) if charge.unknown or charge.grants else ""
-            return bare_object(pod, explanation.NOT_MANAGED, "; ".join(filter(None, (not_ours, held))))
+            return PodExplanation(
+                metadata=pod, state=explanation.NOT_MANAGED, message="; ".join(filter(None, (not_ours, held)))
+            )
         ranking = self._ranking(charge.uid)
-        why_not = "" if ranking is not None else await self._why_not_kept(pod)
-        bound = bare_object(pod, explanation.BOUND, message)
-        return {**bound, "bind": explanation.bind(charge.node, ranking, why_not)}
+        why_not = "" if ranking is not None else await self._why_not_kept(charge)
+        points = explanation.bind(charge.node, ranking, why_not)
+        return {"metadata": pod, "state": explanation.BOUND, "message": message, "bind": points}
 
     def _failed(self, charge: Charge) -> Iterator[str]:
         """Yield what is reported of each device of a bound pod that has failed."""
@@ -159,17 +163,17 @@ class Explainer:
                 card = device_text.of_device(device_type, minor, name)
                 yield f"{card} is unhealthy: {texts[device_type, name]}"
 
-    async def _why_not_kept(self, pod: PodId) -> str:
+    async def _why_not_kept(self, charge: Charge) -> str:
         """Return why the points of a pod's bind are not kept: the pod records the leader's term that bound it."""
-        annotations = (await self._read(pod.namespace, pod.name))["metadata"].get("annotations") or {}
+        annotations = (await self._read(charge.pod))["metadata"].get("annotations") or {}
         return explanation.why_not_kept(annotations.get(names.EPOCH), self._term())
 
-    async def _why_no_device(self, pod: PodId, charge: Charge) -> str:
+    async def _why_no_device(self, charge: Charge) -> str:
         """Return why a bound pod of ours holds no device; empty if it holds or requests one."""
         if holds_devices(charge) or charge.scheduler not in self._managed():
             return ""
-        raw = await self._read(pod.namespace, pod.name)
-        return no_devices.why_none(raw, self._cluster.kinds) if raw["metadata"]["uid"] == pod.uid else ""
+        raw = await self._read(charge.pod)
+        return no_devices.why_none(raw, self._cluster.kinds) if raw["metadata"]["uid"] == charge.uid else ""
 
     def _find(self, namespace: str, name: str) -> PendingPod | Charge | None:
         """Return a pod by its name."""
@@ -181,12 +185,12 @@ class Explainer:
         finally:
             self._budget.spend(time.thread_time() - began)
 
-    async def _of_pending(self, pod: PendingPod) -> Object:
+    async def _of_pending(self, pod: PendingPod) -> PodExplanation:
         cluster = self._cluster
-        pod_id = PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        pod_id = ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid)
         if pod.uid in cluster.fleet.charges:
             node = cluster.fleet.charges[pod.uid].node
-            return bare_object(pod_id, explanation.BINDING, f"it is being bound to {node}")
+            return PodExplanation(metadata=pod_id, state=explanation.BINDING, message=f"it is being bound to {node}")
         queue = await self._places()
         if (current := cluster.pending.get(pod.uid)) is None or pod.uid in cluster.fleet.charges:
             raise unavailable("the pod has just been bound or deleted, ask again")
@@ -198,7 +202,7 @@ class Explainer:
             raise unavailable(f"the pod cannot be explained: {error}") from error
         finally:
             counters.VISIBILITY_EXPLANATIONS.inc()
-        return explanation.explanation_object(
+        return explanation.of_waiting(
             wait,
             queue.get(pod.uid),
             why,
@@ -206,7 +210,7 @@ class Explainer:
             nodes=nodes,
             queued=max((place.position for place in queue.values()), default=0),
             now=cluster.clock(),
-            gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
+            gang=sources.gang(cluster, pod),
             reservation=self._reservation(pod.uid),
         )
 
@@ -220,22 +224,25 @@ class Explainer:
         wait, why, *found = filter(None, steps)
         return cast("Wait", wait), cast("Why", why), cast("list[Remedy]", found)
 
-    def _of_unknown(self, raw: Object) -> Object:
+    def _of_unknown(self, raw: Object) -> PodExplanation:
         """Return the explanation of a pod that decisions do not know: it has gates, has ended, or is new."""
         metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-        pod = PodId(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+        pod = ObjectMeta(name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"])
         is_ours = (spec.get("schedulerName") or "") in self._managed()
         if has_gates(raw) and is_ours:
-            return bare_object(pod, explanation.GATED, gates_text(raw))
+            return PodExplanation(metadata=pod, state=explanation.GATED, message=gates_text(raw))
         if (phase := status.get("phase")) in ("Succeeded", "Failed"):
-            return bare_object(pod, explanation.NOT_MANAGED, f"the pod has ended: {phase}")
+            return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message=f"the pod has ended: {phase}")
         if metadata.get("deletionTimestamp"):
-            return bare_object(pod, explanation.NOT_MANAGED, "the pod is being deleted")
+            return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message="the pod is being deleted")
         if is_ours:
             raise unavailable("the operator has not seen the pod yet")
-        return bare_object(pod, explanation.NOT_MANAGED, routing.why_not_ours(raw, self._managed()))
+        return PodExplanation(
+            metadata=pod, state=explanation.NOT_MANAGED, message=routing.why_not_ours(raw, self._managed())
+        )
 
-    async def _read(self, namespace: str, name: str) -> Any:
+    async def _read(self, key: str) -> Any:
+        namespace, name = keys.split(key)
         try:
             return await self._pods.get_pod(namespace, name)
         except ApiError as error:

@@ -1,19 +1,19 @@
-"""The explanation of a pod as an object; pure."""
+"""The explanation of a pod; pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from berth_client.objects import Object
-from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
+from berth_api.objects.visibility import (
+    BindPoints,
+    PodExplanation,
+    RemedyAnswer,
+    RequestedDevices,
+    WaitingGang,
+)
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.reports.recent_binds import MAX_BINDS
 from berth_operator.core.advice import outlook, remedies
-from berth_operator.core.advice.claim_devices import ClaimDevices, RequestedDevices
-from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
-from berth_operator.core.advice.gang_explanation import GangExplanation
-from berth_operator.core.advice.lacking import CardLack
-from berth_operator.core.advice.outlook import Outlook, WaitAnswer
+from berth_operator.core.advice.explanation import Explanation
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
 from berth_operator.core.decision.cycle import Failure
@@ -35,35 +35,12 @@ _OF_PLACES: Final = {
     event_labels.BACKOFF: BACKING_OFF,
     event_labels.UNSCHEDULABLE: WAITING,
 }
-MAX_NODES: Final = 100
-"""Names of nodes of a group."""
 MAX_REQUESTS: Final = 64
 """Requests of claims."""
 MAX_CAUSES: Final = 8
 """Reasons for which a request does not find devices, the largest numbers first."""
 _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodId:
-    """The pod that is explained."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-def bare_object(pod: PodId, state: str, message: str) -> Object:
-    """Return the explanation of a pod that needs none."""
-    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
-    return {
-        "kind": EXPLANATION,
-        "apiVersion": API_VERSION,
-        "metadata": metadata,
-        "state": state,
-        "message": message,
-    }
 
 
 def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
@@ -81,7 +58,7 @@ def held_message(bound: str, charge: Charge) -> str:
     return f"{bound}, so no {types} of {charge.node} is allocated until kubelet reports it or the pod ends"
 
 
-def explanation_object(
+def of_waiting(
     wait: Wait,
     place: Place | None,
     why: Why,
@@ -90,9 +67,9 @@ def explanation_object(
     nodes: int,
     queued: int,
     now: float,
-    gang: Object | None,
+    gang: WaitingGang | None,
     reservation: str,
-) -> Object:
+) -> PodExplanation:
     """Return the explanation of a waiting pod.
 
     Args:
@@ -107,26 +84,39 @@ def explanation_object(
         reservation: the sentence about its node reservation; empty if it has none.
     """
     pod, explanation = wait.pod, why.explanation
-    state = ACTIVE if place is None else _OF_PLACES[place.state]
-    body = bare_object(PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid), state, _message(pod, explanation))
-    body |= {
+    body: PodExplanation = {
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "state": ACTIVE if place is None else _OF_PLACES[place.state],
+        "message": _message(pod, explanation),
         "nodes": nodes,
-        "groups": [_group(group) for group in explanation.groups],
-        "nearest": [_near(near) for near in explanation.nearest],
+        "groups": list(explanation.groups),
+        "nearest": list(explanation.nearest),
         "fitsNow": outlook.is_placed(wait, why),
-        "remedies": [_remedy(each) for each in found],
+        "remedies": [
+            RemedyAnswer(
+                kind=remedy.kind,
+                answer=_ANSWERS[remedy.ends],
+                message=remedy.sentence,
+                node=remedy.node,
+                newNode=remedy.is_new,
+            )
+            for remedy in found
+        ],
         "inVain": remedies.is_in_vain(found),
-        **_outlook(outlook.outlook(wait, why, found, nodes)),
+        "outlook": list(outlook.answers(wait, why, found, nodes)),
     }
+    if changes := outlook.changes(wait, why, found):
+        body["changes"] = changes
     if explanation.fits_when_empty is not None:
         body["fitsWhenEmpty"] = explanation.fits_when_empty
-        body["newNodeHelps"] = any(each.is_another and each.ends for each in found)
+        body["newNodeHelps"] = any(remedy.is_another and remedy.ends for remedy in found)
     if why.claims is not None:
-        body["claims"] = _claims(why.claims)
-    if explanation.preemption is not None:
-        body["preemption"] = _preemption(explanation.preemption)
+        body["claims"] = {**why.claims, "requests": [*map(_bounded, why.claims["requests"][:MAX_REQUESTS])]}
+    if (answer := explanation.preemption) is not None:
+        body["preemption"] = {"possible": bool(answer.node), "message": outlook.preemption_message(answer)}
     if gang is not None:
-        body["gang"] = gang
+        first = None if why.of_gang is None else why.of_gang.first
+        body["gang"] = {**gang, "firstWithoutPlace": "" if first is None else first.name}
     if pod.reserved_node:
         body["reservation"] = {"node": pod.reserved_node, "message": reservation}
     if place is not None:
@@ -140,14 +130,6 @@ def explanation_object(
     return body
 
 
-def gang(known: Object | None, explanation: GangExplanation | None) -> Object | None:
-    """Return a gang, with its first member without a node; None for single pods."""
-    if known is None:
-        return None
-    first = None if explanation is None else explanation.first
-    return {**known, "firstWithoutPlace": "" if first is None else first.name}
-
-
 def why_not_kept(epoch: str | None, term: int | None) -> str:
     """Return why the points of a bind are not kept, by the leader's term that the pod's annotation records."""
     if epoch is None:
@@ -155,47 +137,10 @@ def why_not_kept(epoch: str | None, term: int | None) -> str:
     return "the leader has changed since the bind" if epoch != str(term) else f"the leader keeps its last {MAX_BINDS:,}"
 
 
-def bind(node: str, ranking: Ranking | None, why_not: str = "") -> Object:
+def bind(node: str, ranking: Ranking | None, why_not: str = "") -> BindPoints:
     """Return the points of the node of a bind and of its runners-up; none, and why, if they are not kept."""
     scores = [] if ranking is None else ranking.scores()
-    return {
-        "kept": ranking is not None,
-        "message": why_not,
-        "node": node,
-        "scores": [
-            {
-                "node": score.node,
-                "total": round(score.total, 2),
-                "terms": {name: round(points, 2) for name, points in score.terms},
-            }
-            for score in scores
-        ],
-    }
-
-
-def _remedy(remedy: Remedy) -> Object:
-    return {
-        "kind": remedy.kind,
-        "answer": _ANSWERS[remedy.ends],
-        "message": remedy.sentence,
-        "node": remedy.node,
-        "newNode": remedy.is_new,
-    }
-
-
-def _outlook(of: Outlook) -> Object:
-    answers: Object = {"outlook": [{"title": each.title, **_answer(each)} for each in of.answers]}
-    if of.changes:
-        answers["changes"] = {"title": outlook.CHANGES, "answers": [_answer(each) for each in of.changes]}
-    return answers
-
-
-def _answer(answer: WaitAnswer) -> Object:
-    return {"message": answer.message, "helps": answer.helps}
-
-
-def _preemption(answer: PreemptionAnswer) -> Object:
-    return {"possible": bool(answer.node), "message": outlook.preemption_message(answer)}
+    return {"kept": ranking is not None, "message": why_not, "node": node, "scores": scores}
 
 
 def _message(pod: PendingPod, explanation: Explanation) -> str:
@@ -204,50 +149,5 @@ def _message(pod: PendingPod, explanation: Explanation) -> str:
     return explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
 
 
-def _group(group: NodeGroup) -> Object:
-    return {
-        "reasons": list(group.reasons),
-        "counted": list(group.counted),
-        "filters": list(group.filters),
-        "count": len(group.nodes),
-        "nodes": list(group.nodes[:MAX_NODES]),
-    }
-
-
-def _near(near: NearNode) -> Object:
-    return {
-        "node": near.node,
-        "resources": dict(near.lack.resources),
-        "cards": [_card(card) for card in near.lack.cards],
-    }
-
-
-def _claims(of: ClaimDevices) -> Object:
-    return {
-        "nodes": of.nodes,
-        "complete": of.complete,
-        "together": of.together,
-        "requests": [_requested(each) for each in of.requests[:MAX_REQUESTS]],
-    }
-
-
-def _requested(of: RequestedDevices) -> Object:
-    return {
-        "claim": of.claim,
-        "request": of.request,
-        "needed": of.needed,
-        "devices": of.devices,
-        "found": of.found,
-        "most": of.most,
-        "nodes": list(of.nodes),
-        "enough": of.enough,
-        "matching": of.matching,
-        "leftOut": [
-            {"devices": each.devices, "why": each.why, "selector": each.is_selector}
-            for each in of.left_out[:MAX_CAUSES]
-        ],
-    }
-
-
-def _card(card: CardLack) -> Mapping[str, Any]:
-    return {"type": card.type, "minor": card.minor, "amounts": dict(card.amounts)}
+def _bounded(of: RequestedDevices) -> RequestedDevices:
+    return {**of, "leftOut": of["leftOut"][:MAX_CAUSES]}

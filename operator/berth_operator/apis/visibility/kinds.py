@@ -3,16 +3,13 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from berth_api.names import GPU
-from berth_client.objects import Object
+from berth_api.objects.visibility import GROUP, VERSION, FleetNode, Holder, QueuedPod
 from berth_operator.apis.aggregated import kinds
 from berth_operator.apis.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Cells, column
 
-GROUP: Final = "visibility.berth.dev"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
 API_SERVICE: Final = f"{VERSION}.{GROUP}"
 EXPLANATION: Final = "PodExplanation"
 PODS: Final = "pods"
@@ -31,13 +28,13 @@ class RowKind(kinds.Kind):
     version: str = VERSION
     fields: frozenset[str] = frozenset({NAME_FIELD, NAMESPACE_FIELD})
     verbs: tuple[str, ...] = ("list", "watch")
-    cells: Callable[[Object], Cells]
+    cells: Callable[[Any], Cells]
     """Returns the cells of a row in its columns."""
-    rank: Callable[[Object], int] = lambda _: 0
+    rank: Callable[[Any], int] = lambda _: 0
     """Returns where lists have a row, before its namespace and name decide."""
 
 
-def _fleet_cells(row: Object) -> Cells:
+def _fleet_cells(row: FleetNode) -> Cells:
     gpus = [device for device in row["devices"] if device["type"] == GPU]
     is_blocked = any(device["blocked"] for device in gpus or row["devices"])
     state = "Ready" if row["ready"] and row["schedulable"] and row["reporting"] and not is_blocked else "Blocked"
@@ -46,12 +43,12 @@ def _fleet_cells(row: Object) -> Cells:
     return [state, len(gpus), unused, sum(not device["healthy"] for device in gpus), models, row["blocked"]]
 
 
-def _queue_cells(row: Object) -> Cells:
+def _queue_cells(row: QueuedPod) -> Cells:
     requests = ", ".join(f"{name}={amount}" for name, amount in row["requests"].items())
     return [row["position"], row["state"], row["priority"], row["waitingSeconds"], requests, row["message"]]
 
 
-def _holder_cells(row: Object) -> Cells:
+def _holder_cells(row: Holder) -> Cells:
     owner = row["owner"]
     devices = ", ".join(f"{device['type']} {device['minor']}" for device in row["devices"])
     owned_by = f"{owner['kind']}/{owner['name']}" if owner["kind"] else ""
@@ -85,7 +82,7 @@ QUEUE: Final = RowKind(
         column("Message", wide=True),
     ),
     cells=_queue_cells,
-    rank=lambda row: int(row["position"]) or sys.maxsize,
+    rank=lambda row: row["position"] or sys.maxsize,
 )
 HOLDERS: Final = RowKind(
     name="Holder",

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from berth_api import words
+from berth_api.objects.visibility import OperatorSettings
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.options import TRUE
-from berth_operator.apis.visibility.kinds import API_VERSION, SETTINGS, SETTINGS_PARAMETER
+from berth_operator.apis.visibility.kinds import SETTINGS_PARAMETER
 from berth_operator.settings import rendering
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -21,8 +22,8 @@ def are_wanted(query: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorSettings:
-    """The settings in use."""
+class SettingsInUse:
+    """The settings by which the leader decides."""
 
     settings: Settings
     configuration: Callable[[], Configuration]
@@ -32,7 +33,7 @@ class OperatorSettings:
     reserved: Callable[[], Mapping[str, str]]
     """Returns the reserved nodes by the UIDs of the pods that wait for them."""
 
-    def of_namespace(self, namespace: str) -> Object:
+    def of_namespace(self, namespace: str) -> OperatorSettings:
         """Return what concerns the pods of a namespace."""
         whole = rendering.document(self.configuration())
         # A list of what is shown, so that what is added is not shown to users of one namespace.
@@ -43,7 +44,7 @@ class OperatorSettings:
             "geniusPriorities": {namespace: self.settings.priorities.highest(namespace)},
         }
 
-    def of_cluster(self) -> Object:
+    def of_cluster(self) -> OperatorSettings:
         """Return all of them."""
         settings = self.settings
         return {
@@ -58,10 +59,5 @@ class OperatorSettings:
             "reservedNodes": dict(self.reserved()),
         }
 
-    def _head(self, configuration: Object) -> Object:
-        return {
-            "kind": SETTINGS,
-            "apiVersion": API_VERSION,
-            "configuration": configuration,
-            "memoryUnits": words.read_units(self.settings.memory_units),
-        }
+    def _head(self, configuration: Object) -> OperatorSettings:
+        return {"configuration": configuration, "memoryUnits": words.read_units(self.settings.memory_units)}

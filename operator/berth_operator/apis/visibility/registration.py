@@ -18,9 +18,10 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.errors import ApiError, CallError
 from berth_client.objects import Object
-from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.apis.visibility.kinds import API_SERVICE
 
 PERIOD: Final = 10.0
 """Longest time in seconds between two checks: a user may delete it, or apply an older manifest that has it."""

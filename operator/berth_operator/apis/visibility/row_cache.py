@@ -8,19 +8,20 @@ take of the loop's time.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 import structlog
 
+from berth_api.objects.visibility import API_VERSION
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, Key
 from berth_operator.apis.aggregated.options import Selection
 from berth_operator.apis.aggregated.statuses import internal_error
 from berth_operator.apis.aggregated.watch_cache import WatchCache
-from berth_operator.apis.visibility.kinds import API_VERSION, RowKind
+from berth_operator.apis.visibility.kinds import RowKind
 from berth_operator.apis.visibility.slices import LoopTurns, Sending, Slices
 from berth_operator.metrics import counters
 
@@ -53,8 +54,8 @@ class Row(NamedTuple):
     """What the row is rendered from: another object may mean another row."""
     stamp: object
     """The same, compared by value."""
-    render: Callable[[], tuple[Object, Object] | None]
-    """Returns the metadata and the other fields; None if the object is gone."""
+    render: Callable[[], Mapping[str, Any] | None]
+    """Returns the row, of which the cache adds kind, version and `metadata.resourceVersion`; None if it is gone."""
 
 
 class Source(Protocol):
@@ -226,7 +227,8 @@ class RowCache(WatchCache):
             return True
         if (fields := row.render()) is None:
             return False
-        metadata, body = fields
+        body = dict(fields)
+        metadata = body.pop("metadata")
         if known is not None and known.metadata.get("uid") != metadata.get("uid"):
             self._remove(row.key)
             known, is_same = None, False

@@ -21,7 +21,7 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from berth_client.objects import Object
+from berth_api.objects.visibility import API_VERSION, OperatorSettings
 from berth_client.reviews import User
 from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
@@ -35,8 +35,8 @@ from berth_operator.apis.visibility import operator_settings
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
 from berth_operator.apis.visibility.documents import DOCUMENTS
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, KINDS, PODS, RowKind
-from berth_operator.apis.visibility.operator_settings import OperatorSettings
+from berth_operator.apis.visibility.kinds import EXPLANATIONS, FLEET, KINDS, PODS, SETTINGS, RowKind
+from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.relay import REPLICA, Relay
 from berth_operator.apis.visibility.row_cache import RowCache
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
@@ -55,7 +55,7 @@ class Leading:
 
     caches: Mapping[RowKind, RowCache]
     explainer: Explainer
-    settings: OperatorSettings
+    settings: SettingsInUse
 
 
 class VisibilityServer:
@@ -134,7 +134,7 @@ class VisibilityServer:
         verb, name = "watch" if wanted.watch else "list", wanted.selection.name
         await self._access.check_resource(request[USER], verb, kind.plural, namespace=namespace, name=name)
         if kind is FLEET and not wanted.watch and operator_settings.are_wanted(request.query):
-            return await self._settings(request, OperatorSettings.of_cluster)
+            return await self._settings(request, SettingsInUse.of_cluster)
         form = frames.form(kind, request.headers.get("Accept", ""), request.query.get("includeObject", ""))
         if wanted.watch:
             with self.watches.one_of(request[USER].name):
@@ -165,11 +165,13 @@ class VisibilityServer:
             return await self._relay.send(request)
         return as_json(await leading.explainer.explain(user.name, namespace, name))
 
-    async def _settings(self, request: web.Request, render: Callable[[OperatorSettings], Object]) -> web.StreamResponse:
+    async def _settings(
+        self, request: web.Request, render: Callable[[SettingsInUse], OperatorSettings]
+    ) -> web.StreamResponse:
         """Return the operator's settings."""
         if (leading := self._ours(request)) is None:
             return await self._relay.send(request)
-        return as_json(orjson.dumps(render(leading.settings)))
+        return as_json(orjson.dumps({"kind": SETTINGS, "apiVersion": API_VERSION, **render(leading.settings)}))
 
     def _ours(self, request: web.Request) -> Leading | None:
         """Return what to answer a request from; None if it is to be relayed.

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.reviews import Reviews
 from berth_operator.apis.aggregated import front_proxies
 from berth_operator.apis.aggregated.access import Access, FrontProxy
@@ -21,8 +22,7 @@ from berth_operator.apis.serving.connections import Connections
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import GROUP, VERSION
-from berth_operator.apis.visibility.operator_settings import OperatorSettings
+from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.registration import Registration
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
@@ -136,7 +136,7 @@ class VisibilityService:
             reservation=decisions.reservation,
             term=lambda: self._election.term,
         )
-        in_use = OperatorSettings(
+        in_use = SettingsInUse(
             settings=self._settings,
             configuration=decisions.configuration,
             mix=lambda: workload_document.document(cluster.fleet.workload),

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from berth_api.allocation import long, short
 from berth_api.device import ExceedingUse
-from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, ISOLATION_KEY, PREFIX
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, PREFIX
+from berth_api.objects.visibility import Exceeding, FleetNode, Holder, QueuedPod, WaitingGang
 from berth_api.request import AMOUNTS
 from berth_api.resources import PODS, quantity
 from berth_api.values import keys
 from berth_client import times
-from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
@@ -34,12 +34,8 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.kubelet import NO_REPORT
 
-ZONE: Final = "topology.kubernetes.io/zone"
 WORKLOAD: Final = "workload"
 """Prefix of the names of rows that are of no pod."""
-
-Fields = tuple[Object, Object]
-"""Metadata, and the other fields."""
 
 
 class FleetRows:
@@ -66,20 +62,14 @@ class FleetRows:
             stamp = self._all, self._changes.get(name, 0), rack_key, self._unheld(name)
             yield Row(("", name), None, stamp, functools.partial(self._render, name, rack_key))
 
-    def _render(self, name: str, rack_key: str) -> Fields | None:
+    def _render(self, name: str, rack_key: str) -> FleetNode | None:
         cluster = self._cluster
-        row, device = cluster.fleet.rows.get(name), cluster.node_cache.devices.get(name)
-        if row is None or device is None:
+        device, node = cluster.node_cache.devices.get(name), cluster.node_cache.nodes.get(name)
+        if name not in cluster.fleet.rows or device is None:
             return None
-        node = cluster.node_cache.nodes.get(name)
         labels = {} if node is None else node.info.labels
-        place = {
-            "zone": labels.get(ZONE, ""),
-            "rack": labels.get(rack_key, ""),
-            "isolation": labels.get(ISOLATION_KEY, ""),
-        }
-        fields = fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts, Counter(self._unheld(name)))
-        return {"name": name}, {**fields, **place}
+        unheld = Counter(self._unheld(name))
+        return fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts, unheld, labels=labels, rack_key=rack_key)
 
     def _unheld(self, name: str) -> tuple[str, ...]:
         """Return the ids of the cards of a node that pods use and do not hold, one for each pod."""
@@ -132,16 +122,13 @@ class HolderRows:
             else:
                 yield None
 
-    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> Fields | None:
-        fleet = self._cluster.fleet
-        if charge.node not in fleet.rows:
+    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> Holder | None:
+        if charge.node not in self._cluster.fleet.rows:
             return None
-        namespace, name = keys.split(charge.pod)
-        metadata = {"name": name, "namespace": namespace, "uid": charge.uid}
-        return metadata, {**holder_row(fleet, charge, drifted=drifted), "exceeding": [*map(_exceeding, exceeding)]}
+        return holder_row(self._cluster.fleet, charge, [*map(_exceeding, exceeding)], drifted=drifted)
 
 
-def _exceeding(use: ExceedingUse) -> Object:
+def _exceeding(use: ExceedingUse) -> Exceeding:
     memory, limit = quantity.parse(use.memory), quantity.parse(use.limit)
     return {"type": use.type, "minor": use.minor, "memory": memory, "limit": limit}
 
@@ -184,23 +171,20 @@ class QueueRows:
         pod = replace(unit.members[0], name=shown)
         state, message = event_labels.UNSCHEDULABLE, why.message
         place = Place(pod=pod, position=0, state=state, message=message, wakes_on=wakes_on)
-        found = {"name": name, "members": len(self._cluster.promises.of(unit.membership.group)), "required": unit.size}
-        stamp = state, message, found["members"]
-        return Row((namespace, shown), unit, stamp, functools.partial(self._render_workload, place, found))
+        members = len(self._cluster.promises.of(unit.membership.group))
+        found = WaitingGang(name=name, members=members, required=unit.size)
+        stamp = state, message, members
+        return Row((namespace, shown), unit, stamp, functools.partial(self._render, place, found))
 
-    def _render_workload(self, place: Place, found: Object) -> Fields:
-        metadata, row = self._render(place)
-        return metadata, {**row, "gang": found}
-
-    def _render(self, place: Place) -> Fields:
+    def _render(self, place: Place, of_gang: WaitingGang | None = None) -> QueuedPod:
         pod, cluster = place.pod, self._cluster
-        metadata = {
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-            "creationTimestamp": pod.created or None,
-        }
-        row = {
+        row: QueuedPod = {
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "creationTimestamp": pod.created or None,
+            },
             "position": place.position,
             "state": place.state,
             "priority": pod.priority,
@@ -212,9 +196,9 @@ class QueueRows:
             "message": place.message or pod.last_message,
             "reservedNode": pod.reserved_node,
         }
-        if (of_gang := gang(cluster, pod)) is not None:
+        if of_gang := of_gang or gang(cluster, pod):
             row["gang"] = of_gang
-        return metadata, row
+        return row
 
 
 _SHARES: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO})
@@ -244,11 +228,10 @@ def backoff_seconds(place: Place, now: float) -> float:
     return round(max(0.0, place.until - now), 1) if place.until else 0.0
 
 
-def gang(cluster: Cluster, pod: PendingPod) -> Object | None:
+def gang(cluster: Cluster, pod: PendingPod) -> WaitingGang | None:
     """Return a pod's gang; None for single pods."""
     if pod.gang is None:
         return None
-    named = {"name": keys.split(pod.gang.group)[1]}
-    members, required = cluster.gang_tracker.size(pod.gang)
+    name, (members, required) = keys.split(pod.gang.group)[1], cluster.gang_tracker.size(pod.gang)
     # All its members may have scheduling gates, or its PodGroup may not be there.
-    return {**named, "members": members, "required": required} if required else named
+    return WaitingGang(name=name, members=members, required=required) if required else WaitingGang(name=name)

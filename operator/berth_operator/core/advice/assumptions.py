@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_operator.core.advice.lacking import CardLack, Lack
+from berth_api.objects.visibility import LackingCard, LackingNode
+from berth_operator.core.advice.lacking import is_share
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
@@ -107,26 +108,24 @@ class Gone:
 class FreeCards:
     """Cards of a node have become free, as far as a lack says."""
 
-    node: str
-    lack: Lack
+    lack: LackingNode
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
         """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
-        row, before = fleet.rows[self.node], []
-        given_up = [grant for card in self.lack.cards for _, grant in _given_up(fleet, self.node, card)]
+        node, cards, before = self.lack["node"], self.lack["cards"], []
+        row, given_up = fleet.rows[node], [grant for card in cards for _, grant in _given_up(fleet, node, card)]
         fleet.move_grants(row, given_up, -1)
-        for card in self.lack.cards:
-            if card.is_share:
-                columns = fleet.cards[card.type]
-                slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
-                used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
-                before.append((card.type, slot, used.copy(), users))
-                held = Counter[str]()
-                for _, grant in _held(fleet, self.node, card):
-                    held.update(dict(grant.amounts))
-                for name, amount in card.amounts:
-                    used[columns.index[name]] -= min(amount, held[name])
-                fleet.set_card_use(card.type, row, slot, used, users)
+        for card in filter(is_share, cards):
+            columns = fleet.cards[card["type"]]
+            slot = int(np.flatnonzero(columns.minor[row] == card["minor"])[0])
+            used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
+            before.append((card["type"], slot, used.copy(), users))
+            held = Counter[str]()
+            for _, grant in _held(fleet, node, card):
+                held.update(dict(grant.amounts))
+            for name, amount in card["amounts"].items():
+                used[columns.index[name]] -= min(amount, held[name])
+            fleet.set_card_use(card["type"], row, slot, used, users)
         yield
         for device_type, slot, used, users in before:
             fleet.set_card_use(device_type, row, slot, used, users)
@@ -134,28 +133,28 @@ class FreeCards:
 
     def holders(self, fleet: Fleet) -> tuple[str, ...]:
         """Return the UIDs of the pods that have to end for it; none if only shares are missing."""
-        pods = (uid for card in self.lack.cards for uid, _ in _given_up(fleet, self.node, card))
+        pods = (uid for card in self.lack["cards"] for uid, _ in _given_up(fleet, self.lack["node"], card))
         return tuple(dict.fromkeys(pods))
 
 
-def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]]:
+def _given_up(fleet: Fleet, node: str, card: LackingCard) -> list[tuple[str, Grant]]:
     """Return (UID of the pod, grant) of a card, or of as many instances as are missing; none if a share is missing."""
-    if card.is_share:
+    if is_share(card):
         return []
     held = _held(fleet, node, card)
-    if not card.amounts:
+    if not card["amounts"]:
         return held
     return [
         each
-        for name, amount in card.amounts
+        for name, amount in card["amounts"].items()
         for each in [(uid, grant) for uid, grant in held if dict(grant.amounts).get(name)][:amount]
     ]
 
 
-def _held(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]]:
+def _held(fleet: Fleet, node: str, card: LackingCard) -> list[tuple[str, Grant]]:
     """Return (UID of the pod, grant) of what placed pods hold of a card."""
     grants = ((pod.uid, grant) for pod in fleet.on_node(node) for grant in pod.grants)
-    return [(uid, grant) for uid, grant in grants if (grant.type, grant.minor) == (card.type, card.minor)]
+    return [(uid, grant) for uid, grant in grants if (grant.type, grant.minor) == (card["type"], card["minor"])]
 
 
 class WhatIfs:

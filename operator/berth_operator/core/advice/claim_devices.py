@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_operator.core.claims import extended, features
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import Choices, prevented
@@ -61,67 +62,19 @@ USED_UP: Final = Cause("without enough capacity or counters left")
 _NOT_MATCHING: Final = frozenset({OTHER_NODES, WRONG})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Devices that a request does not find for one reason."""
-
-    devices: int
-    why: str
-    is_selector: bool
+def is_possible(of: RequestedDevices) -> bool:
+    """Return whether a node has enough devices that match, free or not."""
+    return of["matching"] >= max(of["needed"], 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedDevices:
-    """What one request, or one subrequest of `firstAvailable`, finds."""
-
-    claim: str
-    """namespace/name of the claim, or the extended resource that a DeviceClass provides."""
-    request: str
-    """`request` or `request/subrequest`."""
-    needed: int
-    """Devices on one node; 0 for all that match."""
-    devices: int
-    """Devices that were compared with it."""
-    found: int
-    """Those that match and are free, on all nodes together."""
-    most: int
-    """Those that match and are free on the nodes that have the most."""
-    nodes: tuple[str, ...]
-    """The first of these nodes by name; none if nothing was found."""
-    enough: int
-    """Nodes that have enough for this request alone."""
-    matching: int
-    """The most on one node that match, free or not; pools of other schedulers aside."""
-    left_out: tuple[LeftOut, ...]
-    """What keeps the others from the request, the largest number first."""
-
-    @property
-    def is_possible(self) -> bool:
-        """Return whether a node has enough devices that match, free or not."""
-        return self.matching >= max(self.needed, 1)
-
-    @property
-    def sentence(self) -> str:
-        """Return what the request needs and finds, and why it does not find other devices."""
-        where = f" on {self.nodes[0]}" if self.nodes else ""
-        others = "; ".join(f"{each.devices} {each.why}" for each in self.left_out)
-        return (
-            f"request {self.request} of {self.claim} needs {self.needed or 'all'} device(s) of one node and finds "
-            f"{self.most}{where}; of {self.devices} it does not find {others or 'none'}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimDevices:
-    """What the requests of a pod's claims that are not allocated yet find."""
-
-    nodes: int
-    """Nodes whose devices were compared: if there are any, those that only the claims keep the pod from."""
-    complete: bool
-    """Whether these are all, or MAX_LOOKS was reached."""
-    requests: tuple[RequestedDevices, ...]
-    together: str = ""
-    """What a node with enough devices for each request lacks; empty if there is no such node."""
+def sentence(of: RequestedDevices) -> str:
+    """Return what a request needs and finds, and why it does not find other devices."""
+    where = f" on {of['nodes'][0]}" if of["nodes"] else ""
+    others = "; ".join(f"{cause['devices']} {cause['why']}" for cause in of["leftOut"])
+    return (
+        f"request {of['request']} of {of['claim']} needs {of['needed'] or 'all'} device(s) of one node and finds "
+        f"{of['most']}{where}; of {of['devices']} it does not find {others or 'none'}"
+    )
 
 
 def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, None, ClaimDevices | None]:
@@ -150,18 +103,18 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
     return ClaimDevices(
         nodes=nodes,
         complete=nodes == len(rows),
-        requests=tuple(each.result() for each in tallies),
         together=_together(fleet, pod, tallies) if is_decided else "",
+        requests=[tally.result() for tally in tallies],
     )
 
 
 def impossible(answer: ClaimDevices) -> Iterator[RequestedDevices]:
     """Yield the requests that no node can meet, free or not; of `firstAvailable` the first subrequest."""
     by_request: dict[tuple[str, str], list[RequestedDevices]] = {}
-    for each in answer.requests if answer.complete else ():
-        by_request.setdefault((each.claim, each.request.partition("/")[0]), []).append(each)
+    for each in answer["requests"] if answer["complete"] else ():
+        by_request.setdefault((each["claim"], each["request"].partition("/")[0]), []).append(each)
     for choices in by_request.values():
-        if not any(each.is_possible for each in choices):
+        if not any(map(is_possible, choices)):
             yield choices[0]
 
 
@@ -320,13 +273,13 @@ class _Tally:
             devices=len(self._causes),
             found=found,
             most=most,
-            nodes=tuple(sorted(name for name, number in self._found.items() if 0 < number == most)[:MAX_NAMED]),
+            nodes=sorted(name for name, number in self._found.items() if 0 < number == most)[:MAX_NAMED],
             enough=len(self.enough),
             matching=self._matching,
-            left_out=tuple(
-                LeftOut(devices=number, why=cause.text, is_selector=cause.is_selector)
+            leftOut=[
+                LeftOut(devices=number, why=cause.text, selector=cause.is_selector)
                 for cause, number in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            ),
+            ],
         )
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.objects.visibility import LackingNode, ReasonGroup
 from berth_operator.core.advice import lacking, new_nodes
-from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle, preemption
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -27,28 +27,8 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_NEAREST: Final = 5
 """Nodes whose lack is computed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGroup:
-    """Nodes that are rejected for the same reasons."""
-
-    reasons: tuple[str, ...]
-    """In the order of the filters, each once."""
-    counted: tuple[str, ...]
-    """The reasons of the first filter, which are those that the pod's condition counts."""
-    filters: tuple[str, ...]
-    """The names of the filters that reject these nodes."""
-    nodes: tuple[str, ...]
-    """Sorted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearNode:
-    """A node that would take the pod if it had what it lacks."""
-
-    node: str
-    lack: Lack
+MAX_NAMES: Final = 100
+"""Names of nodes of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +48,9 @@ class Explanation:
 
     result: Placement | Failure
     """The decision itself."""
-    groups: tuple[NodeGroup, ...] = ()
+    groups: Sequence[ReasonGroup] = ()
     """The largest first. Nodes that pass every filter are in none: nominated pods keep them."""
-    nearest: tuple[NearNode, ...] = ()
+    nearest: Sequence[LackingNode] = ()
     """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
     fits_when_empty: int | None = None
     """Number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no other
@@ -120,29 +100,30 @@ def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failur
     when_empty = _fits_when_empty(fleet, request, order)
     return Explanation(
         result=result,
-        groups=tuple(_groups(fleet, request, order)),
-        nearest=tuple(_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy))),
+        groups=_groups(fleet, request, order),
+        nearest=_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy)),
         fits_when_empty=int(when_empty.sum()),
     )
 
 
-def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[NodeGroup]:
+def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[ReasonGroup]:
     steps = list(_all_rejections(fleet, request, order))
     rows_of = _merged((reason, rows) for _, reason, rows, _ in steps)
     counted_of = _merged((reason, rows) for _, reason, rows, is_first in steps if is_first)
     filters_of = _merged((filter_.NAME, rows) for filter_, _, rows, _ in steps)
     groups = []
     for _, rows in join_reasons(iter(rows_of.items())) if rows_of else ():
-        row = int(rows.argmax())
+        first, names = int(rows.argmax()), sorted(fleet.names[row] for row in np.flatnonzero(rows).tolist())
         groups.append(
-            NodeGroup(
-                reasons=tuple(reason for reason, mask in rows_of.items() if mask[row]),
-                counted=tuple(reason for reason, mask in counted_of.items() if mask[row]),
-                filters=tuple(name for name, mask in filters_of.items() if mask[row]),
-                nodes=tuple(sorted(fleet.names[each] for each in np.flatnonzero(rows).tolist())),
+            ReasonGroup(
+                reasons=[reason for reason, mask in rows_of.items() if mask[first]],
+                counted=[reason for reason, mask in counted_of.items() if mask[first]],
+                filters=[name for name, mask in filters_of.items() if mask[first]],
+                count=len(names),
+                nodes=names[:MAX_NAMES],
             )
         )
-    return sorted(groups, key=lambda group: (-len(group.nodes), group.reasons))
+    return sorted(groups, key=lambda group: (-group["count"], group["reasons"]))
 
 
 def _all_rejections(
@@ -195,8 +176,6 @@ def _lacks_amounts(fleet: Fleet, request: PodRequest, rejected: Mapping[str, Mas
     return mask
 
 
-def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> Iterator[NearNode]:
-    for row in lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist():
-        lack = lacking.lack(fleet, row, request, policy)
-        if lack is not None:
-            yield NearNode(node=fleet.names[row], lack=lack)
+def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> list[LackingNode]:
+    rows = lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist()
+    return [lack for row in rows if (lack := lacking.lack(fleet, row, request, policy)) is not None]

@@ -1,12 +1,13 @@
-"""What a node offers and what is free there, card by card, as a JSON object that names no pod."""
+"""What a node offers and what is free there, card by card, as a row of the visibility API that names no pod."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from berth_api.allocation import held, mig, visible
-from berth_api.names import GPU, GPU_MEMORY
+from berth_api.names import GPU, GPU_MEMORY, ISOLATION_KEY
+from berth_api.objects.visibility import Card, FleetNode, Metrics, Mig
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
@@ -20,11 +21,12 @@ from berth_operator.core.fleet.nodes.card_columns import UNMEASURED
 from berth_operator.core.fleet.nodes.cards import Cards
 from berth_operator.core.values.gpu_metrics import Quantity
 
-Row = dict[str, Any]
 Faults = Mapping[tuple[str, str], str]
 """(type, id) of an unhealthy card -> its faults, as text."""
 
+ZONE: Final = "topology.kubernetes.io/zone"
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _OF_NODE: Final = (CPU, MEMORY, PODS)
 
 
@@ -33,8 +35,20 @@ def nodes(fleet: Fleet) -> list[str]:
     return [name for name, row in fleet.rows.items() if fleet.has_device[row]]
 
 
-def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int] = NONE) -> Row:
-    """Return a known node's row, without its labels; `unheld`: id of a card -> pods that use it and do not hold it."""
+def fleet_row(
+    fleet: Fleet,
+    name: str,
+    faults: Faults,
+    unheld: Mapping[str, int] = NONE,
+    *,
+    labels: Mapping[str, str] = NO_LABELS,
+    rack_key: str = "",
+) -> FleetNode:
+    """Return a known node's row.
+
+    `unheld`: id of a card -> pods that use it and do not hold it; `rack_key`: the label that names the rack, empty for
+    none.
+    """
     row = fleet.rows[name]
     of_all = list(_of_all_devices(fleet, row))
     devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults, of_all)]
@@ -42,6 +56,7 @@ def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int]
         if count := unheld.get(device["id"]):
             device["unheld"] = count
     return {
+        "metadata": {"name": name},
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
         "reporting": bool(fleet.fresh[row]),
@@ -56,6 +71,9 @@ def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int]
             }
             for resource in _OF_NODE
         },
+        "zone": labels.get(ZONE, ""),
+        "rack": labels.get(rack_key, ""),
+        "isolation": labels.get(ISOLATION_KEY, ""),
     }
 
 
@@ -92,7 +110,7 @@ def _of_instances(cards: Cards, row: int) -> Iterator[str]:
         yield f"{count} MIG instance(s) are held of cards that are not known"
 
 
-def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Sequence[str]) -> Iterator[Row]:
+def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Sequence[str]) -> Iterator[Card]:
     """Yield the cards of one type that the Device lists; `of_all` is why no device of the row is allocated."""
     if not cards.present[row].any():
         return
@@ -113,7 +131,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
         minor = minors[slot]
         device_id, instances = ids.get(minor, ""), cards.instances.get(row, {}).get(minor, ())
         blocked = "; ".join(of_instances if instances else of_shares)
-        device: Row = {
+        device: Card = {
             "type": cards.device_type,
             "minor": minor,
             "id": device_id,
@@ -145,7 +163,7 @@ def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
 
 def _instances(
     cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...], free: Mapping[str, int]
-) -> list[Row]:
+) -> list[Mig]:
     """Return the instances of a card; none is free of a profile of which nothing can be allocated."""
     taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
     return [
@@ -162,11 +180,11 @@ def _links_by_card(wiring: Wiring) -> Mapping[int, tuple[tuple[int, str], ...]]:
     }
 
 
-def _metrics(cards: Cards, row: int, slot: int) -> Row:
+def _metrics(cards: Cards, row: int, slot: int) -> Metrics:
     """Return what was measured of a GPU; empty if that is not known, or too old."""
     measured = cards.measured[:, row, slot].tolist()
     free, power = measured[Quantity.FREE_MEMORY], measured[Quantity.POWER]
-    metrics: Row = {}
+    metrics: Metrics = {}
     if (utilization := measured[Quantity.MULTIPROCESSORS]) != UNMEASURED:
         metrics["utilization"] = round(utilization, 3)
     if free != UNMEASURED:

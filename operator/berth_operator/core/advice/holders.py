@@ -1,11 +1,13 @@
-"""Which devices a pod holds, as a JSON object."""
+"""Which devices a pod holds, as a row of the visibility API."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
 from berth_api.allocation import Grant, held
+from berth_api.objects.visibility import Exceeding, HeldPart, Holder
+from berth_api.values import keys
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
@@ -13,21 +15,20 @@ from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_mino
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 
-Row = dict[str, Any]
-
 
 def holds_devices(charge: Charge) -> bool:
     """Return whether a charge is of a pod that holds devices, or may hold some."""
     return bool(charge.grants or charge.unknown) and is_pod(charge)
 
 
-def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
+def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> Holder:
     """Return the row of a pod that is charged to a node, or of a promised place.
 
-    `drifted`: whether it holds other devices than it was allocated.
+    `exceeding`: what it uses above its shares; `drifted`: whether it holds other devices than it was allocated.
     """
-    shown = shown_minors(charge.grants)
+    shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
     return {
+        "metadata": {"name": name, "namespace": namespace, "uid": charge.uid},
         "node": charge.node,
         "owner": {"kind": charge.owner.kind, "name": charge.owner.name},
         "scheduler": charge.scheduler,
@@ -37,11 +38,12 @@ def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
         "drifted": drifted,
         "promised": is_promised(charge),
         "isolation": charge.isolation,
+        "exceeding": list(exceeding),
     }
 
 
-def _part(fleet: Fleet, node: str, grant: Grant, minor: int) -> Row:
-    part = {
+def _part(fleet: Fleet, node: str, grant: Grant, minor: int) -> HeldPart:
+    part: HeldPart = {
         "type": grant.type,
         "minor": minor,
         "id": grant.id or card_id(grant),

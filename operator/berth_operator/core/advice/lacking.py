@@ -4,13 +4,13 @@ If just this is given, the pod fits there. Of the cards that pods use, those tha
 first; none is named without need.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from berth_api.allocation import REPLICAS, mig
 from berth_api.names import GPU
+from berth_api.objects.visibility import LackingCard, LackingNode
 from berth_api.request import AMOUNTS, INSTANCE
 from berth_operator.core.allocators import candidates, subdevices
 from berth_operator.core.decision import cycle
@@ -29,28 +29,9 @@ FIRST: Final = np.array([0])
 _Card = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardLack:
-    """A card that must become free, or of which more must become free."""
-
-    type: str
-    minor: int
-    amounts: tuple[tuple[str, int], ...] = ()
-    """Resource -> what is missing, in MIG instances for a profile; empty if no other pod may use the card."""
-
-    @property
-    def is_share(self) -> bool:
-        """Return whether a share of the card is missing, not whole instances or the card."""
-        return any(not mig.is_resource(name) for name, _ in self.amounts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lack:
-    """What a node lacks."""
-
-    resources: tuple[tuple[str, int], ...] = ()
-    """Resource of the Node -> missing amount."""
-    cards: tuple[CardLack, ...] = ()
+def is_share(card: LackingCard) -> bool:
+    """Return whether a share of a card is missing, not whole instances or the card."""
+    return any(not mig.is_resource(name) for name in card["amounts"])
 
 
 def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
@@ -62,13 +43,13 @@ def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
     return at[np.lexsort((names, scarcest, missing_devices(fleet, request)[at]))]
 
 
-def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> Lack | None:
+def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> LackingNode | None:
     """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
     what_if = fleet.excerpt(np.array([row]))
     resources = lacking_resources(what_if, 0, request)
     _give(what_if, resources)
     cards = _Cards(what_if, request, policy).necessary()
-    return None if cards is None else Lack(resources=resources, cards=cards)
+    return None if cards is None else {"node": fleet.names[row], "resources": dict(resources), "cards": cards}
 
 
 def _give(what_if: Fleet, resources: tuple[tuple[str, int], ...]) -> None:
@@ -95,7 +76,7 @@ class _Cards:
         self._used = {card: self._use(card) for card in self._in_use()}
         """Card -> what pods use of it, and by how many."""
 
-    def necessary(self) -> tuple[CardLack, ...] | None:
+    def necessary(self) -> list[LackingCard] | None:
         """Return the cards that must become free; None if there are too many to try, or none suffice."""
         missing = self._missing_instances()
         freed = self._first_that_suffice()
@@ -106,7 +87,7 @@ class _Cards:
             if not self._fits():
                 self._free(card)
         necessary = [card for card in freed if self._use(card)[1] < self._used[card][1]]
-        return tuple(self._lack(card, missing) for card in necessary)
+        return [self._lack(card, missing) for card in necessary]
 
     def _first_that_suffice(self) -> list[_Card] | None:
         freed: list[_Card] = []
@@ -159,7 +140,7 @@ class _Cards:
         device_type, slot = card
         self._fleet.set_card_use(device_type, 0, slot, used, users)
 
-    def _lack(self, card: _Card, instances: dict[str, int]) -> CardLack:
+    def _lack(self, card: _Card, instances: dict[str, int]) -> LackingCard:
         """Return what a card lacks; `instances` are those still missing, less what earlier cards lack."""
         device_type, slot = card
         part, columns = self._parts[device_type], self._fleet.cards[device_type]
@@ -168,20 +149,18 @@ class _Cards:
             taken = {name: min(int(self._used[card][0][columns.index[name]]), instances[name]) for name in instances}
             for name, amount in taken.items():
                 instances[name] -= amount
-            return CardLack(
-                type=device_type, minor=minor, amounts=tuple((name, amount) for name, amount in taken.items() if amount)
-            )
+            return {
+                "type": device_type,
+                "minor": minor,
+                "amounts": {name: taken[name] for name in taken if taken[name]},
+            }
         in_slices = REPLICAS in columns.index and self._used[card][0][columns.index[REPLICAS]] > 0
         if part.whole or part.exclusive or part.unit != AMOUNTS or in_slices:
-            return CardLack(type=device_type, minor=minor)
+            return {"type": device_type, "minor": minor, "amounts": {}}
         left = columns.total[:, 0, slot] - self._used[card][0]
         needs = {
             index: int(np.broadcast_to(need, columns.healthy.shape)[0, slot])
             for index, need in candidates.needs(columns, part, ALL)
         }
-        missing = {names[index]: need - int(left[index]) for index, need in needs.items()}
-        return CardLack(
-            type=device_type,
-            minor=minor,
-            amounts=tuple((name, amount) for name, amount in missing.items() if amount > 0),
-        )
+        missing = {names[index]: need - int(left[index]) for index, need in needs.items() if need > left[index]}
+        return {"type": device_type, "minor": minor, "amounts": missing}

@@ -1,12 +1,9 @@
-"""What is said of a waiting pod's prospects: the sentences that `kubectl berth explain` and the page print as they are.
-
-outlook(wait, why, found, nodes)  ->  Outlook
-"""
+"""What is said of a waiting pod's prospects: sentences that `kubectl berth explain` and the page print as they are."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from berth_api.objects.visibility import TitledAnswer, TriedChanges, WaitAnswer
 from berth_operator.core.advice import remedies
 from berth_operator.core.advice.explanation import PreemptionAnswer
 from berth_operator.core.advice.remedies import Remedy
@@ -19,55 +16,38 @@ NOT_TRIED: Final = f"Changes are not tried for a gang with more than {MAX_MEMBER
 IN_VAIN: Final = "no change of the cluster ends this wait"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitAnswer:
-    """One answer."""
-
-    message: str
-    helps: bool
-    """Whether it names a way to end the wait."""
-    title: str = ""
-    """What it answers; empty in a list, which has one title."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """All answers about a pod."""
-
-    answers: tuple[WaitAnswer, ...]
-    """One for each question."""
-    changes: tuple[WaitAnswer, ...]
-    """Changes of the cluster, that none was found, or that none was tried; with the title CHANGES."""
-
-
-def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outlook:
-    """Return what is said of a waiting pod; `found` is what ends its wait, `nodes` how many the decision considered."""
-    changes = [WaitAnswer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
+def changes(wait: Wait, why: Why, found: Sequence[Remedy]) -> TriedChanges | None:
+    """Return what is said of changes other than new nodes: they, that none ends the wait, or that none is tried."""
+    answers = [WaitAnswer(message=remedy.sentence, helps=bool(remedy.ends)) for remedy in found if not remedy.is_new]
     if not wait.is_tried and not wait.problem:
-        changes.append(WaitAnswer(message=NOT_TRIED, helps=False))
+        answers.append(WaitAnswer(message=NOT_TRIED, helps=False))
     elif wait.is_tried and _is_none_found(why, found):
-        changes.append(WaitAnswer(message=NONE_FOUND, helps=False))
-    return Outlook(answers=tuple(_answers(wait, why, found, nodes)), changes=tuple(changes))
+        answers.append(WaitAnswer(message=NONE_FOUND, helps=False))
+    return TriedChanges(title=CHANGES, answers=answers) if answers else None
 
 
-def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[WaitAnswer]:
+def answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[TitledAnswer]:
+    """Yield one answer for each question about a waiting pod.
+
+    `found` is what ends its wait, `nodes` how many nodes the decision considered.
+    """
     empty = why.explanation.fits_when_empty
     if isinstance(why.explanation.result, Placement):
         placed = is_placed(wait, why)
         who = "it" if placed else f"member {wait.pod.name} alone"
-        yield WaitAnswer(title="Fits", message=f"{who} would be placed now", helps=placed)
+        yield TitledAnswer(title="Fits", message=f"{who} would be placed now", helps=placed)
     elif empty is not None:
         message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
-        yield WaitAnswer(title="Fits", message=message, helps=empty > 0)
+        yield TitledAnswer(title="Fits", message=message, helps=empty > 0)
     if new := [each for each in found if each.is_new]:
         message = "; ".join(each.sentence for each in new)
-        yield WaitAnswer(title="New node", message=message, helps=any(each.ends for each in new))
+        yield TitledAnswer(title="New node", message=message, helps=any(each.ends for each in new))
     if remedies.is_in_vain(found):
-        yield WaitAnswer(title="In vain", message=IN_VAIN, helps=False)
+        yield TitledAnswer(title="In vain", message=IN_VAIN, helps=False)
     if (preemption := why.explanation.preemption) is not None:
         possible = bool(preemption.node)
         message = f"{'possible' if possible else 'not possible'}: {preemption_message(preemption)}"
-        yield WaitAnswer(title="Preemption", message=message, helps=possible)
+        yield TitledAnswer(title="Preemption", message=message, helps=possible)
 
 
 def is_placed(wait: Wait, why: Why) -> bool:

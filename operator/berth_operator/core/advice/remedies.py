@@ -15,12 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.objects.visibility import ClaimDevices, LackingNode, RequestedDevices
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
 from berth_operator.core.advice import claim_devices, lacking, new_nodes
 from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
-from berth_operator.core.advice.claim_devices import ClaimDevices, RequestedDevices
-from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
@@ -346,8 +345,10 @@ class _Search:
             name = self._fleet.names[row]
             info = self._fleet.node_info(name)
             yield None
-            more = {resource: info.allocatable.get(resource, 0) + amount for resource, amount in lack.resources}
-            changes: list[Assumption] = [FreeCards(node=name, lack=lack)] if lack.cards else []
+            more = {
+                resource: info.allocatable.get(resource, 0) + amount for resource, amount in lack["resources"].items()
+            }
+            changes: list[Assumption] = [FreeCards(lack=lack)] if lack["cards"] else []
             if more:
                 changes.append(ChangedNode(node=replace(info, allocatable={**info.allocatable, **more})))
             if changes and self._what_ifs.ends(*changes, evicting=False) and self._can_end(changes):
@@ -430,29 +431,25 @@ class _Search:
 
 def _impossible_text(request: RequestedDevices) -> str:
     """Return the devices that no node has for a request, and what leaves out the most."""
-    number = f"{request.needed} device{'s' if request.needed > 1 else ''}" if request.needed else "devices"
-    most = (
-        f"at most {request.matching} match{'' if request.matching > 1 else 'es'}" if request.matching else "none match"
-    )
-    selectors = [each for each in request.left_out if each.is_selector] or request.left_out
-    left_out = f", and {selectors[0].devices} of {request.devices} are those {selectors[0].why}" if selectors else ""
-    where = f"request {request.request} of {request.claim}"
+    needed, matching, causes = request["needed"], request["matching"], request["leftOut"]
+    number = f"{needed} device{'s' if needed > 1 else ''}" if needed else "devices"
+    most = f"at most {matching} match{'' if matching > 1 else 'es'}" if matching else "none match"
+    first = next((cause for cause in causes if cause["selector"]), causes[0] if causes else None)
+    left_out = "" if first is None else f", and {first['devices']} of {request['devices']} are those {first['why']}"
+    where = f"request {request['request']} of {request['claim']}"
     return f"{number} on one node for {where} ({most} there, free or not{left_out})"
 
 
-def _lack_text(lack: Lack, kinds: Kinds) -> str:
+def _lack_text(lack: LackingNode, kinds: Kinds) -> str:
     """Return what a node lacks: `1 cpu more and gpu 3 free`; its sums of devices are freed with the cards."""
+    resources, cards = lack["resources"], lack["cards"]
     amounts = [
-        (name, amount)
-        for name, amount in lack.resources
-        if name != PODS and not (lack.cards and is_device(name, kinds))
+        (name, amount) for name, amount in resources.items() if name != PODS and not (cards and is_device(name, kinds))
     ]
-    more = [f"{amounts_text(amounts)} more"] if amounts else []
-    more += [
-        f"capacity for {amount} more pod{'s' if amount > 1 else ''}" for name, amount in lack.resources if name == PODS
-    ]
-    cards = [
-        f"{card.type} {card.minor} {f'with {amounts_text(card.amounts)} more free' if card.amounts else 'free'}"
-        for card in lack.cards
-    ]
-    return " and ".join(more + cards)
+    texts = [f"{amounts_text(amounts)} more"] if amounts else []
+    if pods := resources.get(PODS):
+        texts.append(f"capacity for {pods} more pod{'s' if pods > 1 else ''}")
+    for card in cards:
+        more = f"with {amounts_text(card['amounts'].items())} more free" if card["amounts"] else "free"
+        texts.append(f"{card['type']} {card['minor']} {more}")
+    return " and ".join(texts)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from berth_api.objects.visibility import ClaimDevices
 from berth_operator.core.advice import claim_devices, remedies
 from berth_operator.core.advice.assumptions import WhatIfs
-from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
 from berth_operator.core.advice.remedies import Remedy

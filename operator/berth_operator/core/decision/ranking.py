@@ -7,22 +7,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.objects.visibility import NodeScore
+
 Floats = npt.NDArray[np.float64]
 Term = tuple[str, Floats]
 """Name of a score, and its weighted points for each row."""
 
 NODES: Final = 3
 """The chosen node and its runners-up."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeScore:
-    """A node's points."""
-
-    node: str
-    total: float
-    terms: tuple[tuple[str, float], ...]
-    """Name of each score that differs between nodes, and its weighted points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +27,12 @@ class Ranking:
     """Name of each score, and its points for each of these nodes."""
 
     def scores(self) -> list[NodeScore]:
-        """Return the points by node."""
+        """Return the points by node, to hundredths."""
         return [
             NodeScore(
                 node=node,
-                total=sum(points[place] for _, points in self.terms),
-                terms=tuple((name, points[place]) for name, points in self.terms),
+                total=round(sum(points[place] for _, points in self.terms), 2),
+                terms={name: round(points[place], 2) for name, points in self.terms},
             )
             for place, node in enumerate(self.nodes)
         ]

@@ -15,8 +15,8 @@ from berth_api.allocation.partitions import Partition
 from berth_api.request import RequestError
 from berth_api.request.model import ModelConstraint
 from berth_api.values.selectors import LabelSelector
+from berth_operator.core.advice import outlook
 from berth_operator.core.advice.explanation import explain
-from berth_operator.core.advice.outlook import outlook
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
@@ -270,9 +270,10 @@ def advice(world: World) -> list[str]:
     wait = Wait(pod=first, gang=world.unit if isinstance(world.unit, Gang) else None)
     waits = Waits(world.fleet(), POLICY, Budgets())
     why = waits.why(wait)
-    said = outlook(wait, why, [*filter(None, waits.remedies(wait, why))], len(world.nodes))
-    new = [sentence for each in said.answers if each.title == "New node" for sentence in each.message.split("; ")]
-    return [*new, *(each.message for each in said.changes)]
+    found = [*filter(None, waits.remedies(wait, why))]
+    answers, changes = outlook.answers(wait, why, found, len(world.nodes)), outlook.changes(wait, why, found)
+    new = [sentence for each in answers if each["title"] == "New node" for sentence in each["message"].split("; ")]
+    return new if changes is None else [*new, *(each["message"] for each in changes["answers"])]
 
 
 def is_placed(world: World) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_operator.core.advice import claim_devices
-from berth_operator.core.advice.claim_devices import ClaimDevices, LeftOut, RequestedDevices
 from berth_operator.core.advice.explanation import explain
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
@@ -48,7 +48,7 @@ def asked(world: World, pod: PendingPod) -> ClaimDevices:
 
 
 def left_out(of: RequestedDevices) -> dict[str, int]:
-    return {each.why: each.devices for each in of.left_out}
+    return {cause["why"]: cause["devices"] for cause in of["leftOut"]}
 
 
 def where(name: str, value: str) -> str:
@@ -71,21 +71,21 @@ def test_each_device_is_left_out_for_one_reason_and_the_selector_with_the_most_i
     world.to.put_slice(resource_slice(*devices, model("x4", "x", taints=[taint()]), node="a"))
     world.to.put_claim(allocated("held", "x3", node="a"))
     world.put_claim(request(count=2, where=where("rack", "0")))
-    [only] = asked(world, world.pending("p")).requests
-    assert (only.claim, only.request, only.needed) == ("ns/c", "gpu", 2)
-    assert (only.devices, only.found, only.most, only.nodes, only.matching) == (9, 1, 1, ("a",), 1)
-    assert only.left_out[:2] == (
+    [only] = asked(world, world.pending("p"))["requests"]
+    assert (only["claim"], only["request"], only["needed"]) == ("ns/c", "gpu", 2)
+    assert (only["devices"], only["found"], only["most"], only["nodes"], only["matching"]) == (9, 1, 1, ["a"], 1)
+    assert only["leftOut"][:2] == [
         LeftOut(
             devices=4,
             why=f"that do not match selector #0 of DeviceClass gpu: {where('model', 'x')}",
-            is_selector=True,
+            selector=True,
         ),
         LeftOut(
             devices=4,
             why=f"that do not match selector #0 of the request: {where('rack', '0')}",
-            is_selector=True,
+            selector=True,
         ),
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_why_a_device_that_matches_is_not_found(devices: list[Raw], held: list[s
     if held:
         world.to.put_claim(allocated("held", *held, node="a"))
     world.put_claim(request(count=2))
-    [only] = asked(world, world.pending("p")).requests
+    [only] = asked(world, world.pending("p"))["requests"]
     assert left_out(only) == ({} if expected is None else {expected.text: 1})
-    assert only.matching == 1
+    assert only["matching"] == 1
 
 
 def test_a_card_that_a_pod_holds_by_name_is_withheld() -> None:
@@ -113,7 +113,7 @@ def test_a_card_that_a_pod_holds_by_name_is_withheld() -> None:
     assert isinstance(placed, Placement)
     world.cluster.placements.assume(placed)
     world.put_claim()
-    [only] = asked(world, world.pending("p")).requests
+    [only] = asked(world, world.pending("p"))["requests"]
     assert left_out(only) == {claim_devices.WITHHELD.text: 1}
 
 
@@ -122,7 +122,7 @@ def test_capacity_that_shares_have_used_up() -> None:
     shared = {"allowMultipleAllocations": True, "capacity": {"m": {"value": "10"}}}
     world.to.put_slice(resource_slice(listed("s", {}, **shared), node="a"))
     world.put_claim(request(capacity={"requests": {"m": "11"}}))
-    [only] = asked(world, world.pending("p")).requests
+    [only] = asked(world, world.pending("p"))["requests"]
     assert left_out(only) == {claim_devices.USED_UP.text: 1}
 
 
@@ -130,10 +130,10 @@ def test_pools_of_other_schedulers_and_selectors_that_fail() -> None:
     world = World("a")
     world.to.put_slice(resource_slice(listed("o"), driver=FOREIGN_DRIVER, node="a"))
     world.put_claim(request(count=3))
-    [only] = asked(world, world.pending("p")).requests
+    [only] = asked(world, world.pending("p"))["requests"]
     assert left_out(only) == {claim_devices.FOREIGN.text: 1}
     world.put_claim(request(where=where("missing", "x")), name="d")
-    [only] = asked(world, world.pending("q", "d")).requests
+    [only] = asked(world, world.pending("q", "d"))["requests"]
     assert left_out(only) == {claim_devices.WRONG.text: 3}
 
 
@@ -144,8 +144,8 @@ def test_a_device_for_many_nodes_is_counted_once() -> None:
     del everywhere["spec"]["nodeName"]
     world.to.put_slice(everywhere)
     world.put_claim(request(count=4))
-    [only] = asked(world, world.pending("p")).requests
-    assert (only.devices, only.found, only.most, only.nodes) == (5, 5, 3, ("a", "b"))
+    [only] = asked(world, world.pending("p"))["requests"]
+    assert (only["devices"], only["found"], only["most"], only["nodes"]) == (5, 5, 3, ["a", "b"])
 
 
 def test_only_nodes_that_lack_nothing_else_are_compared() -> None:
@@ -153,18 +153,23 @@ def test_only_nodes_that_lack_nothing_else_are_compared() -> None:
     world.cluster.put_node(node("c", unschedulable=True))
     world.put_claim(request(count=3))
     answer = asked(world, world.pending("p"))
-    assert (answer.nodes, answer.complete, answer.requests[0].devices) == (2, True, 4)
+    assert (answer["nodes"], answer["complete"], answer["requests"][0]["devices"]) == (2, True, 4)
     for name in "ab":
         world.cluster.put_node(node(name, unschedulable=True))
-    assert asked(world, world.pending("p")).nodes == 3
+    assert asked(world, world.pending("p"))["nodes"] == 3
 
 
 def test_an_extended_resource_by_a_class_is_named() -> None:
     world = World("a", gpus=1)
     world.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}})
     pod = world.pending("p", requests={"example.com/gpu": "2"}, resourceClaims=[])
-    [only] = asked(world, pod).requests
-    assert (only.claim, only.request, only.needed, only.most) == ("example.com/gpu", "container-0-request-0", 2, 1)
+    [only] = asked(world, pod)["requests"]
+    assert (only["claim"], only["request"], only["needed"], only["most"]) == (
+        "example.com/gpu",
+        "container-0-request-0",
+        2,
+        1,
+    )
 
 
 def test_what_devices_lack_together_is_told_from_constraints() -> None:
@@ -172,11 +177,11 @@ def test_what_devices_lack_together_is_told_from_constraints() -> None:
     world.to.put_slice(resource_slice(model("x0", "x"), model("y1", "y"), node="a"))
     same = [{"matchAttribute": f"{NVIDIA_DRIVER}/model"}]
     world.put_claim(request(count=2), devices={"constraints": same})
-    assert asked(world, world.pending("p")).together == (
+    assert asked(world, world.pending("p"))["together"] == (
         "a has enough devices for each request alone, but not under the constraints of ns/c"
     )
     world.put_claim(request("one"), request("two", count=2), name="d")
-    assert asked(world, world.pending("q", "d")).together == (
+    assert asked(world, world.pending("q", "d"))["together"] == (
         "a has enough devices for each request alone, but not for all of them together"
     )
 
@@ -198,9 +203,9 @@ def test_an_answer_ends_after_a_number_of_devices_and_says_so() -> None:
     requests = [request(f"r{each}", count=5, where=where("uuid", "none")) for each in range(8)]
     world.put_claim(*requests)
     answer = asked(world, world.pending("p"))
-    assert not answer.complete
-    assert 0 < answer.nodes < 30
-    assert sum(each.devices for each in answer.requests) <= claim_devices.MAX_LOOKS
+    assert not answer["complete"]
+    assert 0 < answer["nodes"] < 30
+    assert sum(each["devices"] for each in answer["requests"]) <= claim_devices.MAX_LOOKS
     assert not list(claim_devices.impossible(answer))
 
 
@@ -323,21 +328,21 @@ def test_what_requests_find_in_random_fleets_agrees_with_decisions(seed: int) ->
         return
     assert_agrees(world.cluster.fleet, explanation)
     if answer is None:
-        filters = {name for group in explanation.groups for name in group.filters}
+        filters = {name for group in explanation.groups for name in group["filters"]}
         assert "resource-claims" in filters or "dynamic-resources" not in filters
         return
-    for each in answer.requests:
-        assert each.devices == each.found + sum(cause.devices for cause in each.left_out)
-        assert each.enough <= answer.nodes
-    if len(requests) == 1 and len(answer.requests) == 1 and not constraints:
-        [only] = answer.requests
-        assert only.enough == 0
+    for each in answer["requests"]:
+        assert each["devices"] == each["found"] + sum(cause["devices"] for cause in each["leftOut"])
+        assert each["enough"] <= answer["nodes"]
+    if len(requests) == 1 and len(answer["requests"]) == 1 and not constraints:
+        [only] = answer["requests"]
+        assert only["enough"] == 0
         _assert_found(world, requests[0]["exactly"], only)
 
 
 def _assert_found(world: World, exact: Raw, only: RequestedDevices) -> None:
     """Check that a claim for what was found on a node is met there, and that one for one device more is not."""
     fields = {key: value for key, value in exact.items() if key not in ("deviceClassName", "allocationMode", "count")}
-    for name in only.nodes:
-        assert not isinstance(on_node(world, alone(world, fields, only.most + 1), name), Placement)
-        assert isinstance(on_node(world, alone(world, fields, only.most), name), Placement)
+    for name in only["nodes"]:
+        assert not isinstance(on_node(world, alone(world, fields, only["most"] + 1), name), Placement)
+        assert isinstance(on_node(world, alone(world, fields, only["most"]), name), Placement)

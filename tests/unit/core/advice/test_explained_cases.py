@@ -479,7 +479,7 @@ def test_a_constructed_case_is_explained(case: Case) -> None:
     assert explanation.fits_when_empty == case.fits_when_empty
     helps = case.fits_when_empty > 0 if case.new_node_helps is None else case.new_node_helps
     assert another_node_helps(made, waiting(request=case.request)) == helps
-    counts = Counter(reason for group in explanation.groups for reason in group.counted for _ in group.nodes)
+    counts = Counter(reason for group in explanation.groups for reason in group["counted"] for _ in group["nodes"])
     if explanation.result.condition == "Unschedulable":
         assert counts == dict(explanation.result.reasons)
 
@@ -491,15 +491,15 @@ def another_node_helps(made: Fleet, pod: PendingPod) -> bool:
 
 
 def _reasons(explanation: Explanation) -> dict[str, list[str]]:
-    return {node: sorted(group.reasons) for group in explanation.groups for node in group.nodes}
+    return {node: sorted(group["reasons"]) for group in explanation.groups for node in group["nodes"]}
 
 
 def _near(explanation: Explanation) -> list[Lacks]:
     return [
         (
-            near.node,
-            dict(near.lack.resources),
-            [(missing.type, missing.minor, dict(missing.amounts)) for missing in near.lack.cards],
+            near["node"],
+            near["resources"],
+            [(missing["type"], missing["minor"], missing["amounts"]) for missing in near["cards"]],
         )
         for near in explanation.nearest
     ]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from berth_api.objects.visibility import LackingNode
 from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice.explanation import MAX_NEAREST, Explanation, explain
-from berth_operator.core.advice.lacking import CardLack, Lack
 from berth_operator.core.decision.cycle import ONLY_NOMINATED, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -53,29 +53,29 @@ def assert_agrees(made: Fleet, explanation: Explanation) -> None:
     nominated = counts.pop(ONLY_NOMINATED, 0)
     counted: Counter[str] = Counter()
     for group in explanation.groups:
-        assert set(group.counted) <= set(group.reasons)
-        counted.update(dict.fromkeys(group.counted, len(group.nodes)))
+        assert set(group["counted"]) <= set(group["reasons"])
+        counted.update(dict.fromkeys(group["counted"], group["count"]))
     assert counted == counts
-    nodes = [node for group in explanation.groups for node in group.nodes]
+    nodes = [node for group in explanation.groups for node in group["nodes"]]
     assert len(nodes) == len(set(nodes)) == int(made.present.sum()) - nominated
 
 
-def given(made: Fleet, node: str, lack: Lack) -> Fleet:
+def given(made: Fleet, lack: LackingNode) -> Fleet:
     """Return a copy of the fleet in which a node has what it lacks, and nothing else."""
-    copied, row = made.copy(), made.rows[node]
+    copied, row = made.copy(), made.rows[lack["node"]]
     amounts = np.zeros((len(copied.requested), 1), np.int64)
-    for name, amount in lack.resources:
+    for name, amount in lack["resources"].items():
         amounts[copied.resources[name]] = amount
     copied.move_requested(np.array([row]), amounts, -1)
-    for each in lack.cards:
-        columns = copied.cards[each.type]
-        slot = int(np.flatnonzero(columns.minor[row] == each.minor)[0])
+    for each in lack["cards"]:
+        columns = copied.cards[each["type"]]
+        slot = int(np.flatnonzero(columns.minor[row] == each["minor"])[0])
         used = columns.used[:, row, slot].copy()
-        for name, amount in each.amounts:
+        for name, amount in each["amounts"].items():
             used[columns.index[name]] -= amount
-        free = not each.amounts
+        free = not each["amounts"]
         copied.set_card_use(
-            each.type, row, slot, np.zeros_like(used) if free else used, 0 if free else int(columns.users[row, slot])
+            each["type"], row, slot, np.zeros_like(used) if free else used, 0 if free else int(columns.users[row, slot])
         )
     return copied
 
@@ -99,9 +99,9 @@ def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
     explanation = explained(made, waiting(request={NVIDIA: 2}))
     few = "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)"
     busy = "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)"
-    assert {group.nodes: group.reasons[:2] for group in explanation.groups} == {
-        ("busy",): (busy,),
-        ("tainted",): ("node(s) had untolerated taint(s)", few),
+    assert {tuple(group["nodes"]): group["reasons"][:2] for group in explanation.groups} == {
+        ("busy",): [busy],
+        ("tainted",): ["node(s) had untolerated taint(s)", few],
     }
     assert explanation.fits_when_empty == 1
 
@@ -113,7 +113,7 @@ def test_the_nearest_nodes_come_first_and_say_what_they_lack() -> None:
             made.charge(charge(f"{node}-{minor}", grant(minor, core=100, ratio=100), node=node))
     pod = waiting(request=asks({NVIDIA: 2}, model=ModelConstraint(globs=(A100.lower(),))))
     nearest = explained(made, pod).nearest
-    assert [(each.node, [missing.minor for missing in each.lack.cards]) for each in nearest] == [
+    assert [(near["node"], [missing["minor"] for missing in near["cards"]]) for near in nearest] == [
         ("near", [0]),
         ("far", [0, 1]),
     ]
@@ -124,15 +124,15 @@ def test_a_share_lacks_only_a_part_of_a_card() -> None:
     made.charge(charge("a", grant(0, core=90, ratio=90)))
     made.charge(charge("b", grant(1, core=70, ratio=70)))
     [near] = explained(made, waiting(request={GPU: 50})).nearest
-    [missing] = near.lack.cards
-    assert (missing.minor, dict(missing.amounts)["gpu-core"]) == (1, 20)
+    [missing] = near["cards"]
+    assert (missing["minor"], missing["amounts"]["gpu-core"]) == (1, 20)
 
 
 def test_resources_are_lacking_next_to_cards() -> None:
     made = fleet({"node": cards(1)})
     made.charge(charge("a", resources=(("cpu", int(made.left("cpu")[0]) - 500),)))
     [near] = explained(made, waiting(request={"cpu": 800, NVIDIA: 1})).nearest
-    assert near.lack == Lack(resources=(("cpu", 300),))
+    assert (near["resources"], near["cards"]) == ({"cpu": 300}, [])
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -145,7 +145,7 @@ def test_a_node_that_is_no_candidate_is_never_near(silent: bool) -> None:
         made.put_node(node_info("node", labels={"zone": "b"}))
     request = asks({NVIDIA: 1}) if silent else asks({NVIDIA: 1}, selector={"zone": "a"})
     explanation = explained(made, waiting(request=request))
-    assert explanation.nearest == ()
+    assert not explanation.nearest
     assert explanation.fits_when_empty == (1 if silent else 0)
 
 
@@ -154,12 +154,12 @@ def test_nodes_that_are_no_candidates_do_not_hide_those_that_are() -> None:
     for name in made.rows:
         made.charge(charge(name, grant(0, core=100, ratio=100), node=name))
         made.set_fresh(name, fresh=name == f"n{MAX_NEAREST}")
-    assert [near.node for near in explained(made, waiting(request={NVIDIA: 1})).nearest] == [f"n{MAX_NEAREST}"]
+    assert [near["node"] for near in explained(made, waiting(request={NVIDIA: 1})).nearest] == [f"n{MAX_NEAREST}"]
 
 
 def test_a_pod_larger_than_every_node_never_fits() -> None:
     explanation = explained(fleet({"node": cards(2)}), waiting(request={NVIDIA: 3}))
-    assert (explanation.fits_when_empty, explanation.nearest) == (0, ())
+    assert (explanation.fits_when_empty, explanation.nearest) == (0, [])
 
 
 # --- random fleets ----------------------------------------------------------------------------------------------
@@ -219,16 +219,15 @@ def test_explanations_of_random_fleets_agree_with_decisions(seed: int) -> None:
             continue
         assert_agrees(made, explanation)
         for near in explanation.nearest:
-            assert near.lack != Lack()
-            result = decide(given(made, near.node, near.lack), pod, POLICY)
+            assert near["resources"] or near["cards"]
+            result = decide(given(made, near), pod, POLICY)
             assert isinstance(result, Placement)
-            assert result.node == near.node
-            assert_necessary(made, near.node, near.lack, pod)
+            assert result.node == near["node"]
+            assert_necessary(made, near, pod)
 
 
-def assert_necessary(made: Fleet, node: str, lack: Lack, pod: PendingPod) -> None:
+def assert_necessary(made: Fleet, lack: LackingNode, pod: PendingPod) -> None:
     """Check that the node does not take the pod if one of the cards stays in use."""
-    for each in lack.cards:
-        fewer = Lack(resources=lack.resources, cards=tuple(other for other in lack.cards if other != each))
-        assert isinstance(decide(given(made, node, fewer), pod, POLICY), Failure)
-    assert all(isinstance(each, CardLack) for each in lack.cards)
+    for each in lack["cards"]:
+        fewer: LackingNode = {**lack, "cards": [other for other in lack["cards"] if other != each]}
+        assert isinstance(decide(given(made, fewer), pod, POLICY), Failure)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.objects.visibility import Card
 from berth_operator.core.advice.fleet_rows import fleet_row, nodes
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import NVLINK
@@ -41,9 +42,8 @@ def made(*cards: Any, charges: tuple[Charge, ...] = ()) -> Fleet:
     return of
 
 
-def device(of: Fleet, number: int = 0, faults: Any = None) -> dict[str, Any]:
-    found: dict[str, Any] = fleet_row(of, "node", faults or {})["devices"][number]
-    return found
+def device(of: Fleet, number: int = 0, faults: Any = None) -> Card:
+    return fleet_row(of, "node", faults or {})["devices"][number]
 
 
 def test_a_card_that_is_not_given_by_name_says_why() -> None:

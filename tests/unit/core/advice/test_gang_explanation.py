@@ -37,8 +37,8 @@ def test_the_first_member_without_a_node_is_explained_beside_the_others() -> Non
     assert explanation.explanation is not None
     assert isinstance(explanation.explanation.result, Failure)
     [near, further] = explanation.explanation.nearest
-    assert (near.node, len(near.lack.cards)) == ("a", 2)
-    assert (further.node, len(further.lack.cards)) == ("b", 2)
+    assert (near["node"], len(near["cards"])) == ("a", 2)
+    assert (further["node"], len(further["cards"])) == ("b", 2)
 
 
 def test_a_gang_with_too_few_members_is_not_explained_by_nodes() -> None:

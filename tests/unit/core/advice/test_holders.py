@@ -25,6 +25,7 @@ def test_a_row_has_the_pod_s_devices_and_whose_it_is() -> None:
         )
     )
     assert holder_row(of, of.charges["uid-p"], drifted=True) == {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"},
         "node": "node",
         "owner": {"kind": "Job", "name": "train"},
         "scheduler": "berth",
@@ -42,6 +43,7 @@ def test_a_row_has_the_pod_s_devices_and_whose_it_is() -> None:
         "drifted": True,
         "promised": False,
         "isolation": "",
+        "exceeding": [],
     }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth_operator.core.advice.outlook import is_placed, outlook
+from berth_operator.core.advice import outlook
 from berth_operator.core.advice.waits import MAX_MEMBERS, Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
@@ -20,8 +20,10 @@ def said(made: Fleet, pod: PendingPod, of: Gang | None = None) -> tuple[list[str
     """Return what is said of a pod, and of changes."""
     waits, wait = Waits(made.copy(), Policy(), Budgets()), Wait(pod=pod, gang=of)
     why = waits.why(wait)
-    made_of = outlook(wait, why, [*filter(None, waits.remedies(wait, why))], int(made.present.sum()))
-    return [f"{each.title}: {each.message}" for each in made_of.answers], [each.message for each in made_of.changes]
+    found = [*filter(None, waits.remedies(wait, why))]
+    answers, changes = outlook.answers(wait, why, found, int(made.present.sum())), outlook.changes(wait, why, found)
+    messages = [] if changes is None else [answer["message"] for answer in changes["answers"]]
+    return [f"{answer['title']}: {answer['message']}" for answer in answers], messages
 
 
 def held(made: Fleet) -> Fleet:
@@ -124,5 +126,5 @@ def test_of_a_large_gang_a_member_that_fits_alone_is_no_end_of_the_wait() -> Non
     large, made = members(MAX_MEMBERS + 1, ONE), fleet({"a": cards(1)})
     wait = Wait(pod=large[0], gang=gang(*large))
     why = Waits(made.copy(), Policy(), Budgets()).why(wait)
-    assert not is_placed(wait, why)
-    assert not outlook(wait, why, [], 1).answers[0].helps
+    assert not outlook.is_placed(wait, why)
+    assert not next(outlook.answers(wait, why, [], 1))["helps"]

@@ -17,34 +17,6 @@ export function slicesOf(name) {
   return match ? Number(match[1]) : 0;
 }
 
-/** Return the share of a card that is held, 0 to 1, from what is free; for operators that do not show it. */
-export function heldShare(card) {
-  if (card.mig.length) return heldSlices(card.mig);
-  let share = 0;
-  for (const [name, total] of Object.entries(card.total)) {
-    if (total > 0 && name !== REPLICAS) share = Math.max(share, heldOf(card, name));
-  }
-  // A card gives slices or shares, so of the others nothing is free.
-  if (card.total[REPLICAS]) share = Math.min(share, heldOf(card, REPLICAS));
-  return Math.min(1, share);
-}
-
-function heldOf(card, name) {
-  const total = card.total[name];
-  return 1 - (card.free[name] ?? total) / total;
-}
-
-function heldSlices(instances) {
-  let all = 0;
-  let held = 0;
-  for (const { profile, free } of instances) {
-    const slices = slicesOf(profile) || 1;
-    all += slices;
-    if (!free) held += slices;
-  }
-  return all ? held / all : 0;
-}
-
 /**
  * Return the share of a card that parts of it are together, 0 to 1, as `berth_api.allocation.held` does: of the
  * resource of which most is held. `total` is what the card has; of a GPU only instances or replicas are needed.

@@ -1,6 +1,6 @@
 // Nodes with their cards: what is kept of each FleetNode, and sums over many.
 
-import { GPU, heldShare } from "./cards.js";
+import { GPU } from "./cards.js";
 
 /** Below this use a card that is held counts as idle. */
 export const IDLE = 0.01;
@@ -17,11 +17,6 @@ function shared(text) {
   return text;
 }
 
-/** Return why nothing of a card is allocated although it is healthy; older operators show it only of the node. */
-function blockedOf(card, node) {
-  return card.blocked ?? node.blocked;
-}
-
 /** Return the state of a node in one word; `Blocked` if one of its GPUs is, of a node without GPUs any device. */
 function stateOf(node) {
   if (!node.reporting) return "Silent";
@@ -29,7 +24,7 @@ function stateOf(node) {
   if (!node.schedulable) return "Cordoned";
   const gpus = node.devices.filter((card) => card.type === GPU);
   const shown = gpus.length ? gpus : node.devices;
-  const isBlocked = shown.length ? shown.some((card) => blockedOf(card, node)) : node.blocked;
+  const isBlocked = shown.length ? shown.some((card) => card.blocked) : node.blocked;
   return isBlocked ? "Blocked" : "Ready";
 }
 
@@ -61,8 +56,7 @@ function idleSince(card, before) {
   return before?.idleSince?.gaps === gaps ? before.idleSince : { at: performance.now(), gaps };
 }
 
-function toCard(card, node, before) {
-  const mig = card.mig ?? [];
+function toCard(card, before) {
   const kept = {
     type: shared(card.type),
     minor: card.minor,
@@ -70,25 +64,19 @@ function toCard(card, node, before) {
     model: shared(card.model),
     healthy: card.healthy,
     message: card.message,
-    blocked: blockedOf(card, node),
+    blocked: card.blocked,
     total: card.total,
     free: card.free,
     users: card.users,
-    unheld: card.unheld ?? 0, // older operators do not say
+    unheld: card.unheld ?? 0,
     numaNode: card.numaNode,
     pcie: shared(card.pcie),
-    mig,
+    mig: card.mig,
     metrics: card.metrics ?? null,
+    held: card.held / 100,
   };
-  kept.held = card.held === undefined ? heldAsFarAsKnown(kept) : card.held / 100;
   kept.idleSince = idleSince(kept, before);
   return kept;
-}
-
-/** Older operators do not show how much is held. A card that offers nothing, because it has failed, may still be held. */
-function heldAsFarAsKnown(card) {
-  const share = heldShare(card);
-  return card.users > 0 && share === 0 ? 1 : share;
 }
 
 const LINKS = '"links":{';
@@ -117,7 +105,7 @@ export function linksOf(object) {
   const indexOf = new Map(object.devices.map((card, index) => [card.id, index]));
   return object.devices.map((card) => {
     const kinds = object.devices.map(() => "");
-    for (const [id, kind] of Object.entries(card.links ?? {})) if (indexOf.has(id)) kinds[indexOf.get(id)] = kind;
+    for (const [id, kind] of Object.entries(card.links)) if (indexOf.has(id)) kinds[indexOf.get(id)] = kind;
     return kinds;
   });
 }
@@ -127,7 +115,7 @@ export function toNode(object, before) {
   const version = object.metadata.resourceVersion;
   if (before && version && before.version === version) return before;
   const known = new Map(before?.cards.map((card) => [card.id, card]));
-  const cards = object.devices.map((card) => toCard(card, object, known.get(card.id)));
+  const cards = object.devices.map((card) => toCard(card, known.get(card.id)));
   const models = Object.keys(object.models).map(shared).sort();
   const state = stateOf(object);
   const name = object.metadata.name;
@@ -139,9 +127,9 @@ export function toNode(object, before) {
     blocked: object.blocked,
     models,
     model: shared(models.join(", ")),
-    zone: shared(object.zone ?? ""),
-    rack: shared(object.rack ?? ""),
-    resources: object.resources ?? {},
+    zone: shared(object.zone),
+    rack: shared(object.rack),
+    resources: object.resources,
     cards,
     gpus: cards.filter((card) => card.type === GPU),
     others: cards.filter((card) => card.type !== GPU),

@@ -5,21 +5,16 @@ import { keyOf } from "./collection.js";
 
 /** Return the row of a Holder; the former one if its version is the same. */
 export function toHolder(object, before) {
-  const version = object.metadata.resourceVersion;
+  const { metadata, owner, ...holder } = object;
+  const version = metadata.resourceVersion;
   if (before && version && before.version === version) return before;
   return {
-    key: keyOf(object.metadata),
+    ...holder,
+    key: keyOf(metadata),
     version,
-    name: object.metadata.name,
-    namespace: object.metadata.namespace ?? "",
-    node: object.node,
-    owner: object.owner?.kind ? `${object.owner.kind.toLowerCase()}/${object.owner.name}` : "",
-    scheduler: object.scheduler,
-    since: object.since,
-    endsBy: object.endsBy,
-    devices: object.devices,
-    drifted: object.drifted,
-    exceeding: object.exceeding ?? [], // older operators do not say
+    name: metadata.name,
+    namespace: metadata.namespace ?? "",
+    owner: owner.kind ? `${owner.kind.toLowerCase()}/${owner.name}` : "",
     hundredths: hundredths(object.devices.map((part) => ({ node: object.node, part }))),
   };
 }

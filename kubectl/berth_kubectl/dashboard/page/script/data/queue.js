@@ -4,25 +4,9 @@ import { keyOf } from "./collection.js";
 
 /** Return the row of a QueuedPod. */
 export function toQueued(object) {
-  const { name, namespace = "", creationTimestamp } = object.metadata;
-  return {
-    key: keyOf(object.metadata),
-    name,
-    namespace,
-    created: creationTimestamp ?? "",
-    position: object.position,
-    state: object.state,
-    priority: object.priority,
-    waitingSeconds: object.waitingSeconds,
-    scheduler: object.scheduler,
-    requests: object.requests,
-    backoffSeconds: object.backoffSeconds,
-    wakesOn: object.wakesOn,
-    message: object.message,
-    reasons: reasonsOf(object.message),
-    gang: object.gang ?? null,
-    reservedNode: object.reservedNode ?? "",
-  };
+  const { metadata, ...pod } = object;
+  const { name, namespace = "", creationTimestamp } = metadata;
+  return { ...pod, key: keyOf(metadata), name, namespace, created: creationTimestamp ?? "", reasons: reasonsOf(pod.message) };
 }
 
 const AVAILABLE = /\b\d+\/\d+ nodes are available: /;
