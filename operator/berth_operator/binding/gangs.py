@@ -8,6 +8,7 @@ a previous leader left behind and that are known to be too few.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -89,12 +90,9 @@ class GangBinder:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
-        spares, promises = self._cluster.spares, self._cluster.promises
-        outcome = promises.decide(
-            gang.lowest, lambda: spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
-        )
+        outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
-            with promises.without_lower(gang.lowest):
+            with self._cluster.promises.without_lower(gang.lowest):
                 gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)

@@ -30,6 +30,7 @@ from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.claims import extended
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_choice, claim_counts
@@ -51,7 +52,7 @@ from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
 from berth_operator.state.cache.promises import PlacePromises
-from berth_operator.state.cache.spares import Spares
+from berth_operator.state.cache.spares import Outcome, Spares
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.views import GpuPodView, StatusKind, View
@@ -354,6 +355,17 @@ class Cluster:
             each.claims or (by_class and any(part.resource in by_class for part in each.extended))
             for each in unit.requests
         )
+
+    def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of a decision; if it has no placement, decide again with less that is kept for others.
+
+        Spare nodes make way first, then the promised places of workloads of a lower priority.
+        """
+        outcome = self.spares.decide(decide)
+        if outcome is None or isinstance(outcome, Failure):
+            with self.promises.without_lower(priority) as is_any:
+                return self.spares.decide(decide) if is_any else outcome
+        return outcome
 
     def search_on(self) -> bool:
         """Resume the search for the devices of a pod that ended at its bound, and wake the pod.

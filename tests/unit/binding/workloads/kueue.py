@@ -112,7 +112,7 @@ class Kueue:
         placed = {}
         while (unit := self.cluster.queue.pop(self.now)) is not None:
             assert not isinstance(unit, Gang)
-            outcome = self.cluster.promises.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
+            outcome = self.cluster.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
             if isinstance(outcome, Failure):
                 self.cluster.queue.park(unit, outcome)
                 continue
