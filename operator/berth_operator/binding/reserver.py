@@ -70,7 +70,7 @@ class Reserver:
         and UIDs of pods that had their room and were not bound."""
         self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
         """Of pods that wait, and of placed pods that reservations waited for."""
-        self._next_review, self._version = cluster.clock(), cluster.version
+        self._next_review, self._version = cluster.clock(), cluster.waker.version
 
     # --- decisions --------------------------------------------------------------------------------------------
 
@@ -182,9 +182,9 @@ class Reserver:
         return reservation.may_have(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall())
 
     def _renew_longest_unchecked(self) -> None:
-        if self._version == self._cluster.version:
+        if self._version == self._cluster.waker.version:
             return
-        self._version = self._cluster.version
+        self._version = self._cluster.waker.version
         for uid, kept in list(self._by_uid.items())[:RENEWALS]:
             self._renew(self._cluster.pending[uid], kept)
 
