@@ -227,18 +227,18 @@ def test_a_device_class_is_no_offer() -> None:
 def test_a_device_class_wakes_those_that_ask_for_what_it_provides(resource: str, *, woken: bool) -> None:
     of = cluster({})
     assert message(of, pod("a", {NVIDIA: 1}))
-    of.put_device_class("c", resource, "")
+    of.set_device_classes({"c": (resource, "")})
     assert (popped(of.queue) is not None) is woken
 
 
 def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
     of = cluster({})
-    of.put_device_class("a", NVIDIA, "2026-01-01T00:00:00Z")
-    of.put_device_class("b", NVIDIA, "2026-01-02T00:00:00Z")
+    older, newer = (NVIDIA, "2026-01-01T00:00:00Z"), (NVIDIA, "2026-01-02T00:00:00Z")
+    of.set_device_classes({"a": older, "b": newer})
     assert of.fleet.device_classes[NVIDIA] == "b"
-    of.put_device_class("b", "", "2026-01-02T00:00:00Z")
+    of.set_device_classes({"a": older, "b": ("", newer[1])})
     assert of.fleet.device_classes[NVIDIA] == "a"
-    of.remove_device_class("a")
+    of.set_device_classes({"b": ("", newer[1])})
     assert NVIDIA not in of.fleet.device_classes
 
 

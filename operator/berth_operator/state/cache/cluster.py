@@ -103,8 +103,6 @@ class Cluster:
         self.budgets = Budgets()
         self.failed: dict[str, None] = {}
         """UIDs of the pods of ours that have failed, the last `MAX_FAILED` of them."""
-        self._device_classes: dict[str, tuple[str, str]] = {}
-        """Name of a DeviceClass -> the extended resource that it names, or an empty text, and when it was created."""
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
         """UID -> pod, for all pods that have no node on the API server."""
@@ -240,17 +238,11 @@ class Cluster:
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 
-    def put_device_class(self, name: str, resource: str, created: str) -> None:
-        """Set the extended resource that a DeviceClass names, or an empty text, and when it was created."""
-        self._set_device_classes({**self._device_classes, name: (resource, created)})
+    def set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
+        """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now.
 
-    def remove_device_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
-        self._set_device_classes({key: value for key, value in self._device_classes.items() if key != name})
-
-    def _set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
-        """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now."""
-        self._device_classes = dict(classes)
+        Each name has the extended resource that the class names, or an empty text, and when it was created.
+        """
         before, after = self.fleet.device_classes, extended.providers(classes)
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         self.fleet.set_device_classes(after)
