@@ -76,7 +76,7 @@ class App:
             api=client,
             instance=settings.identity,
             clock=time.monotonic,
-            state_changed_at=lambda: self._cluster.changed_at,
+            state_changed_at=lambda: self._cluster.waker.changed_at,
             lost_of=lambda gang: self._cluster.gangs.notes(gang),  # noqa: PLW0108 - there is no cluster yet
         )
         self._marks = Marks(asyncio.get_running_loop())

@@ -167,8 +167,8 @@ def _cluster(nodes: int) -> Cluster:
     to.put_class({"metadata": {"name": "gpu"}, "spec": {}})
     for part in PARTS:
         for name in (f"{part.lower()}-{number:02}" for number in range(nodes)):
-            cluster.put_node(node(name))
-            cluster.put_lease(lease(name))
+            cluster.node_cache.put_node(node(name))
+            cluster.node_cache.put_lease(lease(name))
             for raw in _slices(part, name):
                 to.put_slice(raw)
     return cluster

@@ -79,7 +79,9 @@ class Stage(World):
         links = [{"minor": other, "type": "NVLink", "count": 12} for other in range(CARDS)]
         for number in range(nodes):
             name = f"node-{number}"
-            self.cluster.put_node(node(name, labels={"zone": f"zone-{number % 3}", "kubernetes.io/hostname": name}))
+            self.cluster.node_cache.put_node(
+                node(name, labels={"zone": f"zone-{number % 3}", "kubernetes.io/hostname": name})
+            )
             entries = (
                 entry(
                     minor,
@@ -89,10 +91,12 @@ class Stage(World):
                 )
                 for minor in range(CARDS)
             )
-            self.cluster.put_device(device(name, *entries))
+            self.cluster.node_cache.put_device(device(name, *entries))
             self.cluster.fleet.set_fresh(name, fresh=True)
         for number in range(len(zoo.DEVICES)):
-            self.cluster.put_node(node(f"hostile-{number}", labels={"hostile": str(number)}, allocatable=_MANY))
+            self.cluster.node_cache.put_node(
+                node(f"hostile-{number}", labels={"hostile": str(number)}, allocatable=_MANY)
+            )
 
 
 _MANY: Final = {"cpu": "1000", NVIDIA: "256"}
@@ -300,7 +304,7 @@ def _arrival(kind: str, raw: Raw, name: str) -> tuple[str, Act, str]:
 
 
 def _put_device(stage: Stage, *, line: bytes, number: int) -> None:
-    stage.cluster.put_device(orjson.loads(line))
+    stage.cluster.node_cache.put_device(orjson.loads(line))
     stage.cluster.fleet.set_fresh(f"hostile-{number}", fresh=True)
 
 

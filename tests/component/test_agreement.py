@@ -141,7 +141,11 @@ def world_of(case: Case, pods: list[Raw]) -> World:
         policies=configured.scheduled_policies(), trusted_schedulers=settings.trusted, priorities=settings.priorities
     )
     configured.apply_to(world.cluster)
-    put = {"nodes": world.cluster.put_node, "devices": world.cluster.put_device, "leases": world.cluster.put_lease}
+    put = {
+        "nodes": world.cluster.node_cache.put_node,
+        "devices": world.cluster.node_cache.put_device,
+        "leases": world.cluster.node_cache.put_lease,
+    }
     for kind, each in objects():
         world.submit(each) if kind == "pods" else put[kind](each)
     world.submit(*pods)

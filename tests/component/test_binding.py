@@ -380,7 +380,7 @@ async def test_a_class_of_a_thousand_pods_costs_one_decision() -> None:
         one = fleet.looks
         assert one <= 4
         assert len({name for _, name, _ in api.patches}) == 1000
-        world.cluster.remove_node("unknown")
+        world.cluster.node_cache.remove_node("unknown")
         await asyncio.sleep(5)
         # No pod wakes, and the review of reasons decides the class once more.
         assert fleet.looks == 2 * one

@@ -57,7 +57,7 @@ class World:
             api=self.server, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=True
         )
         self.cluster.claims.on_change = self.binder.changed
-        self.cluster.put_node(node())
+        self.cluster.node_cache.put_node(node())
         self.watch.put_slice(resource_slice(gpu(0), gpu(1)))
         self.put_pod("p")
 

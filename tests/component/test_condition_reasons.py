@@ -136,7 +136,7 @@ async def test_a_pod_is_not_unschedulable_while_a_node_for_it_starts() -> None:
     async with world.running() as api:
         await asyncio.sleep(2)
         appeared = now()
-        world.cluster.put_node(new_node(seconds_ago=540))
+        world.cluster.node_cache.put_node(new_node(seconds_ago=540))
         world.submit(pod("late", {GPU: "50"}))
         await asyncio.sleep(30)
         world.cluster.node_cache.end_startups()
@@ -155,7 +155,7 @@ async def test_a_gang_does_not_wait_for_new_nodes_that_its_own_members_would_tak
     world = World()
     for name in ("x", "y"):
         world.add_node(name, cards=1)
-        world.cluster.put_node(node(name) | {"metadata": new_node()["metadata"] | {"name": name}})
+        world.cluster.node_cache.put_node(node(name) | {"metadata": new_node()["metadata"] | {"name": name}})
     world.submit(pod("before", {NVIDIA: "1"}))
     world.groups.apply("ADDED", pod_group(minimum=3))
     async with world.running() as api:
@@ -170,11 +170,11 @@ async def test_a_gang_does_not_wait_for_new_nodes_that_its_own_members_would_tak
 
 async def test_the_device_of_the_node_ends_the_wait() -> None:
     world = World()
-    world.cluster.put_node(new_node())
+    world.cluster.node_cache.put_node(new_node())
     world.submit(pod("a", {GPU: "50"}))
     async with world.running() as api:
         await asyncio.sleep(2)
-        world.cluster.put_device(device("new", entry(0)))
+        world.cluster.node_cache.put_device(device("new", entry(0)))
         await asyncio.sleep(2)
     assert [name for _, name, _ in api.binds] == ["a"]
     assert [patch["reason"] for _, _, patch in api.patches] == ["NodeStarting"]

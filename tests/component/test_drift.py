@@ -46,8 +46,8 @@ class World:
         )
         self.pods, self.gpu_pods = every_pod(self.cluster), sinks.gpu_pods(self.cluster)
         if not confined:
-            self.cluster.put_node(node())
-        self.cluster.put_device(device("node", *map(entry, range(4))))
+            self.cluster.node_cache.put_node(node())
+        self.cluster.node_cache.put_device(device("node", *map(entry, range(4))))
         self.api.on_bound.append(self.seen)
 
     def seen(self, changed: Raw) -> None:

@@ -42,10 +42,10 @@ class World:
         self.reported: list[tuple[str, str]] = []
         self.leads = True
         self.sink = every_pod(self.cluster)
-        self.cluster.put_node(node())
-        self.cluster.put_lease(lease(duration=beats))
+        self.cluster.node_cache.put_node(node())
+        self.cluster.node_cache.put_lease(lease(duration=beats))
         if heard:
-            self.cluster.put_lease(lease(renewed="2", duration=beats))
+            self.cluster.node_cache.put_lease(lease(renewed="2", duration=beats))
         self.put(entry(0), entry(1))
         for name, minor in held:
             self.sink.apply("ADDED", pod(name, {GPU: "50"}, on="node", allocated=half(minor)))
@@ -59,7 +59,7 @@ class World:
         self.generation = 1
 
     def put(self, *entries: Raw, generation: int = 1) -> None:
-        self.cluster.put_device(device("node", *entries, generation=generation))
+        self.cluster.node_cache.put_device(device("node", *entries, generation=generation))
 
     def fail(self, minor: int = 0, reason: str = "UntilReset", **fields: Any) -> None:
         self.generation += 1
@@ -157,7 +157,7 @@ async def test_a_holder_that_is_no_pod_cannot_be_evicted() -> None:
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReset")])
     foreign = [{"type": "gpu", "minor": 0, "processes": 1}]
     status = {"bootID": "boot-1", "held": [held("gone", "GPU-0")], "foreign": foreign}
-    world.cluster.put_device(device("node", failed, entry(1), generation=2, status=status))
+    world.cluster.node_cache.put_device(device("node", failed, entry(1), generation=2, status=status))
     assert len(list(world.cluster.fleet.on_node("node"))) == 2
     assert await world.after(SOON) == []
 
@@ -202,7 +202,7 @@ async def test_a_report_that_is_older_than_the_leader_is_not_believed_before_its
     world = World(("a", 0), beats=10**6, heard=False)
     world.fail()
     assert await world.after(10 * SOON) == []
-    world.cluster.put_lease(lease(renewed="2", duration=10**6))
+    world.cluster.node_cache.put_lease(lease(renewed="2", duration=10**6))
     assert await world.after(SOON) == ["a"]
 
 

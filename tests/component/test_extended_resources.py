@@ -23,7 +23,7 @@ class Extended(Claims):
     """Nodes of two GPUs that a driver lists, without an agent or a device plugin, and a DeviceClass for them."""
 
     def add(self, node: str, gpus: int = 2) -> None:
-        self.world.cluster.put_node(bare_node(node))
+        self.world.cluster.node_cache.put_node(bare_node(node))
         self.watch.put_slice(resource_slice(*map(gpu, range(gpus)), node=node))
         self.watch.put_class({"metadata": {"name": NVIDIA_DRIVER}, "spec": {"extendedResourceName": NVIDIA}})
 
@@ -78,7 +78,7 @@ async def test_a_node_with_a_device_plugin_serves_a_pod_by_it_and_others_by_the_
     claims = Extended("by-class")
     resource = "example.com/gpu"
     claims.watch.put_class({"metadata": {"name": NVIDIA_DRIVER}, "spec": {"extendedResourceName": resource}})
-    claims.world.cluster.put_node(bare_node("plugin", allocatable={resource: "1"}))
+    claims.world.cluster.node_cache.put_node(bare_node("plugin", allocatable={resource: "1"}))
     async with claims.world.running() as api:
         for number in range(4):
             claims.submit(f"p{number}", {resource: 1})

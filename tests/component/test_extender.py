@@ -47,13 +47,13 @@ def furnished() -> World:
     world = World()
     world.add_node("two", cards=2)
     world.add_node("one")
-    world.cluster.put_node(node("h100"))
-    world.cluster.put_device(device("h100", entry(model=H100)))
+    world.cluster.node_cache.put_node(node("h100"))
+    world.cluster.node_cache.put_device(device("h100", entry(model=H100)))
     world.add_node("full")
     world.submit(pod("low", WHOLE, on="full", allocated=whole(0), schedulerName="default-scheduler"))
     world.add_node("half")
     world.submit(pod("share", HALF, on="half", allocated=half(0), schedulerName="default-scheduler"))
-    world.cluster.put_node(node("bare"))
+    world.cluster.node_cache.put_node(node("bare"))
     world.add_node("down", conditions=[{"type": "Ready", "status": "False"}])
     return world
 

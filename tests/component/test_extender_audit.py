@@ -30,8 +30,10 @@ FAULTS: Final = (LostError("the answer got lost"), Unreachable("no route"), refu
 def furnished(api: Api | None = None) -> World:
     world = World(api=api)
     for name, models in NODES.items():
-        world.cluster.put_node(node(name))
-        world.cluster.put_device(device(name, *(entry(minor, model=model) for minor, model in enumerate(models))))
+        world.cluster.node_cache.put_node(node(name))
+        world.cluster.node_cache.put_device(
+            device(name, *(entry(minor, model=model) for minor, model in enumerate(models)))
+        )
     return world
 
 

@@ -187,7 +187,7 @@ async def test_bind_decides_again_and_refuses_what_no_longer_fits() -> None:
     raw = stage.create(asking())
     assert stage.filter(raw).names == ["a"]
     await asyncio.sleep(600)
-    stage.world.cluster.put_node(node("a", conditions=[{"type": "Ready", "status": "False"}]))
+    stage.world.cluster.node_cache.put_node(node("a", conditions=[{"type": "Ready", "status": "False"}]))
     async with stage.world.running() as api:
         assert await stage.bind(raw, "a") == "node a no longer fits: node(s) were not ready"
         assert api.binds == []

@@ -752,8 +752,8 @@ async def test_a_new_leader_completes_what_was_left() -> None:
 async def test_a_new_leader_completes_a_gang_with_cards_of_the_model_that_it_has(model: str) -> None:
     world = World()
     for name, of_node in (("a100", "NVIDIA A100-SXM4-80GB"), ("t4", "Tesla T4")):
-        world.cluster.put_node(node(name))
-        world.cluster.put_device(device(name, *(entry(minor, model=of_node) for minor in range(4))))
+        world.cluster.node_cache.put_node(node(name))
+        world.cluster.node_cache.put_device(device(name, *(entry(minor, model=of_node) for minor in range(4))))
     where = "t4" if model == "Tesla T4" else "a100"
     relist(world.groups, [pod_group(minimum=4)])
     world.api.pods["m0"] = member("m0", on=where, allocated=whole(0))

@@ -48,8 +48,8 @@ class World:
     def __init__(self) -> None:
         self.cluster = Cluster(grace=1e9, clock=asyncio.get_running_loop().time)
         for name in "ab":
-            self.cluster.put_node(node(name))
-            self.cluster.put_device(device(name, entry(memory=str(80 * GI), id=f"GPU-{name}")))
+            self.cluster.node_cache.put_node(node(name))
+            self.cluster.node_cache.put_device(device(name, entry(memory=str(80 * GI), id=f"GPU-{name}")))
         self.exporter, self.reported = Exporter(), list[str]()
         refresher = Refresher(
             source=self.exporter,

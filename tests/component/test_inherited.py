@@ -24,7 +24,7 @@ async def test_all_places_stay_when_the_messages_are_overwritten_between_two_lea
     first.submit(big(), big("vain", metadata={"namespace": "other"}))
     async with first.running():
         await asyncio.sleep(AFTER + REVIEW)
-        first.cluster.put_workload(workload("train", 1))
+        first.cluster.workloads.put(workload("train", 1))
         await asyncio.sleep(REVIEW)
         assert promised(first, "train") == ["b"]
     left = first.left()
@@ -40,7 +40,7 @@ async def test_all_places_stay_when_the_messages_are_overwritten_between_two_lea
         for condition in raw.get("status", {}).get("conditions", ()):
             condition["message"] = "x"
     second.submit(*second.api.pods.values(), small())
-    second.cluster.put_workload(workload("train", 1, state=CheckState.READY, message="x"))
+    second.cluster.workloads.put(workload("train", 1, state=CheckState.READY, message="x"))
     async with second.running() as api:
         await asyncio.sleep(REVIEW)
         assert second.left() == left

@@ -274,10 +274,10 @@ class Leader(World):
         self.server, self.grace, self.inherited = server, 1e6, server.inherited
         cluster = self.cluster
         self._put: dict[str, Callable[[Raw], None]] = {
-            "nodes": cluster.put_node,
-            "devices": cluster.put_device,
-            "leases": cluster.put_lease,
-            "pod groups": cluster.put_group,
+            "nodes": cluster.node_cache.put_node,
+            "devices": cluster.node_cache.put_device,
+            "leases": cluster.node_cache.put_lease,
+            "pod groups": cluster.gangs.put_group,
             "pods": lambda each: self.pods.apply("ADDED", each),
         }
         for kind, each in server.objects():
@@ -293,7 +293,7 @@ class Leader(World):
             name = each["metadata"]["name"]
             if "minMember" in each["spec"]:
                 self.server.groups[name] = each
-                self.cluster.put_group(copy.deepcopy(each))
+                self.cluster.gangs.put_group(copy.deepcopy(each))
             else:
                 self.submit(each)
 

@@ -40,12 +40,12 @@ class Contested(World):
         self.waiting: list[str] = []
         self.api.on_tainted.append(self.taint)
         for name in ["node", *(f"node-{number}" for number in range(1, nodes))]:
-            self.cluster.put_node(node(name, allocatable={"cpu": "1"}))
+            self.cluster.node_cache.put_node(node(name, allocatable={"cpu": "1"}))
             self.replace(name)
 
     def taint(self, name: str, is_placed: bool) -> None:
         (self.tainted.add if is_placed else self.tainted.discard)(name)
-        self.cluster.put_node(node(name, allocatable={"cpu": "1"}, taints=[TAINT] if is_placed else []))
+        self.cluster.node_cache.put_node(node(name, allocatable={"cpu": "1"}, taints=[TAINT] if is_placed else []))
 
     def replace(self, on: str) -> None:
         low = pod(f"low-{next(self.numbers)}", {"cpu": "1"}, on=on, schedulerName=OTHER, metadata=owned("low"))

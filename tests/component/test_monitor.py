@@ -29,8 +29,8 @@ def empty() -> Iterator[None]:
 
 def filled() -> Cluster:
     cluster = Cluster(grace=1e9, listener=NoListener())
-    cluster.put_node(node("a"))
-    cluster.put_device(device("a", *(entry(minor) for minor in range(4))))
+    cluster.node_cache.put_node(node("a"))
+    cluster.node_cache.put_device(device("a", *(entry(minor) for minor in range(4))))
     return cluster
 
 
@@ -89,8 +89,10 @@ def _pod(number: int) -> PendingPod:
 async def test_models_are_bounded() -> None:
     cluster = filled()
     for number in range(MOST + 10):
-        cluster.put_node(node(f"n{number}"))
-        cluster.put_device(device(f"n{number}", {**entry(0), "id": f"GPU-{number}", "model": f"model-{number:03}"}))
+        cluster.node_cache.put_node(node(f"n{number}"))
+        cluster.node_cache.put_device(
+            device(f"n{number}", {**entry(0), "id": f"GPU-{number}", "model": f"model-{number:03}"})
+        )
 
     await Monitor(cluster=cluster, ages=dict).refresh()
 

@@ -320,14 +320,14 @@ async def test_another_node_is_reserved_if_the_first_fails(change: Mapping[str, 
     async with world.running():
         await asyncio.sleep(AFTER + REVIEW)
         assert world.reserved() == {"big": "a"}
-        world.cluster.put_node(node("a", **change))
+        world.cluster.node_cache.put_node(node("a", **change))
         await asyncio.sleep(REVIEW)
         assert world.reserved() == {"big": "b"}
-        world.cluster.put_node(node("a"))
-        world.cluster.remove_node("b")
+        world.cluster.node_cache.put_node(node("a"))
+        world.cluster.node_cache.remove_node("b")
         await asyncio.sleep(REVIEW)
         assert world.reserved() == {"big": "a"}
-        world.cluster.remove_node("a")
+        world.cluster.node_cache.remove_node("a")
         await asyncio.sleep(REVIEW)
         assert not world.reserved()
 
@@ -479,7 +479,7 @@ async def test_a_reserved_node_that_anti_affinity_rules_out_is_given_up() -> Non
     apart = {"labelSelector": {"matchLabels": {"app": "n"}}, "topologyKey": "kubernetes.io/hostname"}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
     for name in "ab":
-        world.cluster.put_node(node(name, labels={"kubernetes.io/hostname": name}))
+        world.cluster.node_cache.put_node(node(name, labels={"kubernetes.io/hostname": name}))
     world.submit(big(affinity={"podAntiAffinity": required}))
     async with world.running():
         await asyncio.sleep(AFTER + REVIEW)

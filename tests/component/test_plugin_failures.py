@@ -28,8 +28,8 @@ class Faulty(World):
         self.broken = set(broken)
         own = {call: self._sometimes(call) for call in ("passes", "could_pass", "reasons", "choose")}
         super().__init__(plugins=plugins(**own))
-        self.cluster.put_node(node(allocatable={NPU: "2"}))
-        self.cluster.put_device(device("node", entry(0), *map(npu, range(npus))))
+        self.cluster.node_cache.put_node(node(allocatable={NPU: "2"}))
+        self.cluster.node_cache.put_device(device("node", entry(0), *map(npu, range(npus))))
 
     def _sometimes(self, call: str) -> Callable[..., Any]:
         good = getattr(simple, call)
@@ -103,7 +103,7 @@ async def test_no_pod_is_evicted_for_a_pod_at_which_a_plug_in_fails_and_nothing_
         await asyncio.sleep(1)
         assert world.cluster.fleet.nominees
         world.broken.add("passes")
-        world.cluster.put_device(device("node", entry(0), npu(0), npu(1), generation=2))
+        world.cluster.node_cache.put_device(device("node", entry(0), npu(0), npu(1), generation=2))
         await asyncio.sleep(1)
         assert not world.cluster.fleet.nominees
         assert api.nominations == [("high", "node"), ("high", None)]

@@ -179,13 +179,13 @@ async def test_no_more_pods_are_chosen_while_a_card_is_held_after_its_pod_is_gon
     cards = [entry(minor) for minor in range(4)]
     world.hold(*(held(f"low-{minor}", minor, priority=minor) for minor in range(4)))
     uses = [still_held(f"low-{minor}", f"GPU-{minor}") for minor in range(4)]
-    world.cluster.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses}))
+    world.cluster.node_cache.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses}))
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(GRACE + 20)
         assert world.deleted() == ["low-0"]
         assert "high" not in api.bound()
-        world.cluster.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses[1:]}))
+        world.cluster.node_cache.put_device(device("node", *cards, status={"bootID": "boot-1", "held": uses[1:]}))
         await asyncio.sleep(1)
     assert api.bound()["high"] == "node"
     assert world.deleted() == ["low-0"]
@@ -244,7 +244,7 @@ async def test_a_nominee_stays_where_it_waits() -> None:
         await asyncio.sleep(1)
         # Another client deletes the other node's pod, and the nominee wakes.
         world.terminate("dearer")
-        world.cluster.put_node(node("b", labels={"new": ""}))
+        world.cluster.node_cache.put_node(node("b", labels={"new": ""}))
         await asyncio.sleep(1)
         assert api.nominations == [("high", "b")]
     assert world.deleted() == ["low"]
@@ -269,7 +269,7 @@ async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(1)
-        world.cluster.put_node(node("a", unschedulable=True))
+        world.cluster.node_cache.put_node(node("a", unschedulable=True))
         await asyncio.sleep(1)
         assert world.deleted() == ["low", "dearer"]
         assert api.nominations == [("high", "a"), ("high", "b")]
@@ -284,7 +284,7 @@ async def test_a_nominee_that_no_longer_fits_is_reported() -> None:
     world.submit(high())
     async with world.running() as api:
         await asyncio.sleep(1)
-        world.cluster.remove_node("node")
+        world.cluster.node_cache.remove_node("node")
         await asyncio.sleep(1)
     assert api.nominations == [("high", "node"), ("high", None)]
     assert not world.cluster.fleet.nominees

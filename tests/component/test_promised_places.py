@@ -37,7 +37,7 @@ async def test_pods_are_bound_to_the_places_that_were_promised() -> None:
     world.add_node("b", cards=1)
     async with world.running() as api:
         await asyncio.sleep(5)
-        world.cluster.put_workload(workload("train", 2))
+        world.cluster.workloads.put(workload("train", 2))
         await asyncio.sleep(0.1)
         assert [each.state for each in world.answers] == [CheckState.READY]
         places = promised(world, "train")
@@ -57,7 +57,7 @@ async def test_a_workload_is_decided_again_when_a_pod_ends_and_before_pods_are()
     world.api.pods["holder"] = holder
     world.pods.apply("ADDED", holder)
     async with world.running() as api:
-        world.cluster.put_workload(workload("train", 2))
+        world.cluster.workloads.put(workload("train", 2))
         await asyncio.sleep(1)
         assert [each.state for each in world.answers] == [CheckState.PENDING]
         world.submit(pod("small", {NVIDIA: "1"}))
@@ -67,7 +67,7 @@ async def test_a_workload_is_decided_again_when_a_pod_ends_and_before_pods_are()
         assert [each.state for each in world.answers] == [CheckState.PENDING, CheckState.READY]
         assert promised(world, "train") == ["a", "a"]
         assert "small" not in api.bound()
-        world.cluster.remove_workload("ns/train")
+        world.cluster.workloads.remove("ns/train")
         await asyncio.sleep(1)
         assert api.bound()["small"] == "a"
 
@@ -79,7 +79,7 @@ async def test_a_pod_of_higher_priority_takes_promised_places_and_may_evict_for_
     world.api.pods["low"] = low
     world.pods.apply("ADDED", low)
     async with world.running() as api:
-        world.cluster.put_workload(workload("train", 1, priority=5))
+        world.cluster.workloads.put(workload("train", 1, priority=5))
         await asyncio.sleep(1)
         assert promised(world, "train") == ["a"]
         world.submit(pod("high", {NVIDIA: "2"}, priority=10))
@@ -93,7 +93,7 @@ async def test_the_next_leader_keeps_promises_before_it_binds_pods() -> None:
     world = World()
     world.add_node("a", cards=1)
     ready = workload("train", 1, state=CheckState.READY, message="places on a", admitted=True)
-    world.cluster.put_workload(ready)
+    world.cluster.workloads.put(ready)
     world.submit(pod("other", {NVIDIA: "1"}))
     async with world.running() as api:
         await asyncio.sleep(5)
@@ -111,7 +111,7 @@ async def test_a_pod_of_kube_scheduler_takes_a_promised_place_only_with_a_higher
     world.add_node("a", cards=1)
     stage = Stage(world)
     async with world.running() as api:
-        world.cluster.put_workload(workload("train", 1))
+        world.cluster.workloads.put(workload("train", 1))
         await asyncio.sleep(1)
         assert promised(world, "train") == ["a"]
         assert not stage.filter(stage.create(asking("low"))).names
@@ -130,7 +130,7 @@ async def test_kube_scheduler_may_evict_for_a_place_that_is_promised_in_part() -
     world.submit(low := pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
     stage = Stage(world)
     async with world.running():
-        world.cluster.put_workload(workload("train", 1))
+        world.cluster.workloads.put(workload("train", 1))
         await asyncio.sleep(1)
         assert promised(world, "train") == ["a"]
         two = {key: 2 * amount for key, amount in WHOLE.items()}

@@ -215,7 +215,7 @@ async def test_a_long_note_is_cut_to_what_an_event_holds() -> None:
 
 async def test_a_pod_that_fits_nowhere_gets_a_condition_and_an_event() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         await asyncio.sleep(30)
@@ -232,7 +232,7 @@ def pod_free_node() -> dict[str, object]:
 
 async def test_an_unchanged_reason_is_never_written_twice() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         for _ in range(50):
@@ -244,7 +244,7 @@ async def test_an_unchanged_reason_is_never_written_twice() -> None:
 
 async def test_a_reason_that_the_pod_already_has_is_not_written_after_a_restart() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     reported = condition("PodScheduled", "False", reason="Unschedulable", message=NO_DEVICE)
     world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [reported]}))
     async with world.running() as api:
@@ -265,7 +265,7 @@ async def test_a_condition_that_stands_keeps_its_time() -> None:
 
 async def test_a_condition_states_the_generation_that_was_decided() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}, metadata={"generation": 3}))
     async with world.running() as api:
         await asyncio.sleep(1)
@@ -275,7 +275,7 @@ async def test_a_condition_states_the_generation_that_was_decided() -> None:
 
 async def test_a_condition_of_an_older_api_server_states_no_generation() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         await asyncio.sleep(1)
@@ -284,7 +284,7 @@ async def test_a_condition_of_an_older_api_server_states_no_generation() -> None
 
 async def test_the_message_of_scheduling_gates_is_no_report() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     gated = condition("PodScheduled", "False", reason="SchedulingGated", message="Scheduling is blocked")
     world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [gated]}))
     async with world.running() as api:
@@ -304,11 +304,11 @@ async def test_a_condition_states_the_current_reason_though_the_change_helps_no_
         await asyncio.sleep(30)
         match change:
             case "taint":
-                world.cluster.put_node(node("node", taints=[TAINT]))
+                world.cluster.node_cache.put_node(node("node", taints=[TAINT]))
             case "join":
-                world.cluster.put_node(node("other", taints=[TAINT]))
+                world.cluster.node_cache.put_node(node("other", taints=[TAINT]))
             case "device":
-                world.cluster.remove_device("node")
+                world.cluster.node_cache.remove_device("node")
         await asyncio.sleep(15)
     first, last = api.messages("a")
     assert "healthy" in first
@@ -321,7 +321,7 @@ async def test_every_class_states_the_current_reason_fifteen_seconds_after_a_cha
     world.submit(*(pod(f"p{number}", {NVIDIA: "2", "cpu": f"{number + 1}m"}) for number in range(600)))
     async with world.running() as api:
         await asyncio.sleep(30)
-        world.cluster.put_node(node("node", taints=[TAINT]))
+        world.cluster.node_cache.put_node(node("node", taints=[TAINT]))
         await asyncio.sleep(15)
         assert all("untolerated taint" in api.messages(f"p{number}")[-1] for number in range(600))
 
@@ -332,9 +332,9 @@ async def test_a_new_pod_of_a_parked_class_states_the_current_reason() -> None:
     world.submit(pod("old", {NVIDIA: "2"}))
     async with world.running() as api:
         await asyncio.sleep(30)
-        world.cluster.put_node(node("node", taints=[TAINT]))
+        world.cluster.node_cache.put_node(node("node", taints=[TAINT]))
         await asyncio.sleep(1.5)  # the parked pod was decided again
-        world.cluster.put_node(node("node"))
+        world.cluster.node_cache.put_node(node("node"))
         world.submit(pod("new", {NVIDIA: "2"}))
         await asyncio.sleep(15)
     assert not any("untolerated taint" in message for message in api.messages("new"))
@@ -349,7 +349,7 @@ async def test_every_class_states_the_current_reason_three_seconds_after_a_storm
     async with world.running() as api:
         await asyncio.sleep(5)
         for flip in range(1, flips + 1):
-            world.cluster.put_node(node("node", taints=[TAINT] if flip % 2 else []))
+            world.cluster.node_cache.put_node(node("node", taints=[TAINT] if flip % 2 else []))
             await asyncio.sleep(0.25)
         await asyncio.sleep(3 - 0.25)
         stated = {"untolerated taint" in api.messages(name)[-1] for name in names}
@@ -364,7 +364,7 @@ async def test_reasons_are_brought_up_to_date_within_a_twentieth_of_the_time() -
     world.submit(*(pod(name, {NVIDIA: "2", "cpu": f"{number + 1}m"}) for number, name in enumerate(names)))
     async with world.running() as api:
         await asyncio.sleep(30)
-        world.cluster.put_node(node("node", taints=[TAINT]))
+        world.cluster.node_cache.put_node(node("node", taints=[TAINT]))
         await asyncio.sleep(10)
         stated = sum("untolerated taint" in api.messages(name)[-1] for name in names)
     # Half a second is saved, and 10 s save as much.
@@ -802,7 +802,7 @@ async def test_a_failed_report_does_not_undo_a_newer_one() -> None:
 
 async def test_a_late_report_is_not_written_to_a_bound_pod() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
     world.api.faults["condition a"] = [Unreachable("x")]
     async with world.running() as api:
@@ -815,7 +815,7 @@ async def test_a_late_report_is_not_written_to_a_bound_pod() -> None:
 
 async def test_a_pod_that_is_created_again_is_reported_again() -> None:
     world = World()
-    world.cluster.put_node(pod_free_node())
+    world.cluster.node_cache.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
     async with world.running() as api:
         await asyncio.sleep(1)

@@ -60,9 +60,9 @@ class Claims:
 
     def leave(self, node: str) -> None:
         """Remove a node, and what is there of it."""
-        self.world.cluster.remove_node(node)
+        self.world.cluster.node_cache.remove_node(node)
         self.watch.remove_slice(f"{node}-{NVIDIA_DRIVER}")
-        self.world.cluster.remove_device(node)
+        self.world.cluster.node_cache.remove_device(node)
 
     async def put(self, *raws: Raw) -> None:
         """Create claims, and wait until the watch has shown them."""

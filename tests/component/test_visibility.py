@@ -111,9 +111,9 @@ class World:
         self.limits = Limits(watches=3, watches_of_user=2, write_seconds=0.5)
         clock = asyncio.get_running_loop().time
         self.cluster = Cluster(grace=1e9, clock=clock)
-        self.cluster.put_node(node("n1"))
-        self.cluster.put_device(device("n1", entry()))
-        self.cluster.put_lease(lease("n1"))
+        self.cluster.node_cache.put_node(node("n1"))
+        self.cluster.node_cache.put_device(device("n1", entry()))
+        self.cluster.node_cache.put_lease(lease("n1"))
         self.cluster.put_pending(pod("waits", MANY))
         for name in ("trusted", "foreign"):
             front_proxy.write(folder / name)

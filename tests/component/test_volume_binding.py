@@ -177,7 +177,7 @@ class World:
             keep_partial=lambda _scheduler: False,
             leads=lambda: True,
         )
-        self.cluster.put_node(node())
+        self.cluster.node_cache.put_node(node())
         self.storage.put_class(raw_class())
         self.storage.put_class(raw_class("made", provisioner="csi.example"))
 
@@ -348,7 +348,7 @@ async def test_a_node_that_reaches_the_volume_no_more(world: World) -> None:
     world.server.put(raw_claim())
     world.pod("p", "claim")
     await asyncio.sleep(2)
-    world.cluster.put_node(node(labels={"zone": "x"}))
+    world.cluster.node_cache.put_node(node(labels={"zone": "x"}))
     await asyncio.sleep(1)
     assert world.charged == set()
     refused = 'condition p: binding volumes: pv "volume" node affinity doesn\'t match node "node"'
@@ -416,7 +416,7 @@ async def test_a_watch_that_is_behind_is_no_failure(world: World) -> None:
     [
         pytest.param(lambda world: world.cluster.remove_pending("uid-p"), [], id="the pod is gone"),
         pytest.param(
-            lambda world: world.cluster.remove_node("node"),
+            lambda world: world.cluster.node_cache.remove_node("node"),
             ['condition p: binding volumes: node "node" is gone'],
             id="the node is gone",
         ),
@@ -463,7 +463,7 @@ async def test_nothing_is_sent_once_the_term_is_over(world: World) -> None:
 
 
 async def test_waiting_for_volumes_delays_no_other_bind(world: World) -> None:
-    world.cluster.put_node(node(allocatable={"pods": "1000"}))
+    world.cluster.node_cache.put_node(node(allocatable={"pods": "1000"}))
     world.server.lag = 0.0
     for i in range(MAX_BINDS + 10):
         world.server.put(raw_claim(f"c{i}", spec={"storageClassName": "made"}))
@@ -484,7 +484,7 @@ GANG = {"labels": {names.POD_GROUP_LABEL: "g"}}
 
 
 async def test_no_member_of_a_gang_is_bound_before_the_claims_of_all_are(world: World) -> None:
-    world.cluster.put_group(pod_group(minimum=3))
+    world.cluster.gangs.put_group(pod_group(minimum=3))
     for name in ("v", "w"):
         world.server.put(raw_volume(name))
     for name in ("a", "b"):
@@ -498,7 +498,7 @@ async def test_no_member_of_a_gang_is_bound_before_the_claims_of_all_are(world: 
 
 
 async def test_a_claim_that_cannot_be_bound_costs_no_member_of_its_gang_its_life(world: World) -> None:
-    world.cluster.put_group(pod_group(minimum=2, timeout=5))
+    world.cluster.gangs.put_group(pod_group(minimum=2, timeout=5))
     world.server.put(raw_claim("a", spec={"storageClassName": "made"}))
     world.pod("a", "a", **GANG)
     world.pod("plain", **GANG)
@@ -526,7 +526,7 @@ MANY: Raw = {"accessModes": ["ReadWriteMany"]}
 @pytest.mark.parametrize("labels", [pytest.param({}, id="two pods"), pytest.param(GANG, id="a gang")])
 @pytest.mark.parametrize("provisioned", [pytest.param(False, id="bound"), pytest.param(True, id="made")])
 async def test_a_claim_of_several_pods_is_written_once(world: World, labels: Raw, *, provisioned: bool) -> None:
-    world.cluster.put_group(pod_group(minimum=2))
+    world.cluster.gangs.put_group(pod_group(minimum=2))
     if not provisioned:
         world.server.put(raw_volume())
     world.server.put(raw_claim(spec={"storageClassName": "made"} if provisioned else {}))
@@ -550,8 +550,10 @@ def provide(world: World, claim: str, **spec: Any) -> None:
 
 def two_nodes_of_one_pod(world: World) -> None:
     for name in ("node", "other"):
-        world.cluster.put_node(node(name, labels={"kubernetes.io/hostname": name}, allocatable={"pods": "1"}))
-    world.cluster.put_group(pod_group(minimum=2))
+        world.cluster.node_cache.put_node(
+            node(name, labels={"kubernetes.io/hostname": name}, allocatable={"pods": "1"})
+        )
+    world.cluster.gangs.put_group(pod_group(minimum=2))
     world.server.put(raw_claim(spec={"storageClassName": "made", **MANY}))
     for name in ("a", "b"):
         world.pod(name, "claim", **GANG)
@@ -578,7 +580,9 @@ async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World)
     (message,) = world.server.sent("condition")
     assert message.endswith('binding volumes: pv "volume" node affinity doesn\'t match node "other"')
     # From now on the volume's node affinity decides.
-    world.cluster.put_node(node("node", labels={"kubernetes.io/hostname": "node"}, allocatable={"pods": "2"}))
+    world.cluster.node_cache.put_node(
+        node("node", labels={"kubernetes.io/hostname": "node"}, allocatable={"pods": "2"})
+    )
     keeper = asyncio.create_task(world.keeper.run())
     await asyncio.sleep(5)
     keeper.cancel()
@@ -588,7 +592,7 @@ async def test_a_volume_that_does_not_reach_all_members_binds_none(world: World)
 
 async def test_a_mistake_in_binding_the_claims_of_a_gang_ends_the_process() -> None:
     world = World()
-    world.cluster.put_group(pod_group(minimum=1))
+    world.cluster.gangs.put_group(pod_group(minimum=1))
     world.server.faults = [ZeroDivisionError("a mistake")]
     world.server.put(raw_volume())
     world.server.put(raw_claim())

@@ -180,13 +180,13 @@ class WaitWorld(Crowded):
         """Show a Node, and its Device if it is new."""
         name = raw["metadata"]["name"]
         self.shown_nodes[name] = raw
-        self.cluster.put_node(copy.deepcopy(raw))
+        self.cluster.node_cache.put_node(copy.deepcopy(raw))
         if cards is not None:
             self.show_device(cards)
 
     def show_device(self, raw: Raw) -> None:
         self.devices[raw["metadata"]["name"]] = raw
-        self.cluster.put_device(copy.deepcopy(raw))
+        self.cluster.node_cache.put_device(copy.deepcopy(raw))
 
     def place(self) -> None:
         """Bind a pod that another scheduler might have chosen a node for, without overbooking a card."""
@@ -381,7 +381,7 @@ def holders(world: WaitWorld, freed: Gone | FreeCards) -> Sequence[str]:
 def report(world: WaitWorld, name: str) -> None:
     """Renew the Lease of a silent agent."""
     for renewed in "12":
-        world.cluster.put_lease(lease(name, renewed))
+        world.cluster.node_cache.put_lease(lease(name, renewed))
 
 
 def add_node(world: WaitWorld, new: NewNode) -> None:

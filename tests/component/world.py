@@ -285,7 +285,7 @@ class World:
             api=self.api,
             instance="me",
             clock=now,
-            state_changed_at=lambda: self.cluster.changed_at,
+            state_changed_at=lambda: self.cluster.waker.changed_at,
             lost_of=lambda gang: self.cluster.gangs.notes(gang),  # noqa: PLW0108 - there is no cluster yet
         )
         self.attempts = Attempts(clock=now)
@@ -366,8 +366,8 @@ class World:
         asyncio.get_running_loop().call_later(2 * LATENCY, self.pods.apply, "MODIFIED", copy.deepcopy(pod))
 
     def add_node(self, name: str = "node", cards: int = 1, **fields: Any) -> None:
-        self.cluster.put_node(node(name, **fields))
-        self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
+        self.cluster.node_cache.put_node(node(name, **fields))
+        self.cluster.node_cache.put_device(device(name, *(entry(minor) for minor in range(cards))))
 
     def submit(self, *pods: Raw) -> None:
         for pod in pods:

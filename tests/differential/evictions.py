@@ -162,7 +162,7 @@ def state(arena: Arena) -> State:
     """Return the state that the reflectors would build from the API server."""
     built = State(grace=1.0)
     for each in arena.list("nodes", labelSelector=SCENARIO):
-        built.put_node(nodes.transform(each))
+        built.node_cache.put_node(nodes.transform(each))
     for each in arena.list("pods", labelSelector=SCENARIO):
         if each["spec"].get("nodeName"):
             built.put_bound(pods.transform(each))

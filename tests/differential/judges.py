@@ -191,7 +191,7 @@ def _state(cluster: Cluster) -> State:
     for each in cluster.api.get("/api/v1/namespaces")["items"]:
         state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
     for each in cluster.api.get("/api/v1/nodes")["items"]:
-        state.put_node(nodes.transform(each))
+        state.node_cache.put_node(nodes.transform(each))
     for each in cluster.api.get("/api/v1/pods")["items"]:
         state.put_bound(pods.transform(each))
     relist(sinks.services(state), cluster.api.get("/api/v1/services")["items"])

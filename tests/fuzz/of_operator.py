@@ -116,8 +116,8 @@ def _rows(values: Sequence[Any]) -> None:
 
 def _cluster() -> Cluster:
     cluster = Cluster(grace=40)
-    cluster.put_node(node("node"))
-    cluster.put_device(device("node", entry(0), entry(1)))
+    cluster.node_cache.put_node(node("node"))
+    cluster.node_cache.put_device(device("node", entry(0), entry(1)))
     cluster.fleet.set_fresh("node", fresh=True)
     return cluster
 
@@ -132,7 +132,7 @@ def _device(raw: dict[str, Any]) -> None:
     }
     assert devices.record(body).status is not None
     cluster = _cluster()
-    cluster.put_device({**body, "metadata": {**body["metadata"], "generation": 2}})
+    cluster.node_cache.put_device({**body, "metadata": {**body["metadata"], "generation": 2}})
     fleet, pending = cluster.fleet, pods.pending(pods.transform(pod("pod", {"kubernetes.io/gpu": "50"})))
     assert isinstance(decide(fleet, pending, Policy()), Placement | Failure)
 

@@ -65,43 +65,26 @@ async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tup
     except Unreachable as error:
         return BindOutcome.UNKNOWN, str(error)
     except ApiError as error:
-        return await _outcome_of_error(pods, placement, error)
-    return BindOutcome.BOUND, ""
+        if error.status == HTTPStatus.NOT_FOUND:
+            return BindOutcome.GONE, error.message
+        if error.status != HTTPStatus.CONFLICT:
+            if not error.is_refused and _WEBHOOK not in error.message:
+                return BindOutcome.UNKNOWN, error.message
+            return BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED, error.message
+    else:
+        return BindOutcome.BOUND, ""
 
-
-async def _outcome_of_error(pods: Pods, placement: Placement, error: ApiError) -> tuple[BindOutcome, str]:
-    if error.status == HTTPStatus.CONFLICT:
-        return await _outcome_of_conflict(pods, placement)
-    if error.status == HTTPStatus.NOT_FOUND:
-        return BindOutcome.GONE, error.message
-    if not error.is_refused and _WEBHOOK not in error.message:
-        return BindOutcome.UNKNOWN, error.message
-    if names.FENCE in error.message:
-        return BindOutcome.FENCED, error.message
-    return BindOutcome.REFUSED, error.message
-
-
-async def _outcome_of_conflict(pods: Pods, placement: Placement) -> tuple[BindOutcome, str]:
-    """Return `BOUND` if the pod already has this allocation, after a 409; read the pod to find out."""
-    pod = placement.pod
+    # It has a node already: by this Binding, if an earlier answer was lost.
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
         return BindOutcome.UNKNOWN, str(error)
     except ApiError as error:
         return (BindOutcome.GONE if error.status == HTTPStatus.NOT_FOUND else BindOutcome.UNKNOWN), error.message
-    return (
-        (BindOutcome.BOUND, "")
-        if _has_allocation(current, placement)
-        else (BindOutcome.GONE, "bound by another scheduler")
-    )
-
-
-def _has_allocation(current: dict[str, Any], placement: Placement) -> bool:
-    current_annotations = current["metadata"].get("annotations") or {}
-    expected = annotations(placement).get(names.ALLOCATED)
-    return (
-        current["metadata"]["uid"] == placement.pod.uid
+    allocated = (current["metadata"].get("annotations") or {}).get(names.ALLOCATED)
+    is_ours = (
+        current["metadata"]["uid"] == pod.uid
         and current["spec"].get("nodeName") == placement.node
-        and current_annotations.get(names.ALLOCATED) == expected
+        and allocated == annotations(placement).get(names.ALLOCATED)
     )
+    return (BindOutcome.BOUND, "") if is_ours else (BindOutcome.GONE, "bound by another scheduler")

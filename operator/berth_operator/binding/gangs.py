@@ -8,6 +8,7 @@ a previous leader left behind and that are known to be too few.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -89,12 +90,9 @@ class GangBinder:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
-        spares, promises = self._cluster.spares, self._cluster.promises
-        outcome = promises.decide(
-            gang.lowest, lambda: spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
-        )
+        outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
-            with promises.without_lower(gang.lowest):
+            with self._cluster.promises.without_lower(gang.lowest):
                 gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
@@ -105,42 +103,26 @@ class GangBinder:
             self._binds.deallocate(gang.members, outcome, term)
             return
         self._attempts.decided(gang.members[0])
-        bodies = self._bodies(gang, outcome, term)
-        if bodies is not None:
-            self._cluster.placements.assume_all(outcome)
-            self._binds.start_task(self._bind_members(outcome, bodies, term))
-
-    def _bodies(self, gang: Gang, placements: Sequence[Placement], term: int) -> list[dict[str, object]] | None:
-        """Return the Bindings; None if one cannot be written, which is reported on its pod."""
-        bodies = []
-        records = gang.records([each.pod.uid for each in placements])
-        for placement, record in zip(placements, records, strict=True):
+        bodies: list[dict[str, object]] = []
+        records = gang.records([placement.pod.uid for placement in outcome])
+        for placement, record in zip(outcome, records, strict=True):
             try:
                 bodies.append(binding(placement, term, self._lease, record))
             except RecordError as error:
                 self._attempts.failed(gang.members)
                 self._reporter.refused(placement.pod, str(error))
                 self._cluster.gangs.back_off_and_gather(gang.membership)
-                return None
-        return bodies
+                return
+        self._cluster.placements.assume_all(outcome)
+        self._binds.start_task(self._bind_members(outcome, bodies, term))
 
     async def _bind_members(
         self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int
     ) -> None:
-        if not await self._bind_claims(placements, term):
-            self._attempts.failed(placement.pod for placement in placements)
-            for placement in placements:
-                self._cluster.placements.forget(placement.pod.uid)
-            return
-        self._cluster.gangs.binding_started(placements)
-        for placement, body in zip(placements, bodies, strict=True):
-            self._binds.start_task(self._bind_member(placement, body, term))
-
-    async def _bind_claims(self, placements: Sequence[Placement], term: int) -> bool:
-        """Bind the volumes and ResourceClaims of all members; return whether all are bound."""
-        claiming = [each for each in placements if each.volumes or each.claims]
+        """Bind the volumes and ResourceClaims of all members, and then the members; forget all if a claim fails."""
+        claiming = [placement for placement in placements if placement.volumes or placement.claims]
         failed: list[PreBindError] = []
-        waits = (self._bind_claims_of(each, term, failed) for each in claiming)
+        waits = (self._bind_claims_of(placement, term, failed) for placement in claiming)
         all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
             if isinstance(result, PreBindError):
@@ -148,11 +130,23 @@ class GangBinder:
             elif result is not None and not isinstance(result, GoneError):
                 raise result
             all_bound = all_bound and result is None
-        if all_bound and self._volumes_match(placements):
-            return True
-        for placement in claiming:
-            await self._claims.release(placement, lambda: self._binds.leads(term))
-        return False
+        # All members have to reach the volumes of claims that were bound for one of them.
+        for placement in placements if all_bound else ():
+            try:
+                self._volumes.check(placement)
+            except VolumeError as error:
+                self._reporter.refused(placement.pod, str(error))
+                all_bound = False
+        if not all_bound:
+            for placement in claiming:
+                await self._claims.release(placement, lambda: self._binds.leads(term))
+            self._attempts.failed(placement.pod for placement in placements)
+            for placement in placements:
+                self._cluster.placements.forget(placement.pod.uid)
+            return
+        self._cluster.gangs.binding_started(placements)
+        for placement, body in zip(placements, bodies, strict=True):
+            self._binds.start_task(self._bind_member(placement, body, term))
 
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
         """Bind a member's claims; give up when another member fails, which may be to allocate a claim they share."""
@@ -162,17 +156,6 @@ class GangBinder:
         except PreBindError as error:
             failed.append(error)
             raise
-
-    def _volumes_match(self, placements: Sequence[Placement]) -> bool:
-        """Return whether all members reach the volumes of claims that were bound for one of them."""
-        all_match = True
-        for placement in placements:
-            try:
-                self._volumes.check(placement)
-            except VolumeError as error:
-                self._reporter.refused(placement.pod, str(error))
-                all_match = False
-        return all_match
 
     async def _bind_member(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
@@ -230,31 +213,24 @@ class GangKeeper:
         while True:
             # Also of scheduler names that the configuration has added.
             judge_found(self._cluster, self._reporter)
-            self._abort_overdue()
-            self._requeue_and_report()
-            await self._delete_all()
+            gang_tracker, now = self._cluster.gang_tracker, self._cluster.clock()
+            for gang in gang_tracker.overdue(now):
+                reason, undone = self._cluster.gangs.abort(gang, keep=self._keep_partial(gang.scheduler))
+                counters.GANGS_UNDONE.inc()
+                log.warning("gang undone", why=reason, deleted=[charge.pod for charge in undone])
+                for charge in undone:
+                    self._reporter.undone(charge, reason)
+            now = self._cluster.clock()
+            for gang in gang_tracker.resumed(now):
+                self._cluster.gangs.gather(gang)
+            for lack, pods in gang_tracker.unready(now):
+                for pod in pods:
+                    self._reporter.unschedulable(pod, not_ready(lack))
+            to_delete, now = gang_tracker.to_delete(), self._cluster.clock()
+            self._retry_at = {charge.uid: self._retry_at.get(charge.uid, now) for charge in to_delete}
+            due = [charge for charge in to_delete if self._retry_at[charge.uid] <= now]
+            await asyncio.gather(*(self._delete(charge) for charge in due))
             await asyncio.sleep(PERIOD)
-
-    def _requeue_and_report(self) -> None:
-        gang_tracker, now = self._cluster.gang_tracker, self._cluster.clock()
-        for gang in gang_tracker.resumed(now):
-            self._cluster.gangs.gather(gang)
-        for lack, pods in gang_tracker.unready(now):
-            for pod in pods:
-                self._reporter.unschedulable(pod, not_ready(lack))
-
-    def _abort_overdue(self) -> None:
-        for gang in self._cluster.gang_tracker.overdue(self._cluster.clock()):
-            reason, to_delete = self._cluster.gangs.abort(gang, keep=self._keep_partial(gang.scheduler))
-            counters.GANGS_UNDONE.inc()
-            log.warning("gang undone", why=reason, deleted=[each.pod for each in to_delete])
-            for charge in to_delete:
-                self._reporter.undone(charge, reason)
-
-    async def _delete_all(self) -> None:
-        to_delete, now = self._cluster.gang_tracker.to_delete(), self._cluster.clock()
-        self._retry_at = {each.uid: self._retry_at.get(each.uid, now) for each in to_delete}
-        await asyncio.gather(*(self._delete(each) for each in to_delete if self._retry_at[each.uid] <= now))
 
     async def _delete(self, charge: Charge) -> None:
         if not self._leads():

@@ -8,7 +8,7 @@ stands in its condition.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -26,7 +26,6 @@ from berth_operator.core.decision.reservation import NodeReservation, entitled, 
 from berth_operator.core.decision.reservation_backoff import Backoff, Backoffs, begun, ends_at, key_of, renewed, resumed
 from berth_operator.core.decision.reservation_note import note
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
@@ -70,7 +69,7 @@ class Reserver:
         and UIDs of pods that had their room and were not bound."""
         self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
         """Of pods that wait, and of placed pods that reservations waited for."""
-        self._next_review, self._version = cluster.clock(), cluster.version
+        self._next_review, self._version = cluster.clock(), cluster.waker.version
 
     # --- decisions --------------------------------------------------------------------------------------------
 
@@ -117,33 +116,55 @@ class Reserver:
 
     def follow(self) -> None:
         """Adapt the reservations to what has changed."""
-        if self._by_uid:
-            self._follow_pods()
-        if (now := self._cluster.clock()) >= self._next_review:
-            self._review()
-            self._count()
-            self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
-
-    def _follow_pods(self) -> None:
-        """Drop the reservations of pods that no longer wait, and renew those whose nodes' pods have changed."""
         for uid, kept in list(self._by_uid.items()):
             pod = self._cluster.pending.get(uid)
             if pod is None or pod.reserved_node != kept.node or uid not in self._cluster.fleet.nominees:
                 self._drop(uid)
             elif tuple(self._cluster.fleet.on_node(kept.node)) != kept.placed or pod.request != kept.request:
                 self._renew(pod, kept)
+        if (now := self._cluster.clock()) >= self._next_review:
+            self._review()
+            self._count()
+            self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _review(self) -> None:
         """Reserve a node for at most one further pod, and end reservations that pods should no longer have."""
-        self._renew_longest_unchecked()
-        self._forget_refusals()
-        self._end_those_in_vain()
+        if self._version != self._cluster.waker.version:
+            # Those that were not checked for the longest time come first.
+            self._version = self._cluster.waker.version
+            for uid, kept in list(self._by_uid.items())[:RENEWALS]:
+                self._renew(self._cluster.pending[uid], kept)
+
+        # Forget what was refused long ago.
+        self._backoffs.keep(lambda: set(map(key_of, self._cluster.pending.values())))
+        self._awaited_in_vain.keep(self._cluster.fleet.charges.keys)
+        monotonic = self._cluster.clock()
+        self._refused = {key: until for key, until in self._refused.items() if until > monotonic}
+
+        # End reservations for which nothing was freed for too long, and those that pods may no longer have.
+        now = self._wall()
+        for uid in [uid for uid, kept in self._by_uid.items() if ends_at(kept, now) <= now]:
+            pod = self._cluster.pending[uid]
+            self._backoffs.add(key_of(pod), now)
+            for awaited in self._by_uid[uid].awaited:
+                self._awaited_in_vain.add(awaited.uid, now)
+            counters.VAIN_RESERVATIONS.inc()
+            log.info("node reservation in vain", pod=pod.key, node=pod.reserved_node, since=self._by_uid[uid].since)
+            self._end(pod)
         for pod in [pod for uid in self._by_uid if not self._may_have(pod := self._cluster.pending[uid])]:
             self._end(pod)
+
         waiting = [*map(self._cluster.pending.__getitem__, self._by_uid), *self._candidates()]
-        if waiting:
-            most = reservation.most_nodes(self._cluster.fleet)
-            self._end_beyond(self._reserve_next(waiting, most), most)
+        if not waiting:
+            return
+        most = reservation.most_nodes(self._cluster.fleet)
+        chosen = self._reserve_next(waiting, most)
+        # End those that are not chosen, if there are too many, or two of one namespace.
+        namespaces = {self._cluster.pending[uid].namespace for uid in self._by_uid if uid in chosen}
+        for uid in [uid for uid in self._by_uid if uid not in chosen]:
+            pod = self._cluster.pending[uid]
+            if len(self._by_uid) > most or pod.namespace in namespaces:
+                self._end(pod)
 
     def _reserve_next(self, waiting: Sequence[PendingPod], most: int) -> set[str]:
         """Reserve a node for the next pod that should have one; return the UIDs of all that should."""
@@ -158,47 +179,33 @@ class Reserver:
             waiting = [each for each in waiting if each.namespace != namespace or each.uid in self._by_uid]
         return set(self._by_uid)
 
-    def _end_beyond(self, chosen: Collection[str], most: int) -> None:
-        """End reservations that are not chosen, if there are too many, or two of one namespace."""
-        namespaces = {self._cluster.pending[uid].namespace for uid in self._by_uid if uid in chosen}
-        for uid in [uid for uid in self._by_uid if uid not in chosen]:
-            pod = self._cluster.pending[uid]
-            if len(self._by_uid) > most or pod.namespace in namespaces:
-                self._end(pod)
-
     def _candidates(self) -> Iterator[PendingPod]:
-        """Yield of each parked class the pod that has waited longest and may have a reservation."""
+        """Yield of each parked class the pod that has waited longest and may have a reservation.
+
+        None of gangs, of pods that lack something else, and of classes and namespaces that were refused.
+        """
         in_vain = self._backoffs.in_vain(self._wall())
         for parked in self._cluster.queue.parked():
-            pod = _first(parked, lambda pod: pod.uid in self._refused or key_of(pod) in in_vain)
-            if pod is not None and not self._is_refused(pod) and pod.uid not in self._by_uid and self._may_have(pod):
+            unit = parked.unit
+            if isinstance(unit, Gang) or parked.failure.condition != UNSCHEDULABLE or not unit.request.devices:
+                continue
+            pods = (
+                member
+                for member in islice(parked.units.values(), MAX_OF_CLASS)
+                if not isinstance(member, Gang)
+                and member.unschedulable_since
+                and member.uid not in self._refused
+                and key_of(member) not in in_vain
+            )
+            pod = min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)
+            if pod is None or pod.class_key in self._refused or (_OF_NAMESPACE, pod.namespace) in self._refused:
+                continue
+            if pod.uid not in self._by_uid and self._may_have(pod):
                 yield pod
-
-    def _is_refused(self, pod: PendingPod) -> bool:
-        return pod.class_key in self._refused or (_OF_NAMESPACE, pod.namespace) in self._refused
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
         return reservation.may_have(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall())
-
-    def _renew_longest_unchecked(self) -> None:
-        if self._version == self._cluster.version:
-            return
-        self._version = self._cluster.version
-        for uid, kept in list(self._by_uid.items())[:RENEWALS]:
-            self._renew(self._cluster.pending[uid], kept)
-
-    def _end_those_in_vain(self) -> None:
-        """End reservations for which nothing was freed for too long."""
-        now = self._wall()
-        for uid in [uid for uid, kept in self._by_uid.items() if ends_at(kept, now) <= now]:
-            pod = self._cluster.pending[uid]
-            self._backoffs.add(key_of(pod), now)
-            for each in self._by_uid[uid].awaited:
-                self._awaited_in_vain.add(each.uid, now)
-            counters.VAIN_RESERVATIONS.inc()
-            log.info("node reservation in vain", pod=pod.key, node=pod.reserved_node, since=self._by_uid[uid].since)
-            self._end(pod)
 
     def _count(self) -> None:
         counters.NODE_RESERVATIONS.set(len(self._by_uid))
@@ -207,12 +214,6 @@ class Reserver:
             free[each.type] += each.free
         for device_type in self._cluster.fleet.cards:
             counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
-
-    def _forget_refusals(self) -> None:
-        self._backoffs.keep(lambda: set(map(key_of, self._cluster.pending.values())))
-        self._awaited_in_vain.keep(self._cluster.fleet.charges.keys)
-        now = self._cluster.clock()
-        self._refused = {key: until for key, until in self._refused.items() if until > now}
 
     def _wait_again(self, pod: PendingPod) -> None:
         """Restart the wait of a pod that had room but was not bound, so that it does not keep a node empty."""
@@ -280,16 +281,3 @@ class Reserver:
         pod = self._cluster.nominator.end_reservation(pod)
         if uid not in self._cluster.fleet.charges:
             self._cluster.waker.put(pod)
-
-
-def _first(parked: Parked[PendingPod | Gang], is_refused: Callable[[PendingPod], bool]) -> PendingPod | None:
-    """Return the pod of a class that has waited longest, of those that are not refused.
-
-    Return None for gangs and pods that lack something else.
-    """
-    if isinstance(parked.unit, Gang) or parked.failure.condition != UNSCHEDULABLE or not parked.unit.request.devices:
-        return None
-    units = islice(parked.units.values(), MAX_OF_CLASS)
-    pods = (each for each in units if not isinstance(each, Gang) and each.unschedulable_since)
-    pods = (each for each in pods if not is_refused(each))
-    return min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)

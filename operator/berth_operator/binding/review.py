@@ -35,7 +35,7 @@ class Review:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._version = cluster.version
+        self._version = cluster.waker.version
         self._classes: list[Hashable] = []
         """Classes that were parked before the last change and are still to be woken."""
         self._woken: set[Hashable] = set()
@@ -72,7 +72,7 @@ class Review:
         now = self._cluster.clock()
         if self._classes:
             return self._pause(now)
-        if self._version == self._cluster.version:
+        if self._version == self._cluster.waker.version:
             return float("inf")
         return max(self._begins_at() - now, self._pause(now))
 
@@ -84,17 +84,17 @@ class Review:
         """Return the seconds until there is time to decide a class; 0 if there is."""
         self._saved = min(MAX_SAVED, self._saved + (now - self._saved_at) / SHARE)
         self._saved_at = now
-        until_calm = max(0.0, self._cluster.changed_at + CALM - now)
+        until_calm = max(0.0, self._cluster.waker.changed_at + CALM - now)
         return min(_until_left(self._saved - KEPT), max(until_calm, _until_left(self._saved)))
 
     def _begins_at(self) -> float:
-        return min(self._next_review, self._cluster.changed_at + CALM)
+        return min(self._next_review, self._cluster.waker.changed_at + CALM)
 
     def _begins(self, now: float) -> bool:
         """Begin a review if anything has changed since the last one; return whether there are classes to wake."""
-        if self._version == self._cluster.version or now < self._begins_at():
+        if self._version == self._cluster.waker.version or now < self._begins_at():
             return False
-        self._version, self._next_review = self._cluster.version, now + INTERVAL
+        self._version, self._next_review = self._cluster.waker.version, now + INTERVAL
         # The longest parked comes first, from the end of the list.
         self._classes = self._cluster.queue.parked_before(self._version)[::-1]
         return bool(self._classes)

@@ -5,6 +5,8 @@ already keeps the cards. The loop runs for one term of leadership and sends noth
 """
 
 import asyncio
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -143,22 +145,21 @@ class Scheduler:
             # What events took since the last turn.
             self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
             self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
-            is_more = self._follow_workloads()
+            is_more = self._fits is not None and self._fits.follow()
+            if self._fits is not None and self._claim_work.goes_on:
+                is_more = self._cluster.workload_queue.wake(Change.CLAIM_DEVICES) or is_more
             is_more = await self._schedule_batch(term) or self._cluster.queue.needs_devices() or is_more
             left = self._claim_work.left
             if is_more or self._review.wakes_one() or self._cluster.search_on():
                 await asyncio.sleep(0)
-            else:
-                await self._wait()
-
-    def _follow_workloads(self) -> bool:
-        """Decide workloads of Kueue; return whether others are left."""
-        if self._fits is None:
-            return False
-        is_more = self._fits.follow()
-        if self._claim_work.goes_on:
-            return self._cluster.workload_queue.wake(Change.CLAIM_DEVICES) or is_more
-        return is_more
+                continue
+            # Sleep until there is work or a back-off ends, for a second at most, to check the term.
+            due, seconds = self._cluster.queue.next_due(), self._review.due_in()
+            if due is not None:
+                seconds = min(seconds, due - self._cluster.clock())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(1.0, max(MIN_WAIT, seconds))):
+                    await self._work.wait()
 
     def record(self, term: int) -> LeaderLeaseStatus | None:
         """Return what the leader of a term leaves to the next one; None if it has not restored what was left to it.
@@ -183,18 +184,6 @@ class Scheduler:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
         return not (self._tasks or self._unanswered or self._claims.unanswered)
-
-    async def _wait(self) -> None:
-        """Sleep until there is work or a back-off ends, for a second at most, to check the term."""
-        due, seconds = self._cluster.queue.next_due(), self._review.due_in()
-        if due is not None:
-            seconds = min(seconds, due - self._cluster.clock())
-        pause = min(1.0, max(MIN_WAIT, seconds))
-        try:
-            async with asyncio.timeout(pause):
-                await self._work.wait()
-        except TimeoutError:
-            pass
 
     async def _schedule_batch(self, term: int) -> bool:
         """Schedule up to `BATCH` units for about `MAX_TURN`; return whether the queue may have more."""
@@ -223,31 +212,38 @@ class Scheduler:
     def _schedule(self, unit: PendingPod | Gang, term: int) -> bool:
         """Schedule one unit; return whether a pod's bind was started."""
         self._claim_work.begin(unit.namespace)
-        if not self._cluster.needs_devices(unit):
-            return self._try_to_schedule(unit, term)
-        if self._slow is not None:
+        needs_devices = self._cluster.needs_devices(unit)
+        if needs_devices and self._slow is not None:
             self._slow.begin()
-        began = self._cluster.clock()
-        is_bound = self._try_to_schedule(unit, term)
-        now = self._cluster.clock()
-        self._claim_share.spend(now - began)
-        taken = now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0)
-        self._cluster.queue.turns.take(unit.namespace, taken, now)
-        return is_bound
-
-    def _try_to_schedule(self, unit: PendingPod | Gang, term: int) -> bool:
+        began, is_bound = self._cluster.clock(), False
         try:
-            return self._schedule_unit(unit, term)
+            if isinstance(unit, Gang):
+                # Each member acquires its own turn to bind.
+                self._gangs.schedule(unit, term)
+                if self._claim_work.waits and self._slow is not None:
+                    self._slow.wait(unit.class_key)
+                elif self._claim_work.goes_on:
+                    self._cluster.queue.wake_class(unit.class_key)
+            else:
+                is_bound = self._schedule_pod(unit, term)
         except PluginFailedError as error:
             # Nothing has been assumed or evicted yet: plug-ins only read the state.
             self._handle_plugin_failure(unit, error)
-            return False
+        if needs_devices:
+            now = self._cluster.clock()
+            self._claim_share.spend(now - began)
+            taken = now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0)
+            self._cluster.queue.turns.take(unit.namespace, taken, now)
+        return is_bound
 
     def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
-        """Back off a unit for which a plug-in failed, and withdraw its nominations."""
+        """Back off a unit for which a plug-in failed, withdraw its nominations, and report the failure."""
         counters.PLUGIN_FAILURES.labels(error.device_type).inc()
         self._attempts.failed(pods_of(unit))
-        self._log_plugin_failure(error)
+        # Logged once, not for every pod and attempt.
+        if self._logged_failures.get(error.device_type) != str(error):
+            self._logged_failures[error.device_type] = str(error)
+            log.error("plug-in failed", why=str(error), exc_info=error)
         if isinstance(unit, Gang):
             self._cluster.gangs.back_off_and_gather(unit.membership)
         else:
@@ -255,71 +251,58 @@ class Scheduler:
         for pod in pods_of(unit):
             self._reporter.unschedulable(pod, plugin_failure(error))
 
-    def _log_plugin_failure(self, error: PluginFailedError) -> None:
-        """Log a plug-in's failure once, not for every pod and attempt."""
-        if self._logged_failures.get(error.device_type) != str(error):
-            self._logged_failures[error.device_type] = str(error)
-            log.error("plug-in failed", why=str(error), exc_info=error)
-
-    def _schedule_unit(self, unit: PendingPod | Gang, term: int) -> bool:
-        if isinstance(unit, Gang):
-            self._gangs.schedule(unit, term)  # each member acquires its own turn to bind
-            if self._claim_work.waits and self._slow is not None:
-                self._slow.wait(unit.class_key)
-            elif self._claim_work.goes_on:
-                self._cluster.queue.wake_class(unit.class_key)
-            return False
-        return self._schedule_pod(unit, term)
-
     def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
-        """Decide one pod, assume the placement and start to bind it; return whether a bind was started."""
+        """Decide one pod, assume the placement and start to bind it; return whether a bind was started.
+
+        A pod that fits nowhere is parked with its class, which waits for the same changes.
+        """
         self._attempts.begin((pod,))
-        if self._cluster.queue.is_outdated(pod):
+        queue = self._cluster.queue
+        if queue.is_outdated(pod):
             self._review.renew(pod.class_key)
-        parked = self._cluster.queue.parked_failure(pod)
-        outcome = parked or self._decide(pod)
-        if isinstance(outcome, Failure):
-            if parked is None:
+        outcome: Placement | Failure | None = queue.parked_failure(pod)
+        if outcome is None:
+            policy = self._policy(pod.scheduler)
+            outcome = self._cluster.decide(pod.priority, functools.partial(decide, self._cluster.fleet, pod, policy))
+            if isinstance(outcome, Failure) and pod.lifetime:
+                outcome = self.reserver.backfill(pod, policy) or outcome
+            if isinstance(outcome, Failure):
                 with self._cluster.promises.without_lower(pod.priority):
                     pod, outcome = self._preemptor.preempt_for(pod, outcome)
-                outcome = self.reserver.explained(pod, outcome, self._policy(pod.scheduler))
-            self._attempts.decided(pod)
+                outcome = self.reserver.explained(pod, outcome, policy)
+        self._attempts.decided(pod)
+
+        if isinstance(outcome, Failure):
             self._attempts.unschedulable((pod,))
             if self._claim_work.goes_on:
-                self._cluster.queue.put_back(pod)
+                queue.put_back(pod)
                 self._reporter.unschedulable(pod, outcome)
-            else:
-                self._park(pod, outcome, term)
+                return False
+            # Those of its class that were woken with it are parked, too, and each reports why it waits.
+            followers = [follower for unit in queue.park(pod, outcome) for follower in pods_of(unit)]
+            for parked in (pod, *followers):
+                self._reporter.unschedulable(parked, self.reserver.annotated(parked, outcome))
+                # One by one: what equal pods share stays, as with kube-scheduler.
+                self.deallocate((parked,), outcome, term)
+            if self._claim_work.waits and self._slow is not None:
+                self._slow.wait(pod.class_key)
             return False
-        self._attempts.decided(pod)
+
         try:
             body = binding(outcome, term, self._lease)
         except RecordError as error:
             self._attempts.failed((pod,))
             # Not parked with its class: another pod of the class may have fewer annotations and fit.
-            self._cluster.queue.back_off(pod, self._cluster.clock())
+            queue.back_off(pod, self._cluster.clock())
             self._reporter.refused(pod, str(error))
             return False
-        self._assume_and_bind(outcome, body, term)
+        self._cluster.placements.assume(outcome)
+        if outcome.volumes or outcome.claims:
+            self.start_task(self._bind_claims_and_pod(outcome, body, term))
+        else:
+            self._reporter.in_flight_binds.begin()
+            self.start_task(self._bind_pod(outcome, body, term))
         return True
-
-    def _decide(self, pod: PendingPod) -> Placement | Failure:
-        policy = self._policy(pod.scheduler)
-        spares, promises = self._cluster.spares, self._cluster.promises
-        outcome = promises.decide(pod.priority, lambda: spares.decide(lambda: decide(self._cluster.fleet, pod, policy)))
-        if pod.lifetime and isinstance(outcome, Failure):
-            return self.reserver.backfill(pod, policy) or outcome
-        return outcome
-
-    def _park(self, pod: PendingPod, failure: Failure, term: int) -> None:
-        """Park a pod and those of its class that were woken with it, and report why they wait."""
-        followers = self._cluster.queue.park(pod, failure)
-        for each in (pod, *(each for unit in followers for each in pods_of(unit))):
-            self._reporter.unschedulable(each, self.reserver.annotated(each, failure))
-            # One by one: what equal pods share stays, as with kube-scheduler.
-            self.deallocate((each,), failure, term)
-        if self._claim_work.waits and self._slow is not None:
-            self._slow.wait(pod.class_key)
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
         """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.
@@ -327,19 +310,9 @@ class Scheduler:
         Those for extended resources are deleted.
         """
         claims = self._cluster.fleet.claims
-        claiming = [each for each in pods if each.request.claims or claims.extended_of(each.uid)]
+        claiming = [pod for pod in pods if pod.request.claims or claims.extended_of(pod.uid)]
         if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.unfinished:
             self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
-
-    def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
-        """Assume a placement and start to bind it."""
-        self._cluster.placements.assume(placement)
-        if placement.volumes or placement.claims:
-            bind = self._bind_claims_and_pod
-        else:
-            bind = self._bind_pod
-            self._reporter.in_flight_binds.begin()
-        self.start_task(bind(placement, body, term))
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
@@ -417,19 +390,15 @@ class Scheduler:
         self.apply_outcome(placement, outcome, why)
 
     def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
-        """Apply the outcome of a Binding to the state."""
+        """Apply the outcome of a Binding: confirm the pod, or forget it and report why it was not bound."""
+        pod = placement.pod
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.BindOutcome.BOUND:
-            self._attempts.bound(placement.pod)
+            self._attempts.bound(pod)
             self.recent_binds.keep(placement)
-            self._cluster.placements.finish_binding(placement.pod.uid)
+            self._cluster.placements.finish_binding(pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._cluster.fleet, placement))
-        else:
-            self._handle_binding_error(placement, outcome, why)
-
-    def _handle_binding_error(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
-        """Forget the pod, and report why it was not bound."""
-        pod = placement.pod
+            return
         self._attempts.failed((pod,))
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
         self._cluster.placements.forget(pod.uid)

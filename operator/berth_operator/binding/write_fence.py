@@ -43,17 +43,15 @@ class WriteFence:
             NotFencedError: it does not, and must.
             CallError: the write was refused for another reason, or not answered.
         """
-        if term != self._tested_for:
-            await self._test(send)
-            self._tested_for = term
-
-    async def _test(self, send: Send) -> None:
+        if term == self._tested_for:
+            return
         try:
             await send({"fieldManager": self.manager(NO_TERM), "dryRun": "All"})
         except ApiError as error:
             if names.FENCE not in error.message:
                 raise
-            return
-        if self._required:
-            raise NotFencedError(f"no policy {names.FENCE}-{self._what} refuses what a leader of the past writes")
-        log.warning("no fence is installed: the API server would accept writes of a past term", of=self._what)
+        else:
+            if self._required:
+                raise NotFencedError(f"no policy {names.FENCE}-{self._what} refuses what a leader of the past writes")
+            log.warning("no fence is installed: the API server would accept writes of a past term", of=self._what)
+        self._tested_for = term

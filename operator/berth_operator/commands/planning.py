@@ -99,7 +99,7 @@ class Planner:
             "uid": known.group.uid if known else f"simulated/{document.where}",
             "creationTimestamp": known.group.created if known else CREATED,
         }
-        self._cluster.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
+        self._cluster.gangs.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
 
     def _add_pod(self, document: Document, pod: Object, *, is_ours: bool) -> None:
         uid, spec, where = pod["metadata"]["uid"], pod["spec"], f"{document.where} ({document.title})"

@@ -24,8 +24,8 @@ MAX_CALLS_OF_DEVICE = 1_000_000
 
 def cluster(raw: Raw) -> Cluster:
     made = Cluster(grace=40)
-    made.put_node(node("node", allocatable={"cpu": "1000", "nvidia.com/gpu": "256"}))
-    made.put_device(raw)
+    made.node_cache.put_node(node("node", allocatable={"cpu": "1000", "nvidia.com/gpu": "256"}))
+    made.node_cache.put_device(raw)
     made.fleet.set_fresh("node", fresh=True)
     return made
 

@@ -35,8 +35,8 @@ VALID = ("GPU-5f1c2d3e-0000-1111-2222-333344445555", "MIG-5f1c2d3e-0000-1111-222
 
 def by_the_operator(name: str) -> bool:
     made = Cluster(grace=40)
-    made.put_node(node())
-    made.put_device(device("node", entry(0, id=name)))
+    made.node_cache.put_node(node())
+    made.node_cache.put_device(device("node", entry(0, id=name)))
     made.fleet.set_fresh("node", fresh=True)
     return not isinstance(decide(made.fleet, pods.pending(pod(requests={NVIDIA: "1"})), Policy()), Failure)
 
@@ -44,8 +44,8 @@ def by_the_operator(name: str) -> bool:
 def as_an_instance(name: str) -> bool:
     instance = {"id": name, "profile": "1g.10gb", "gpuInstance": 0, "computeInstance": 0, "memory": "10Gi"}
     made = Cluster(grace=40)
-    made.put_node(node())
-    made.put_device(device("node", entry(0, mig={"enabled": True, "instances": [instance]})))
+    made.node_cache.put_node(node())
+    made.node_cache.put_device(device("node", entry(0, mig={"enabled": True, "instances": [instance]})))
     made.fleet.set_fresh("node", fresh=True)
     asked = pods.pending(pod(requests={"nvidia.com/mig-1g.10gb": "1"}))
     return not isinstance(decide(made.fleet, asked, Policy()), Failure)
@@ -105,8 +105,8 @@ def test_a_uuid_is_taken(place: str, name: str) -> None:
 
 def test_the_problem_is_shown_on_the_device_and_its_other_cards_are_allocated() -> None:
     made = Cluster(grace=40)
-    made.put_node(node())
-    made.put_device(device("node", entry(0, id="all"), entry(1)))
+    made.node_cache.put_node(node())
+    made.node_cache.put_device(device("node", entry(0, id="all"), entry(1)))
     made.fleet.set_fresh("node", fresh=True)
     placement = decide(made.fleet, pods.pending(pod(requests={NVIDIA: "1"})), Policy())
     assert not isinstance(placement, Failure)
@@ -116,7 +116,7 @@ def test_the_problem_is_shown_on_the_device_and_its_other_cards_are_allocated() 
 @pytest.mark.parametrize("name", ["0000:3b:00.0", "rdma-0", "mlx5"])
 def test_pci_addresses_of_nics_are_taken(name: str) -> None:
     made = Cluster(grace=40)
-    made.put_node(node())
-    made.put_device(device("node", entry(0, type="rdma", id=name, resources={RDMA: "100"})))
+    made.node_cache.put_node(node())
+    made.node_cache.put_device(device("node", entry(0, type="rdma", id=name, resources={RDMA: "100"})))
     made.fleet.set_fresh("node", fresh=True)
     assert not isinstance(decide(made.fleet, pods.pending(pod(requests={RDMA: "100"})), Policy()), Failure)

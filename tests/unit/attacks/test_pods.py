@@ -119,8 +119,8 @@ def test_reading_and_deciding_a_hostile_pod_takes_bounded_work(kind: str) -> Non
     made = Cluster(grace=40)
     for number in range(50):
         name = f"node-{number}"
-        made.put_node(node(name, labels={"kubernetes.io/hostname": name}))
-        made.put_device(device(name, *(entry(minor, id=f"GPU-{number}-{minor}") for minor in range(8))))
+        made.node_cache.put_node(node(name, labels={"kubernetes.io/hostname": name}))
+        made.node_cache.put_device(device(name, *(entry(minor, id=f"GPU-{number}-{minor}") for minor in range(8))))
         made.fleet.set_fresh(name, fresh=True)
         made.put_bound(pods.transform(hostile_pod(kind, number, on=name)))
 

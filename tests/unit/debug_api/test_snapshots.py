@@ -25,9 +25,9 @@ class Replica:
         clock = asyncio.get_running_loop().time
         self.cluster = Cluster(grace=0, fleet=Fleet(kinds=kinds), trusted_schedulers=trusted, clock=clock)
         for name in "ab":
-            self.cluster.put_lease(lease(name, duration=100))
-            self.cluster.put_node(node(name))
-            self.cluster.put_device(device(name, entry(0)))
+            self.cluster.node_cache.put_lease(lease(name, duration=100))
+            self.cluster.node_cache.put_node(node(name))
+            self.cluster.node_cache.put_device(device(name, entry(0)))
         self.pods = [pod("p", {"kubernetes.io/gpu": "50"}, on="a", allocated=half(0)), pod("q", on="b")]
         self.selectors: list[str] = []
         self.fault: ApiError | None = None
@@ -86,7 +86,7 @@ async def test_of_one_node_no_other_pods_are_read() -> None:
 
 async def test_devices_of_plug_ins_are_shown_with_their_holders() -> None:
     replica = Replica(Kinds((KIND,)))
-    replica.cluster.put_device(
+    replica.cluster.node_cache.put_device(
         device("a", *({"type": "npu", "minor": n, "id": f"N{n}", "health": True} for n in (0, 1)), generation=2)
     )
     allocated = '{"npu": [{"minor": 1, "resources": {"kubernetes.io/npu": "100"}}]}'

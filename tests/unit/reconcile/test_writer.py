@@ -53,8 +53,8 @@ class Api:
     def add(self, name: str, *entries: Raw) -> None:
         self.nodes[name] = node(name)
         self.devices[name] = device(name, *entries)
-        self.cluster.put_node(self.nodes[name])
-        self.cluster.put_device(self.devices[name])
+        self.cluster.node_cache.put_node(self.nodes[name])
+        self.cluster.node_cache.put_device(self.devices[name])
 
     async def call(self, what: str) -> None:
         self.calls.append((now(), what))
@@ -83,14 +83,14 @@ class Api:
         assert (uid, version) == (record.uid, record.version)
         if record != self.cluster.allocations.gpu_pod(f"ns/{name}"):
             raise ApiError(409, "Conflict", "the resourceVersion in the precondition does not match")
-        self.cluster.remove_gpu_pod(f"ns/{name}")
+        self.cluster.allocations.remove_gpu_pod(f"ns/{name}")
 
     async def _patch_gpu_pod(self, path: str, body: Raw) -> Raw:
         _, _, _, name, last = path.rsplit("/", 4)
         assert last == "status"
         await self.call(f"gpu pod {name}")
         assert body["metadata"] == {"uid": "uid-gpupod-p"}
-        self.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", conditions=body["status"]["conditions"]))
+        self.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", conditions=body["status"]["conditions"]))
         return {}
 
     async def _patch_group(self, path: str, body: Raw) -> Raw:
@@ -102,7 +102,7 @@ class Api:
         assert view is not None
         assert body["metadata"] == {"uid": view.group.uid}
         self.groups[key] = {name: value for name, value in body["status"].items() if name not in self.forgets}
-        self.cluster.put_group(pod_group(name, uid=body["metadata"]["uid"], status=self.groups[key]))
+        self.cluster.gangs.put_group(pod_group(name, uid=body["metadata"]["uid"], status=self.groups[key]))
         return {}
 
     async def _patch_node(self, path: str, body: Raw) -> Raw:
@@ -119,7 +119,7 @@ class Api:
             stored["metadata"]["labels"] |= {key: value}
             if value is None:
                 del stored["metadata"]["labels"][key]
-        self.cluster.put_node(stored)
+        self.cluster.node_cache.put_node(stored)
         return stored
 
     async def json_patch(self, path: str, operations: list[Raw]) -> Raw:
@@ -128,7 +128,7 @@ class Api:
         assert [each["op"] for each in operations] == ["test", "remove"]
         stored = self.nodes[name]
         del stored["spec"]["taints"][int(operations[1]["path"].rpartition("/")[2])]
-        self.cluster.put_node(stored)
+        self.cluster.node_cache.put_node(stored)
         return stored
 
     async def apply(self, path: str, body: Raw, field_manager: str) -> None:
@@ -139,7 +139,7 @@ class Api:
         mine = {each["type"] for each in body["status"]["conditions"]}
         kept = [each for each in stored["status"].get("conditions", []) if each["type"] not in mine]
         stored["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
-        self.cluster.put_device(stored)
+        self.cluster.node_cache.put_device(stored)
 
     async def create_event(self, namespace: str, event: Raw) -> None:
         await self.call(f"event {namespace}/{event['regarding']['name']}")
@@ -236,12 +236,12 @@ async def reported(world: "World", *uses: Raw, field: str = "exceeding") -> list
     api = world.api
     api.calls.clear()
     api.devices["a"]["status"][field] = list(uses)
-    world.cluster.put_device(api.devices["a"])
+    world.cluster.node_cache.put_device(api.devices["a"])
     world.writer.mark(NODE, "a")
     await asyncio.sleep(1)
     # The writer's apply leaves the agent's fields out.
     api.devices["a"]["status"][field] = list(uses)
-    world.cluster.put_device(api.devices["a"])
+    world.cluster.node_cache.put_device(api.devices["a"])
     return [what for what in api.order() if what.startswith("event")]
 
 
@@ -289,7 +289,7 @@ async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
     world.api.add("a", entry(0))
     other = {"key": "team", "effect": "NoSchedule"}
     world.api.nodes["a"]["spec"]["taints"] = [other, {"key": names.AGENT_NOT_READY[0], "effect": "NoSchedule"}]
-    world.cluster.put_node(world.api.nodes["a"])
+    world.cluster.node_cache.put_node(world.api.nodes["a"])
     world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
@@ -374,7 +374,7 @@ async def flap(world: World, names: Sequence[str], seconds: float) -> None:
         for name in names:
             raw = device(name, *(entry(minor) for minor in range(generation % 2 + 1)), generation=generation)
             world.api.devices[name] = {**raw, "status": world.api.devices[name]["status"]}
-            world.cluster.put_device(world.api.devices[name])
+            world.cluster.node_cache.put_device(world.api.devices[name])
             world.writer.mark(NODE, name)
         await asyncio.sleep(1)
 
@@ -450,7 +450,7 @@ async def test_a_change_while_a_write_waits_for_its_token_is_written_too() -> No
     world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(0.5)
-        world.cluster.put_device(device("a", entry(0), entry(1), generation=2))
+        world.cluster.node_cache.put_device(device("a", entry(0), entry(1), generation=2))
         world.api.devices["a"] = device("a", entry(0), entry(1), generation=2)
         world.writer.mark(NODE, "a")
         await asyncio.sleep(20)
@@ -530,7 +530,7 @@ async def test_another_instances_device_is_left_alone() -> None:
     world = World()
     world.cluster = Cluster(grace=20.0, confined=True, clock=now)
     world.api.cluster = world.cluster
-    world.cluster.put_device(device("a", entry(0)))
+    world.cluster.node_cache.put_device(device("a", entry(0)))
     world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
@@ -554,7 +554,7 @@ async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
 def grouped(*waiting: str, **fields: Any) -> World:
     """Return a world with a PodGroup that needs two members, and with members that wait."""
     world = World()
-    world.cluster.put_group(pod_group(minimum=2, **fields))
+    world.cluster.gangs.put_group(pod_group(minimum=2, **fields))
     for name in waiting:
         world.cluster.put_pending(pod(name, labels={names.POD_GROUP_LABEL: "g"}))
     return world
@@ -614,7 +614,7 @@ async def test_what_a_foreign_definition_does_not_keep_is_not_written_forever() 
             await asyncio.sleep(1)
         assert len(api.calls) == 1
         # A new group of the same name has no status yet.
-        world.cluster.put_group(pod_group(minimum=2, uid="another"))
+        world.cluster.gangs.put_group(pod_group(minimum=2, uid="another"))
         world.writer.mark(POD_GROUP, "ns/g")
         await asyncio.sleep(1)
     assert len(api.calls) == 2
@@ -636,7 +636,7 @@ async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> 
     world = World()
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(1)))
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
         await asyncio.sleep(1)
@@ -655,7 +655,7 @@ async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(0)))
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.api.faults["gpu pod p.a"] = [Unreachable("away")]
     world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
@@ -681,7 +681,7 @@ async def test_a_gpu_pod_without_a_pod_of_its_name_node_and_uid_is_deleted(
     world.api.add("a", entry(0))
     if current is not None:
         world.api.pods["p"] = current
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own=own))
+    world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own=own))
     world.writer.mark(GPU_POD, f"ns/{own}")
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
@@ -692,7 +692,7 @@ async def test_a_gpu_pod_stays_while_its_pod_cannot_be_read() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.api.faults["pod p"] = [ApiError(403, "Forbidden", "no"), Unreachable("no answer")]
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
         await asyncio.sleep(2 * RETRY - 1)
@@ -705,7 +705,7 @@ async def test_a_gpu_pod_that_cannot_be_read_stays() -> None:
     """Another version wrote it, and which pod it names is not known."""
     world = World()
     world.api.add("a", entry(0))
-    world.cluster.put_gpu_pod({**gpu_pod("p", node="a"), "spec": {"nodeName": "a"}})
+    world.cluster.allocations.put_gpu_pod({**gpu_pod("p", node="a"), "spec": {"nodeName": "a"}})
     world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
@@ -717,9 +717,9 @@ async def test_a_gpu_pod_that_an_older_agent_corrects_in_the_same_moment_stays()
     world = World()
     world.api.add("a", entry(0))
     world.api.pods["p"] = pod("p", on="b")
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own="p"))
+    world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own="p"))
     world.api.during = lambda what: (
-        world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="b", own="p")) if what == "delete p" else None
+        world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="b", own="p")) if what == "delete p" else None
     )
     world.writer.mark(GPU_POD, "ns/p")
     async with running(world) as api:
@@ -755,7 +755,7 @@ async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_
     world = limited("a", "b", "c")
     taint = {"key": names.AGENT_NOT_READY[0], "effect": "NoSchedule"}
     world.api.nodes["b"]["spec"]["taints"] = [taint]
-    world.cluster.put_node(world.api.nodes["b"])
+    world.cluster.node_cache.put_node(world.api.nodes["b"])
     async with running(world) as api:
         await asyncio.sleep(1)
         assert {api.nodes[name]["status"]["allocatable"][GPU] for name in "abc"} == {"100"}

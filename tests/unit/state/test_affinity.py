@@ -232,7 +232,7 @@ def test_services_are_known_as_the_api_server_shows_them() -> None:
 def with_nodes(**zones: str | None) -> Cluster:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     for name, zone in zones.items():
-        cluster.put_node(node(name, labels={"zone": zone} if zone else {}))
+        cluster.node_cache.put_node(node(name, labels={"zone": zone} if zone else {}))
     return cluster
 
 
@@ -246,11 +246,11 @@ def leaves(name: str = "there") -> Act:
 
 
 def node_is(name: str, zone: str | None = None, **fields: Any) -> Act:
-    return lambda cluster: cluster.put_node(node(name, labels={"zone": zone} if zone else {}, **fields))
+    return lambda cluster: cluster.node_cache.put_node(node(name, labels={"zone": zone} if zone else {}, **fields))
 
 
 def node_goes(name: str) -> Act:
-    return lambda cluster: cluster.remove_node(name)
+    return lambda cluster: cluster.node_cache.remove_node(name)
 
 
 def namespace_is(labels: Raw) -> Act:
@@ -287,7 +287,7 @@ WAKES = [
         "pod-affinity",
         {"affinity": pod_affinity(term(key="rack"))},
         [placed()],
-        lambda cluster: cluster.put_node(node("a", labels={"rack": "1"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", labels={"rack": "1"})),
         Change.NODE_LABELS,
         id="its peer's node gets the key",
     ),
@@ -343,8 +343,8 @@ WAKES = [
         "pod-anti-affinity",
         {"affinity": pod_anti_affinity(term(key="region"))},
         [
-            lambda cluster: cluster.put_node(node("a", labels={"region": "1"})),
-            lambda cluster: cluster.put_node(node("b", labels={"region": "1"})),
+            lambda cluster: cluster.node_cache.put_node(node("a", labels={"region": "1"})),
+            lambda cluster: cluster.node_cache.put_node(node("b", labels={"region": "1"})),
             placed(),
         ],
         node_goes("a"),
@@ -431,7 +431,7 @@ WAKES = [
         "topology-spread",
         {"labels": OWN, "topologySpreadConstraints": [spread(key="rack", topologyKey="rack")]},
         [],
-        lambda cluster: cluster.put_node(node("a", labels={"rack": "1"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", labels={"rack": "1"})),
         Change.NODE_LABELS,
         id="a node gets the key",
     ),

@@ -51,16 +51,16 @@ class World:
             listener=self.recorder,
             clock=lambda: self.now,
         )
-        self.cluster.put_node(node())
+        self.cluster.node_cache.put_node(node())
         self.status: Raw = {"bootID": "boot-1"}
         self.put_device()
-        self.cluster.put_lease(lease())
+        self.cluster.node_cache.put_lease(lease())
         self.recorder.clear()
         self.pods = every_pod(self.cluster)
         self.gpu_pods = sinks.gpu_pods(self.cluster)
 
     def put_device(self, **fields: Any) -> None:
-        self.cluster.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
+        self.cluster.node_cache.put_device(device("node", *map(entry, range(self.count)), status=self.status, **fields))
 
     def report(self, **status: Any) -> None:
         """Change the agent's report; the Device's generation stays."""
@@ -327,7 +327,7 @@ def test_what_was_held_before_a_boot_is_free(
 ) -> None:
     world = World()
     acts: list[Callable[[], None]] = [
-        lambda: world.cluster.put_node(node(boot=node_boot)),
+        lambda: world.cluster.node_cache.put_node(node(boot=node_boot)),
         lambda: world.report(bootID=word_boot, held=[held("p", "GPU-0")]),
     ]
     for act in acts if node_first else reversed(acts):
@@ -338,7 +338,7 @@ def test_what_was_held_before_a_boot_is_free(
 def test_what_is_left_behind_survives_its_device() -> None:
     world = World()
     hold(held("p", "GPU-0"))(world)
-    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_device("node")
     # The agent restores the Device first, and then reports what pods hold.
     world.status = {}
     world.put_device(uid="again")
@@ -350,8 +350,8 @@ def test_what_is_left_behind_survives_its_device() -> None:
 def test_nothing_is_left_of_a_node_that_is_gone() -> None:
     world = World()
     world.report(held=[held("p", "GPU-0")], foreign=[{"type": "gpu", "minor": 1, "processes": 1}])
-    world.cluster.remove_device("node")
-    world.cluster.remove_node("node")
+    world.cluster.node_cache.remove_device("node")
+    world.cluster.node_cache.remove_node("node")
     assert "node" not in world.cluster.fleet.rows
     assert not world.cluster.fleet.charges
 
@@ -367,8 +367,10 @@ def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
 
 def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:
     world = World()
-    world.cluster.put_node(node("other"))
-    world.cluster.put_device(device("other", entry(0), status={"bootID": "boot-1", "held": [held("p", "GPU-0")]}))
+    world.cluster.node_cache.put_node(node("other"))
+    world.cluster.node_cache.put_device(
+        device("other", entry(0), status={"bootID": "boot-1", "held": [held("p", "GPU-0")]})
+    )
     add(bound("p", 2))(world)
     assert world.used() == [0, 0, 100, 0]
     gone(bound("p", 2))(world)
@@ -380,7 +382,7 @@ def test_a_holder_that_is_no_pod_is_never_a_victim_and_has_no_affinity() -> None
     hold(held("p", "GPU-0"))(world)
     away = {"labelSelector": {}, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [away]}}
-    world.cluster.put_node(node(labels={"kubernetes.io/hostname": "node"}))
+    world.cluster.node_cache.put_node(node(labels={"kubernetes.io/hostname": "node"}))
     world.pods.apply("ADDED", pod("alone", {"cpu": "1"}, affinity=affinity))
     assert isinstance(world.decided()[0], Placement)
     assert min(world.cluster.fleet.priorities) == 0
@@ -533,7 +535,7 @@ def test_a_pod_that_goes_drifts_no_more() -> None:
 
 def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
     confined = Cluster(grace=20.0, confined=True, clock=lambda: 0.0)
-    confined.put_gpu_pod(gpu_pod("p", "GPU-0"))
+    confined.allocations.put_gpu_pod(gpu_pod("p", "GPU-0"))
     assert confined.names(StatusKind.GPU_POD) == ["ns/p.node"]
     assert confined.view(StatusKind.GPU_POD, "ns/p.node") is None
     assert confined.view(StatusKind.GPU_POD, "ns/q.node") is None

@@ -53,18 +53,18 @@ class World:
         self.to = ResourceClaims(self.cluster)
         self.tables = {name: table for name, (_, table) in claims.sources(self.to).items()}
         self.pods = every_pod(self.cluster)
-        self.cluster.put_node(node())
+        self.cluster.node_cache.put_node(node())
         self.put_device()
-        self.cluster.put_lease(lease())
+        self.cluster.node_cache.put_lease(lease())
 
     def later(self, seconds: float) -> None:
         """Let time pass; the agent renews its Lease."""
         self.now += seconds
-        self.cluster.put_lease(lease(renewed=str(self.now)))
+        self.cluster.node_cache.put_lease(lease(renewed=str(self.now)))
         self.cluster.expire_slices()
 
     def put_device(self, *entries: Raw, **fields: Any) -> None:
-        self.cluster.put_device(device("node", *(entries or map(entry, range(4))), **fields))
+        self.cluster.node_cache.put_device(device("node", *(entries or map(entry, range(4))), **fields))
 
     def used(self) -> list[int]:
         """Return the hundredths of each card that are charged."""
@@ -106,7 +106,7 @@ EVENTS: dict[str, Event] = {
 @pytest.mark.parametrize("order", list(itertools.permutations(EVENTS)), ids="-".join)
 def test_the_cards_of_a_claim_are_charged_whatever_comes_first(order: tuple[str, ...]) -> None:
     world = World()
-    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_device("node")
     for name in order:
         EVENTS[name](world)
     assert world.used() == [0, 100, 100, 0]
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_leaves_what_was_known() -> None:
 
 def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
     world = World()
-    world.cluster.put_device(device("other", entry(0, id="GPU-0")))
+    world.cluster.node_cache.put_device(device("other", entry(0, id="GPU-0")))
     world.to.put_slice(slice_of())
     world.to.put_slice(slice_of(0, node="other"))
     world.to.put_claim(allocated("c", "gpu-0"))
@@ -279,7 +279,7 @@ def test_what_an_agent_reported_before_a_reboot_is_not_charged() -> None:
     world = World()
     world.to.put_slice(slice_of())
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0")})
-    world.cluster.put_node(node(boot="boot-2"))
+    world.cluster.node_cache.put_node(node(boot="boot-2"))
     assert world.used() == [0, 0, 0, 0]
 
 
@@ -531,7 +531,7 @@ def for_many(*minors: int, **where: Any) -> Raw:
 def test_cards_that_a_slice_for_many_nodes_lists_by_their_uuid_are_not_given_by_name(own: OwnPools, first: str) -> None:
     world = World(own=own)
     if first == "slice":
-        world.cluster.remove_device("node")
+        world.cluster.node_cache.remove_device("node")
     world.to.put_slice(for_many(1, 2))
     world.put_device()
     assert isinstance(world.decision(200), Placement)
@@ -604,14 +604,14 @@ def test_a_slice_that_cannot_be_read_gives_no_device_to_claims() -> None:
 
 def leave(world: World) -> None:
     """Remove the node with all that is known of it, in the order in which they go after the Node is deleted."""
-    world.cluster.remove_node("node")
+    world.cluster.node_cache.remove_node("node")
     world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
-    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_device("node")
     world.cluster.node_cache.remove_lease("node")
 
 
 def come_back(world: World, *cards: Raw) -> None:
-    world.cluster.put_node(node(uid="another"))
+    world.cluster.node_cache.put_node(node(uid="another"))
     world.put_device(*cards, generation=2)
     world.later(0)
 

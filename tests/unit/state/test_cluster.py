@@ -44,8 +44,8 @@ class World:
         self.now = 100.0
         self.recorder = Recorder()
         self.cluster = Cluster(grace=20.0, confined=confined, listener=self.recorder, clock=lambda: self.now)
-        self.cluster.put_node(node())
-        self.cluster.put_device(device("node", entry(0), entry(1)))
+        self.cluster.node_cache.put_node(node())
+        self.cluster.node_cache.put_device(device("node", entry(0), entry(1)))
         self.recorder.clear()
         self.pods = every_pod(self.cluster)
 
@@ -114,7 +114,7 @@ def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
 def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     world = World()
     fpga = entry(0, type="fpga", id="F", resources={FPGA: "100"})
-    world.cluster.put_device(device("node", entry(0), fpga, generation=2))
+    world.cluster.node_cache.put_device(device("node", entry(0), fpga, generation=2))
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1", FPGA: "100"}))
     world.placed()
     before = world.cluster.fleet.charges["uid-a"]
@@ -234,8 +234,8 @@ def test_a_late_event_of_the_waiting_pod_does_not_release_its_bind() -> None:
 
 def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     world = World()
-    world.cluster.put_node(node("other"))
-    world.cluster.put_device(device("other", entry(0)))
+    world.cluster.node_cache.put_node(node("other"))
+    world.cluster.node_cache.put_device(device("other", entry(0)))
     world.pods.apply("ADDED", HALF)
     world.placed()
     world.recorder.clear()
@@ -315,8 +315,8 @@ def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
 def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     steps = {
-        "node": lambda: cluster.put_node(node()),
-        "device": lambda: cluster.put_device(device("node", entry(0), entry(1))),
+        "node": lambda: cluster.node_cache.put_node(node()),
+        "device": lambda: cluster.node_cache.put_device(device("node", entry(0), entry(1))),
         "pod": lambda: cluster.put_bound(BOUND),
     }
     for step in order.split():
@@ -332,7 +332,7 @@ def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -
 def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     cluster.put_bound(pod("a", {"ephemeral-storage": "1Gi", "cpu": "1"}, on="node"))
-    cluster.put_node(node(allocatable={"ephemeral-storage": "1Gi"}))
+    cluster.node_cache.put_node(node(allocatable={"ephemeral-storage": "1Gi"}))
     cluster.put_pending(pod("b", {"ephemeral-storage": "1"}))
     waiting = popped(cluster.queue)
     assert waiting is not None
@@ -392,11 +392,11 @@ HOLDER = pod("h", {NVIDIA: "2"}, on="node", allocated=whole(0, 1))
 def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> None:
     cluster = World().cluster
     read = cluster.node_cache.devices["node"].inventory
-    cluster.put_device(_three_cards(generation=1))
+    cluster.node_cache.put_device(_three_cards(generation=1))
     assert cluster.node_cache.devices["node"].inventory == read
-    cluster.put_device(_three_cards(generation=2))
+    cluster.node_cache.put_device(_three_cards(generation=2))
     assert len(cluster.node_cache.devices["node"].inventory.cards) == 3
-    cluster.put_device(device("node", entry(0), generation=2, uid="new"))
+    cluster.node_cache.put_device(device("node", entry(0), generation=2, uid="new"))
     assert len(cluster.node_cache.devices["node"].inventory.cards) == 1
 
 
@@ -409,7 +409,7 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
             lambda world: world.pods.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
             id="it holds less",
         ),
-        pytest.param(lambda world: world.cluster.put_device(_three_cards(generation=2)), id="card"),
+        pytest.param(lambda world: world.cluster.node_cache.put_device(_three_cards(generation=2)), id="card"),
     ],
 )
 def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
@@ -429,9 +429,9 @@ def test_a_new_node_without_what_pods_request_wakes_none() -> None:
     world.pods.apply("ADDED", HOLDER)
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     world.decided()
-    world.cluster.put_node(node("new"))
+    world.cluster.node_cache.put_node(node("new"))
     assert world.decided() == []
-    world.cluster.put_device(device("new", entry(0)))
+    world.cluster.node_cache.put_device(device("new", entry(0)))
     assert len(world.decided()) == 1
 
 
@@ -458,8 +458,8 @@ def test_what_cannot_help_does_not_wake() -> None:
     world.pods.apply("ADDED", HOLDER)
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     world.decided()
-    world.cluster.put_node(node(labels={"a": "b"}))
-    world.cluster.put_node(node(labels={"a": "b"}, allocatable={GPU: "200"}))
+    world.cluster.node_cache.put_node(node(labels={"a": "b"}))
+    world.cluster.node_cache.put_node(node(labels={"a": "b"}, allocatable={GPU: "200"}))
     assert world.decided() == []
 
 
@@ -493,9 +493,9 @@ def test_it_is_reported_when_node_and_device_are_known_too() -> None:
     other = pod("lost", {NVIDIA: "1"}, on="other")
     world.pods.apply("ADDED", other)
     assert world.reported() == []
-    world.cluster.put_node(node("other"))
+    world.cluster.node_cache.put_node(node("other"))
     assert world.reported() == []
-    world.cluster.put_device(device("other"))
+    world.cluster.node_cache.put_device(device("other"))
     assert world.reported() == ["ns/lost"]
 
 
@@ -519,14 +519,14 @@ def test_what_was_lost_and_found_is_not_reported(later: Any) -> None:
 def test_a_device_deleted_and_made_again_keeps_what_its_pods_hold() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    world.cluster.remove_device("node")
-    world.cluster.put_device(device("node", entry(0), entry(1), uid="another"))
+    world.cluster.node_cache.remove_device("node")
+    world.cluster.node_cache.put_device(device("node", entry(0), entry(1), uid="another"))
     assert world.users() == [1, 0]
 
 
 def test_a_node_without_device_takes_pods_without_devices() -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
-    cluster.put_node(node())
+    cluster.node_cache.put_node(node())
     for name, requests in (("a", {}), ("b", {NVIDIA: "1"})):
         cluster.put_pending(pod(name, requests))
     outcomes = []
@@ -540,11 +540,11 @@ def test_a_node_without_device_takes_pods_without_devices() -> None:
 @pytest.mark.parametrize(
     ("change", "dirty"),
     [
-        pytest.param(lambda world: world.cluster.put_node(node(labels={"a": "b"})), ["node"], id="node"),
-        pytest.param(lambda world: world.cluster.put_node(node()), ["node"], id="node, edited sums perhaps"),
-        pytest.param(lambda world: world.cluster.remove_node("node"), ["node"], id="node gone"),
-        pytest.param(lambda world: world.cluster.put_device(device("node")), ["node"], id="device"),
-        pytest.param(lambda world: world.cluster.remove_device("node"), ["node"], id="device gone"),
+        pytest.param(lambda world: world.cluster.node_cache.put_node(node(labels={"a": "b"})), ["node"], id="node"),
+        pytest.param(lambda world: world.cluster.node_cache.put_node(node()), ["node"], id="node, edited sums perhaps"),
+        pytest.param(lambda world: world.cluster.node_cache.remove_node("node"), ["node"], id="node gone"),
+        pytest.param(lambda world: world.cluster.node_cache.put_device(device("node")), ["node"], id="device"),
+        pytest.param(lambda world: world.cluster.node_cache.remove_device("node"), ["node"], id="device gone"),
         pytest.param(lambda world: world.pods.apply("ADDED", BOUND), ["node"], id="pod bound"),
         pytest.param(lambda world: world.pods.apply("DELETED", BOUND), [], id="unknown pod gone"),
         pytest.param(lambda world: world.pods.apply("ADDED", HALF), [], id="pod waits"),
@@ -578,40 +578,40 @@ def fresh(world: World) -> bool:
 
 def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> None:
     world = World()
-    world.cluster.put_lease(lease(renewed="1"))
+    world.cluster.node_cache.put_lease(lease(renewed="1"))
     world.now += 100.0
     world.cluster.node_cache.check_alive("node")
     assert not fresh(world)
     assert world.dirty == ["node"]
     world.pods.apply("ADDED", HALF)
     assert isinstance(world.decided()[0], Failure)
-    world.cluster.put_lease(lease(renewed="2"))
+    world.cluster.node_cache.put_lease(lease(renewed="2"))
     assert fresh(world)
     world.placed()
 
 
 def test_since_when_an_agent_is_silent_is_the_time_in_its_lease_and_does_not_change_by_itself() -> None:
     world = World()
-    world.cluster.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
+    world.cluster.node_cache.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
     world.now += 100.0
     world.cluster.node_cache.check_alive("node")
     world.pods.apply("ADDED", HALF)
     failure = world.decided()[0]
     assert isinstance(failure, Failure)
     assert "not ready (agent silent since 2026-01-02T03:04:05Z)." in failure.message
-    version, marked = world.cluster.version, len(world.dirty)
+    version, marked = world.cluster.waker.version, len(world.dirty)
     for _ in range(100):
         world.now += 1.0
         world.cluster.node_cache.check_alive("node")
-    assert (world.cluster.version, len(world.dirty)) == (version, marked)
+    assert (world.cluster.waker.version, len(world.dirty)) == (version, marked)
 
 
 def test_a_lease_of_before_the_start_shows_since_when_the_agent_is_silent() -> None:
     world = World()
     world.cluster.node_cache.remove_device("node")
-    world.cluster.put_device(device("node", entry(0), conditions=[condition("Ready", "Unknown")]))
+    world.cluster.node_cache.put_device(device("node", entry(0), conditions=[condition("Ready", "Unknown")]))
     marked = len(world.dirty)
-    world.cluster.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
+    world.cluster.node_cache.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
     assert not fresh(world)
     assert len(world.dirty) == marked + 1
     assert world.cluster.node_cache.view("node").last_renewal == "2026-01-02T03:04:05.678901Z"
@@ -641,17 +641,17 @@ def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
 )
 def test_after_a_restart_the_devices_own_report_counts(status: str, *, expected: bool) -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
-    cluster.put_node(node())
-    cluster.put_lease(lease())
-    cluster.put_device(device("node", entry(0), conditions=[condition("Ready", status)]))
+    cluster.node_cache.put_node(node())
+    cluster.node_cache.put_lease(lease())
+    cluster.node_cache.put_device(device("node", entry(0), conditions=[condition("Ready", status)]))
     assert bool(cluster.fleet.fresh[cluster.fleet.rows["node"]]) is expected
     assert cluster.node_cache.view("node").alive is expected
 
 
 def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
     world = World()
-    world.cluster.put_lease(lease())
-    world.cluster.remove_lease("node")
+    world.cluster.node_cache.put_lease(lease())
+    world.cluster.node_cache.remove_lease("node")
     world.now += 20.1
     world.cluster.node_cache.check_alive("node")
     assert not fresh(world)
@@ -668,7 +668,7 @@ def test_a_lease_that_is_gone_makes_its_device_stale_in_time() -> None:
 )
 def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
     world = World()
-    world.cluster.put_lease(raw)
+    world.cluster.node_cache.put_lease(raw)
     assert fresh(world)
     assert world.dirty == []
 
@@ -696,7 +696,7 @@ def test_a_view_of_an_unknown_object_is_empty() -> None:
 )
 def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) -> None:
     world = World(confined=confined)
-    world.cluster.remove_node("node")
+    world.cluster.node_cache.remove_node("node")
     assert world.cluster.node_cache.view("node").ours is ours
 
 
@@ -776,7 +776,7 @@ def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
 @pytest.mark.parametrize(("on", "wakes"), [("node", False), ("other", True)])
 def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, *, wakes: bool) -> None:
     world = World()
-    world.cluster.put_node(node("other", allocatable={"pods": "0"}))
+    world.cluster.node_cache.put_node(node("other", allocatable={"pods": "0"}))
     nominate(world, on)
     parked(world, wakes_on=Change.CAPACITY_FREED)
     world.cluster.queue.put(replace(world.cluster.pending["uid-a"], weight=1))

@@ -42,7 +42,7 @@ class Racks:
         self.pods = every_pod(self.cluster)
         self.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}})
         for name, models in nodes.items():
-            self.cluster.put_node(node(name, labels={HOST: name}, allocatable={"cpu": cpu}))
+            self.cluster.node_cache.put_node(node(name, labels={HOST: name}, allocatable={"cpu": cpu}))
             devices = [listed(f"d{place}", {"model": each}) for place, each in enumerate(models)]
             self.to.put_slice(resource_slice(*devices, node=name))
         self.members: list[PendingPod] = []
@@ -206,7 +206,7 @@ def test_alike_devices_are_of_the_first_subrequest_that_suffices() -> None:
 def test_alike_devices_come_before_a_narrow_domain() -> None:
     racks = Racks({})
     for name, rack, model in (("a", "r0", HARD), ("b", "r0", SOFT), ("c", "r1", HARD), ("d", "r1", HARD)):
-        racks.cluster.put_node(node(name, labels={HOST: name, ZONE: rack}, allocatable={"cpu": "64"}))
+        racks.cluster.node_cache.put_node(node(name, labels={HOST: name, ZONE: rack}, allocatable={"cpu": "64"}))
         racks.to.put_slice(resource_slice(listed("d0", {"model": model}), node=name))
     for _ in range(2):
         racks.member(request())

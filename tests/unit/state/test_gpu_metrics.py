@@ -31,8 +31,8 @@ class World:
         self.cluster = Cluster(grace=1e9, clock=lambda: self.now)
         for name in "ab":
             cards = [entry(minor, memory=str(MEMORY), id=f"GPU-{name}{minor}") for minor in range(2)]
-            self.cluster.put_node(node(name))
-            self.cluster.put_device(device(name, *cards))
+            self.cluster.node_cache.put_node(node(name))
+            self.cluster.node_cache.put_device(device(name, *cards))
 
     def measure(self, *samples: CardSample) -> Mapping[str, int]:
         self.cluster.gpu_metrics.begin()
@@ -99,7 +99,7 @@ def test_a_sample_counts_for_a_card_of_its_own_node(
 
 def test_a_card_that_two_devices_list_counts_only_with_the_name_of_its_node() -> None:
     world = World()
-    world.cluster.put_device(device("b", entry(0, memory=str(MEMORY), id="GPU-a0"), generation=2))
+    world.cluster.node_cache.put_device(device("b", entry(0, memory=str(MEMORY), id="GPU-a0"), generation=2))
     assert world.measure(sample("GPU-a0", 7)) == {UNKNOWN_CARD: 1}
     assert world.free() == {}
     assert world.measure(sample("GPU-a0", 9, node="a")) == {}
@@ -109,16 +109,16 @@ def test_a_card_that_two_devices_list_counts_only_with_the_name_of_its_node() ->
 def test_of_several_samples_of_a_card_the_first_that_is_its_own_counts() -> None:
     world = World()
     for _ in range(2):
-        before = world.cluster.version
+        before = world.cluster.waker.version
         dropped = world.measure(sample("GPU-a0", 10, node="b"), sample("GPU-a0", 20, node="a"), sample("GPU-a0", 30))
-        assert (dropped, world.free(), world.cluster.version) == ({OTHER_NODE: 1}, {"GPU-a0": 20}, before)
+        assert (dropped, world.free(), world.cluster.waker.version) == ({OTHER_NODE: 1}, {"GPU-a0": 20}, before)
 
 
 def test_a_sample_of_a_mig_instance_is_none_of_its_card() -> None:
     world = World()
     instance = {"id": "MIG-1", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
     divided = entry(0, memory=str(MEMORY), id="GPU-a0", mig={"enabled": True, "instances": [instance]})
-    world.cluster.put_device(device("a", divided, generation=2))
+    world.cluster.node_cache.put_device(device("a", divided, generation=2))
     assert world.measure(sample("MIG-1", 1, node="a"), sample("MIG-1", 1)) == {OTHER_NODE: 1, UNKNOWN_CARD: 1}
     assert world.free() == {}
 
@@ -126,7 +126,7 @@ def test_a_sample_of_a_mig_instance_is_none_of_its_card() -> None:
 def test_a_device_that_changes_during_a_refresh_is_not_mixed_up() -> None:
     world = World()
     world.cluster.gpu_metrics.begin()
-    world.cluster.put_device(device("a", entry(0, memory=str(MEMORY), id="GPU-new"), generation=2))
+    world.cluster.node_cache.put_device(device("a", entry(0, memory=str(MEMORY), id="GPU-new"), generation=2))
     assert world.cluster.gpu_metrics.put([sample("GPU-a0"), sample("GPU-a1"), sample("GPU-b0")]) == {UNKNOWN_CARD: 2}
 
 
@@ -163,10 +163,10 @@ def test_a_pod_by_labels_waits_for_measured_memory_and_wakes_with_it() -> None:
     assert dict(outcome.reasons) == {REASON: 2}
     assert outcome.wakes_on & Change.GPU_METRICS
     # A refresh in which no more is free does nothing, and one in which it is not enough wakes nothing.
-    before = world.cluster.version
+    before = world.cluster.waker.version
     world.measure(*all_cards(30))
     world.measure(*all_cards(29))
-    assert (world.decide(), world.cluster.version) == (None, before)
+    assert (world.decide(), world.cluster.waker.version) == (None, before)
     world.measure(*all_cards(35))
     assert world.decide() is None
     world.measure(sample("GPU-b1", 50))
@@ -207,7 +207,7 @@ def test_of_nodes_that_fill_up_alike_only_the_one_with_measured_memory_is_taken(
 
 def test_a_card_that_was_chosen_before_is_not_chosen_once_its_memory_is_used() -> None:
     world = World()
-    world.cluster.remove_node("b")
+    world.cluster.node_cache.remove_node("b")
     request = pods.pending(pod(labels={"genius/gpu-memory-each": str(40 * 1024)})).request
     row, chosen = world.cluster.fleet.rows["a"], []
     for full in ("", "GPU-a0", "GPU-a1"):

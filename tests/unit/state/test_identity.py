@@ -104,15 +104,15 @@ class World:
         """Return an operator's state, built from lists in some order."""
         cluster = Cluster(grace=1e9, clock=lambda: 0.0)
         events: list[Callable[[], object]] = [
-            lambda: cluster.put_node(node()),
-            lambda: cluster.put_device(self.device),
+            lambda: cluster.node_cache.put_node(node()),
+            lambda: cluster.node_cache.put_device(self.device),
             *(lambda raw=raw: cluster.put_bound(raw) for raw in self.bound.values()),
-            *(lambda raw=raw: cluster.put_gpu_pod(raw) for raw in self.gpu_pods.values()),
+            *(lambda raw=raw: cluster.allocations.put_gpu_pod(raw) for raw in self.gpu_pods.values()),
         ]
         random.Random(repr(order)).shuffle(events)
         for event in events:
             event()
-        cluster.put_lease(lease())
+        cluster.node_cache.put_lease(lease())
         return cluster
 
     def restart(self, seed: int) -> None:
@@ -122,7 +122,7 @@ class World:
         """Publish the node's Device after a reboot, with these devices in this order."""
         generation = self.device["metadata"]["generation"] + 1
         self.device = device("node", *numbered(devices), generation=generation, status=status)
-        self.cluster.put_device(self.device)
+        self.cluster.node_cache.put_device(self.device)
 
     def bind(self, requests: Mapping[str, str], annotations: Mapping[str, str]) -> None:
         """Decide a pod and bind it, if it fits."""
@@ -156,7 +156,7 @@ class World:
             {"type": "gpu", "minor": known.get(parent(each), 0), "id": each["id"]} for each in held
         ]
         self.gpu_pods[uid] = raw
-        self.cluster.put_gpu_pod(raw)
+        self.cluster.allocations.put_gpu_pod(raw)
 
     def touch(self, uid: str) -> None:
         """Change a pod in a way that does not affect devices."""
@@ -166,7 +166,7 @@ class World:
         del self.bound[uid]
         self.cluster.remove_bound(uid)
         if (raw := self.gpu_pods.pop(uid, None)) is not None:
-            self.cluster.remove_gpu_pod(f"ns/{raw['metadata']['name']}")
+            self.cluster.allocations.remove_gpu_pod(f"ns/{raw['metadata']['name']}")
 
     def audit(self) -> None:
         """Check by the ids in the annotations of all bound pods that no device is held twice."""
@@ -315,11 +315,11 @@ def test_a_card_that_is_gone_keeps_its_holder_until_the_pod_ends() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_device_that_comes_back_after_its_object_was_deleted(*, restarted: bool) -> None:
     world, _ = holding({GPU: "100"}, plain("GPU-a"), plain("GPU-b"))
-    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_device("node")
     if restarted:
         world.restart(1)
     world.publish([plain("GPU-b"), plain("GPU-a")])
-    world.cluster.put_lease(lease())
+    world.cluster.node_cache.put_lease(lease())
     assert fits(world, {GPU: "100"}) == ["GPU-b"]
 
 
@@ -490,7 +490,7 @@ def test_what_a_pod_that_is_gone_still_holds_is_found_by_its_id(*, restarted: bo
     world, _ = holding({NVIDIA: "1"}, plain("GPU-a"), plain("GPU-b"))
     reported = {"bootID": "boot-1", "held": [held_by("p1", "GPU-a", 0)]}
     world.device["status"] = reported
-    world.cluster.put_device(world.device)
+    world.cluster.node_cache.put_device(world.device)
     world.end("uid-p1")
     world.publish([plain("GPU-b"), plain("GPU-a")], **reported)
     if restarted:

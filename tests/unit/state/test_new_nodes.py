@@ -36,7 +36,7 @@ class World:
         """Add a Node without a Device that was created some seconds ago."""
         raw = bare_node(**{"labels": GPU_LABEL, "offered": {}, **fields})
         raw["metadata"]["creationTimestamp"] = times.time(datetime.fromtimestamp(self.wall - seconds_ago, UTC))
-        self.cluster.put_node(raw)
+        self.cluster.node_cache.put_node(raw)
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock, with the heartbeats of the node."""
@@ -67,11 +67,11 @@ def test_a_node_stops_starting_when_its_time_is_over_and_reasons_are_reviewed() 
     world = World()
     world.created(500)
     world.pass_time(90)
-    version = world.cluster.version
+    version = world.cluster.waker.version
     assert world.condition() == "NodeStarting"
     world.pass_time(20)
     assert world.condition() == "Unschedulable"
-    assert world.cluster.version > version
+    assert world.cluster.waker.version > version
 
 
 def test_a_clock_that_is_ahead_does_not_make_it_longer() -> None:
@@ -98,7 +98,7 @@ def test_a_node_may_show_its_gpus_later_than_it_appears() -> None:
 def test_once_the_device_and_its_plugin_are_there_the_pod_is_placed() -> None:
     world = World()
     world.created(0, taints=[{"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}])
-    world.cluster.put_device(device("node", entry(0)))
+    world.cluster.node_cache.put_device(device("node", entry(0)))
     assert world.condition() == "NodeStarting"
     world.created(0)
     assert world.condition() == "NodeStarting"
@@ -110,7 +110,7 @@ def test_once_the_device_and_its_plugin_are_there_the_pod_is_placed() -> None:
 def test_an_agent_alone_does_not_show_that_there_will_be_devices() -> None:
     world = World()
     world.created(0, labels={})
-    world.cluster.put_device(device("node"))
+    world.cluster.node_cache.put_device(device("node"))
     assert world.condition() == "Unschedulable"
     world.created(0)
     assert world.condition() == "NodeStarting"
@@ -121,14 +121,14 @@ def test_a_new_node_of_an_old_name_is_new() -> None:
     world.created(700, uid="old")
     world.created(0, uid="new")
     assert world.condition() == "NodeStarting"
-    world.cluster.remove_node("node")
+    world.cluster.node_cache.remove_node("node")
     world.pass_time(700)
     assert world.condition() == "Unschedulable"
 
 
 def test_a_time_that_cannot_be_read_is_not_new() -> None:
     world = World()
-    world.cluster.put_node(bare_node(labels=GPU_LABEL, offered={}))
+    world.cluster.node_cache.put_node(bare_node(labels=GPU_LABEL, offered={}))
     assert world.condition() == "Unschedulable"
 
 
@@ -139,23 +139,23 @@ def test_a_time_that_cannot_be_read_is_not_new() -> None:
 def test_a_pod_that_holds_a_device_there_shows_that_the_node_has_started(*, gone: bool, expected: str) -> None:
     world = World()
     world.created(0, offered={NVIDIA: 2})
-    world.cluster.put_device(device("node", entry(0), entry(1)))
+    world.cluster.node_cache.put_device(device("node", entry(0), entry(1)))
     world.cluster.put_bound(pod("b", {NVIDIA: "1"}, on="node", allocated=whole(0)))
     world.pass_time(1)
     if gone:
         world.cluster.remove_bound("uid-b")
         world.pass_time(1)
-    version = world.cluster.version
+    version = world.cluster.waker.version
     world.created(10, offered={NVIDIA: 2}, conditions=[condition("Ready", "False")])
     world.pass_time(1)
     assert world.condition() == expected
-    assert world.cluster.version > version
+    assert world.cluster.waker.version > version
 
 
 def test_a_node_whose_name_was_another_ones_is_starting_again() -> None:
     world = World()
     world.created(0, offered={NVIDIA: 1}, uid="old")
-    world.cluster.put_device(device("node", entry(0)))
+    world.cluster.node_cache.put_device(device("node", entry(0)))
     world.cluster.put_bound(pod("b", {NVIDIA: "1"}, on="node", allocated=whole(0)))
     world.pass_time(1)
     world.cluster.remove_bound("uid-b")

@@ -44,8 +44,8 @@ SHORT = "0/1 nodes are available: 1 Insufficient {}."
 def cluster(offered: Mapping[str, int], *entries: Raw, sums: Mapping[str, int] = SUMS) -> Cluster:
     """Return a node with eight healthy cards, or these devices, that shows these amounts of devices."""
     state = Cluster(grace=20.0, clock=lambda: 0.0)
-    state.put_node(node(offered=offered, sums=sums))
-    state.put_device(device("node", *(entries or map(entry, range(CARDS)))))
+    state.node_cache.put_node(node(offered=offered, sums=sums))
+    state.node_cache.put_device(device("node", *(entries or map(entry, range(CARDS)))))
     return state
 
 
@@ -115,7 +115,7 @@ def test_a_pod_waits_until_the_node_shows_the_sums_that_kubelet_checks(
     prefix, _, _ = resource.partition("/")
     of = cluster({}, sums={f"{prefix}/{name}": amount for name, amount in shown.items()})
     assert message(of, pod("a", {resource: 800})) == ("" if fits else SHORT.format(resource))
-    of.put_node(node(offered={}))
+    of.node_cache.put_node(node(offered={}))
     assert fits or wakes(of)
 
 
@@ -181,7 +181,7 @@ def wakes(of: Cluster) -> bool:
 def test_a_node_that_offers_more_wakes_the_pods_that_wait_for_it(before: Mapping[str, int]) -> None:
     of = cluster(before)
     assert message(of, pod("a", {NVIDIA: 8}))
-    of.put_node(node(offered={NVIDIA: 8}))
+    of.node_cache.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
 
 
@@ -197,9 +197,9 @@ def test_a_deleted_pod_wakes_the_pods_that_wait_for_what_it_used() -> None:
 def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
     of = cluster({NVIDIA: 8})
     of.put_bound(pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
-    of.put_node(node(offered={NVIDIA: 0}))
+    of.node_cache.put_node(node(offered={NVIDIA: 0}))
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
-    of.put_node(node(offered={NVIDIA: 8}))
+    of.node_cache.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
     assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
 
@@ -217,7 +217,7 @@ def test_a_device_class_is_no_offer() -> None:
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
     table.apply("ADDED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
     assert message(of, pod("a", {NVIDIA: 1})) == claimed.format(NVIDIA)
-    of.put_node(node(offered={NVIDIA: 1}))
+    of.node_cache.put_node(node(offered={NVIDIA: 1}))
     assert wakes(of)
     table.apply("DELETED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
     assert of.fleet.device_classes == {}
@@ -227,18 +227,18 @@ def test_a_device_class_is_no_offer() -> None:
 def test_a_device_class_wakes_those_that_ask_for_what_it_provides(resource: str, *, woken: bool) -> None:
     of = cluster({})
     assert message(of, pod("a", {NVIDIA: 1}))
-    of.put_device_class("c", resource, "")
+    of.set_device_classes({"c": (resource, "")})
     assert (popped(of.queue) is not None) is woken
 
 
 def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
     of = cluster({})
-    of.put_device_class("a", NVIDIA, "2026-01-01T00:00:00Z")
-    of.put_device_class("b", NVIDIA, "2026-01-02T00:00:00Z")
+    older, newer = (NVIDIA, "2026-01-01T00:00:00Z"), (NVIDIA, "2026-01-02T00:00:00Z")
+    of.set_device_classes({"a": older, "b": newer})
     assert of.fleet.device_classes[NVIDIA] == "b"
-    of.put_device_class("b", "", "2026-01-02T00:00:00Z")
+    of.set_device_classes({"a": older, "b": ("", newer[1])})
     assert of.fleet.device_classes[NVIDIA] == "a"
-    of.remove_device_class("a")
+    of.set_device_classes({"b": ("", newer[1])})
     assert NVIDIA not in of.fleet.device_classes
 
 

@@ -32,8 +32,8 @@ class World:
         self.cluster = Cluster(grace=20.0, listener=self.recorder, clock=lambda: self.now)
         self.placements = self.cluster.placements
         for name in ("node", "other"):
-            self.cluster.put_node(node(name, unschedulable=name == "other"))
-            self.cluster.put_device(device(name, entry(0)))
+            self.cluster.node_cache.put_node(node(name, unschedulable=name == "other"))
+            self.cluster.node_cache.put_device(device(name, entry(0)))
         self.cluster.put_pending(WAITING)
         self.recorder.clear()
 
@@ -299,7 +299,7 @@ def counts(cluster: Cluster) -> tuple[int, int]:
 def test_a_member_counts_as_waiting_or_bound_through_all_states() -> None:
     world = World()
     deleted(world)
-    world.cluster.put_group(pod_group(minimum=1))
+    world.cluster.gangs.put_group(pod_group(minimum=1))
     world.cluster.put_pending(member("a"))
     assert counts(world.cluster) == (1, 0)
     unit = world.cluster.queue.pop(world.now)
@@ -323,7 +323,7 @@ def test_what_a_removed_pods_containers_still_hold_stays_charged() -> None:
     deleted(world)
     world.cluster.put_bound(pod("a", {NVIDIA: "1"}, on="node", allocated=whole(0)))
     status = {"bootID": "boot-1", "held": [held("a", "GPU-0")]}
-    world.cluster.put_device(device("node", entry(0), status=status))
+    world.cluster.node_cache.put_device(device("node", entry(0), status=status))
     deleted(world)
     assert world.state == "no node"
     assert leftover_uid("node", UID) in world.cluster.fleet.charges

@@ -17,8 +17,8 @@ Raw = dict[str, Any]
 @pytest.fixture
 def cluster() -> Cluster:
     state = Cluster(grace=20.0, clock=lambda: 100.0)
-    state.put_node(node())
-    state.put_device(device("node", *map(entry, range(4))))
+    state.node_cache.put_node(node())
+    state.node_cache.put_device(device("node", *map(entry, range(4))))
     return state
 
 

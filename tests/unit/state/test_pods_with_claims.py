@@ -37,9 +37,9 @@ class World:
         self.tables = {name: table for name, (_, table) in claims.sources(self.to).items()}
         self.pods = every_pod(self.cluster)
         for name in nodes or ("node",):
-            self.cluster.put_node(node(name))
-            self.cluster.put_device(device(name, *map(entry, range(gpus))))
-            self.cluster.put_lease(lease(name))
+            self.cluster.node_cache.put_node(node(name))
+            self.cluster.node_cache.put_device(device(name, *map(entry, range(gpus))))
+            self.cluster.node_cache.put_lease(lease(name))
             self.to.put_slice(resource_slice(*map(gpu, range(gpus)), node=name))
         self.to.put_class({"metadata": {"name": "gpu"}, "spec": {}})
 
@@ -327,7 +327,7 @@ def test_an_allocated_claim_is_shared_on_its_nodes() -> None:
     placement = world.decision()
     assert isinstance(placement, Placement)
     assert (placement.node, placement.claims.allocations, placement.claims.reserved) == ("b", (), ("ns/c",))
-    world.cluster.put_node(node("b", unschedulable=True))
+    world.cluster.node_cache.put_node(node("b", unschedulable=True))
     outcome = world.decision()
     assert isinstance(outcome, Failure)
     assert dict(outcome.reasons) == {
@@ -398,7 +398,7 @@ def test_a_pod_may_have_a_card_by_name_and_another_by_claim() -> None:
 
 def test_an_unhealthy_card_is_not_given() -> None:
     world = World()
-    world.cluster.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))
+    world.cluster.node_cache.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))
     world.put_claim()
     assert got(world.placed()) == [["gpu-1"]]
 
@@ -523,10 +523,10 @@ FIRST_FIT = Policy(weights=(), claim_strategy="FirstFit")
 
 def test_pods_gather_where_few_devices_are_free() -> None:
     world = World("a", "b")
-    world.cluster.put_node(node("a", unschedulable=True))
+    world.cluster.node_cache.put_node(node("a", unschedulable=True))
     world.put_claim(name="first")
     assert world.placed("first", "first").node == "b"
-    world.cluster.put_node(node("a"))
+    world.cluster.node_cache.put_node(node("a"))
     assert places(world, request(), request()) == ["b/gpu-1", "a/gpu-0"]
 
 
@@ -753,7 +753,10 @@ EVENTS: dict[str, tuple[Event, Event]] = {
     ),
     "by name": (_take_by_name, lambda world: world.cluster.placements.remove_bound("uid-n")),
     "rule": (lambda world: world.to.put_rule(RULE), lambda world: world.to.remove_rule("r")),
-    "node": (lambda world: world.cluster.remove_node("node"), lambda world: world.cluster.put_node(node())),
+    "node": (
+        lambda world: world.cluster.node_cache.remove_node("node"),
+        lambda world: world.cluster.node_cache.put_node(node()),
+    ),
 }
 
 

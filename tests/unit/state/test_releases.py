@@ -40,8 +40,8 @@ def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
     """Return a cluster in which pods of these kinds are on these nodes."""
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     for name, zone in NODES.items():
-        cluster.put_node(node(name, labels={ZONE: zone}, allocatable={"cpu": "4"}))
-        cluster.put_device(device(name, entry(0), entry(1)))
+        cluster.node_cache.put_node(node(name, labels={ZONE: zone}, allocatable={"cpu": "4"}))
+        cluster.node_cache.put_device(device(name, entry(0), entry(1)))
     for number, (kind, on) in enumerate(held):
         requests, fields = HELD[kind]
         cluster.put_bound(pod(f"held-{number}", requests, on=on, **fields))

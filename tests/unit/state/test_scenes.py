@@ -30,7 +30,7 @@ def cluster_of(drawn: Scene) -> Cluster:
     for raw in drawn.placed:
         cluster.put_bound(pods.transform(dict(raw)))
     for raw in drawn.nodes:
-        cluster.put_node(with_capacity(raw))
+        cluster.node_cache.put_node(with_capacity(raw))
     for raw in drawn.namespaces:
         sinks.namespaces(cluster).apply("ADDED", dict(raw))
     return cluster

@@ -63,8 +63,8 @@ def state(of: Draft) -> Cluster:
         if (kind := path.rpartition("/")[2]) in put:
             put[kind](with_uid(manifest))
     for number, node in enumerate(of.nodes):
-        cluster.put_node(nodes.transform(with_uid(node)))
-        cluster.put_device(device(name_of(node), *(entry(minor) for minor in range(number % (CARDS + 1)))))
+        cluster.node_cache.put_node(nodes.transform(with_uid(node)))
+        cluster.node_cache.put_device(device(name_of(node), *(entry(minor) for minor in range(number % (CARDS + 1)))))
     for pod in of.pods:
         cluster.put_bound(pods.transform(with_uid(pod)))
     return cluster

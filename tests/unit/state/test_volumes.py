@@ -238,7 +238,7 @@ class World:
         self.storage = Storage(self.cluster)
         self.reported: list[str] = []
         self.storage.on_claim = self.reported.append
-        self.cluster.put_node(node())
+        self.cluster.node_cache.put_node(node())
 
     def parked(self, name: str, *claims: str) -> None:
         """Decide a pod that fits nowhere yet."""
@@ -259,15 +259,15 @@ class World:
 
 def test_what_comes_or_goes_outdates_the_reasons_of_parked_pods() -> None:
     desk = Storage(cluster := Cluster(grace=10))
-    versions = [cluster.version]
+    versions = [cluster.waker.version]
     desk.put_claim(raw_claim("c"))
-    versions.append(cluster.version)
+    versions.append(cluster.waker.version)
     desk.put_volume(raw_volume("v"))
-    versions.append(cluster.version)
+    versions.append(cluster.waker.version)
     desk.remove_volume("v")
-    versions.append(cluster.version)
+    versions.append(cluster.waker.version)
     desk.remove_claim("ns/c")
-    versions.append(cluster.version)
+    versions.append(cluster.waker.version)
     assert versions == sorted(set(versions))
 
 

@@ -174,12 +174,12 @@ class ChangingCluster:
             unschedulable=like["cordoned"],
             conditions=[{"type": "Ready", "status": like["ready"]}],
         )
-        self.cluster.put_node(raw)
+        self.cluster.node_cache.put_node(raw)
 
     def node_comes_or_goes(self) -> None:
         name = self.random.choice(NODES)
         if self.nodes.pop(name, None):
-            self.cluster.remove_node(name)
+            self.cluster.node_cache.remove_node(name)
         else:
             self.node_joins(name)
 
@@ -187,7 +187,7 @@ class ChangingCluster:
         name, healthy = self.random.choice(NODES), self.random.randrange(3)
         self.number += 1
         entries = [entry(minor, health=minor < healthy) for minor in range(2)]
-        self.cluster.put_device(device(name, *entries, generation=self.number))
+        self.cluster.node_cache.put_device(device(name, *entries, generation=self.number))
 
     def pod_is_placed(self) -> None:
         """Bind a pod of another scheduler."""
@@ -284,7 +284,7 @@ def cluster_of(*nodes: Raw, placed: Sequence[Raw] = (), waiting: Mapping[str, tu
     """Return a cluster in which the pods of one list are placed, and those of the other are parked."""
     world = ChangingCluster(0, (), ATTRIBUTES, nodes=())
     for raw in nodes:
-        world.cluster.put_node(raw)
+        world.cluster.node_cache.put_node(raw)
     for raw in placed:
         world.cluster.put_bound(raw)
     for name, (requests, fields) in waiting.items():
@@ -316,7 +316,7 @@ EVENTS = [
         [LOCKED_A],
         [],
         {"fits": (None, {}), "large": LARGE, "picky": PICKY},
-        lambda cluster: cluster.put_node(A),
+        lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
         id="a taint is removed",
     ),
@@ -324,7 +324,7 @@ EVENTS = [
         [node("a", labels=OWN, taints=[*LOCKED, *DRAINED])],
         [],
         {"tolerates one": (None, {"tolerations": TOLERANT}), "tolerates none": (None, {})},
-        lambda cluster: cluster.put_node(LOCKED_A),
+        lambda cluster: cluster.node_cache.put_node(LOCKED_A),
         {"tolerates one"},
         id="one of two taints is removed",
     ),
@@ -332,7 +332,7 @@ EVENTS = [
         [node("a", labels=OWN, unschedulable=True)],
         [],
         {"fits": (None, {}), "large": LARGE},
-        lambda cluster: cluster.put_node(A),
+        lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
         id="a node is uncordoned",
     ),
@@ -340,7 +340,7 @@ EVENTS = [
         [node("a", labels=OWN, conditions=[{"type": "Ready", "status": "False"}])],
         [],
         {"fits": (None, {}), "picky": PICKY},
-        lambda cluster: cluster.put_node(A),
+        lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
         id="a node is ready",
     ),
@@ -348,7 +348,7 @@ EVENTS = [
         [A],
         [],
         {"picky": PICKY, "pickier": (None, {"affinity": pool("2")}), "large": ({"cpu": "100"}, PICKY[1])},
-        lambda cluster: cluster.put_node(node("a", labels={**OWN, "pool": "1"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", labels={**OWN, "pool": "1"})),
         {"picky"},
         id="a label is added",
     ),
@@ -360,7 +360,7 @@ EVENTS = [
             "apart": (None, {"affinity": pod_anti_affinity("x")}),
             "near": (None, {"affinity": pod_affinity("y")}),
         },
-        lambda cluster: cluster.put_node(node("a", labels={**OWN, "unread": "1"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", labels={**OWN, "unread": "1"})),
         set(),
         id="an unused label is added",
     ),
@@ -372,7 +372,7 @@ EVENTS = [
             "apart": (None, {"affinity": pod_anti_affinity("x")}),
             "near": (None, {"affinity": pod_affinity("y")}),
         },
-        lambda cluster: cluster.put_node(node("a", labels={"host": "a"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", labels={"host": "a"})),
         {"apart", "near"},
         id="a node leaves its domain",
     ),
@@ -380,7 +380,7 @@ EVENTS = [
         [node("a", allocatable={"cpu": "1"})],
         [],
         {"fits": ({"cpu": "2"}, {}), "large": LARGE, "picky": ({"cpu": "2"}, PICKY[1])},
-        lambda cluster: cluster.put_node(node("a", allocatable={"cpu": "2"})),
+        lambda cluster: cluster.node_cache.put_node(node("a", allocatable={"cpu": "2"})),
         {"fits"},
         id="a node has more cpu",
     ),
@@ -388,7 +388,7 @@ EVENTS = [
         [A],
         [],
         {"card": ({NVIDIA: "1"}, {}), "two": ({NVIDIA: "2"}, {}), "picky": ({NVIDIA: "1"}, PICKY[1])},
-        lambda cluster: cluster.put_device(device("a", entry(0))),
+        lambda cluster: cluster.node_cache.put_device(device("a", entry(0))),
         {"card"},
         id="a Device appears",
     ),
@@ -451,7 +451,7 @@ EVENTS = [
         [node("a", allocatable={"cpu": "1"})],
         [],
         {"fits": ({"cpu": "2"}, {}), "large": LARGE, "picky": ({"cpu": "2"}, PICKY[1])},
-        lambda cluster: cluster.put_node(node("b")),
+        lambda cluster: cluster.node_cache.put_node(node("b")),
         {"fits"},
         id="a node is added",
     ),
@@ -463,7 +463,7 @@ EVENTS = [
             "near": (None, {"affinity": pod_affinity("y")}),
             "large": LARGE,
         },
-        lambda cluster: cluster.remove_node("a"),
+        lambda cluster: cluster.node_cache.remove_node("a"),
         {"apart", "near"},
         id="a node is removed, which helps only constraints that count its pods",
     ),
@@ -471,7 +471,7 @@ EVENTS = [
         [A, node("b", labels={"zone": "1"})],
         [held("holder", "b", labels={"app": "x"})],
         {"apart": (None, {"affinity": pod_anti_affinity("x"), "nodeSelector": {"host": "a"}}), "picky": PICKY},
-        lambda cluster: cluster.put_node(node("b")),
+        lambda cluster: cluster.node_cache.put_node(node("b")),
         {"apart"},
         id="the pod that it avoids leaves the domain with its node",
     ),
@@ -479,7 +479,7 @@ EVENTS = [
         [A, node("b", labels={"zone": "1"})],
         [held("holder", "b", affinity=pod_anti_affinity("x"))],
         {"x": (None, {"labels": {"app": "x"}, "nodeSelector": {"host": "a"}}), "picky": PICKY},
-        lambda cluster: cluster.put_node(node("b")),
+        lambda cluster: cluster.node_cache.put_node(node("b")),
         {"x"},
         id="the pod with anti-affinity leaves the domain with its node",
     ),
@@ -490,7 +490,7 @@ EVENTS = [
         ],
         [held("holder", labels={"app": "x"})],
         {"spread": (None, {**SPREAD, "nodeSelector": {"pool": "1"}}), "in a pool": (None, {**SPREAD, **IN_POOL})},
-        lambda cluster: cluster.put_node(node("b", labels={"zone": "2"}, unschedulable=True)),
+        lambda cluster: cluster.node_cache.put_node(node("b", labels={"zone": "2"}, unschedulable=True)),
         {"spread", "in a pool"},
         id="the emptiest domain does not count any more",
     ),
@@ -519,7 +519,7 @@ def test_a_class_that_lacks_a_second_thing_is_woken_by_that_too() -> None:
     )
     cluster.remove_bound("uid-holder")
     assert awake(cluster) == set()
-    cluster.put_device(device("a", entry(0)))
+    cluster.node_cache.put_device(device("a", entry(0)))
     assert awake(cluster) == {"card"}
 
 
@@ -534,7 +534,7 @@ def test_a_class_that_may_preempt_is_woken_where_only_capacity_is_lacking() -> N
             "equal": ({"cpu": "2"}, {}),
         },
     )
-    cluster.put_node(node("a", allocatable={"cpu": "4"}))
+    cluster.node_cache.put_node(node("a", allocatable={"cpu": "4"}))
     assert awake(cluster) == {"high"}
 
 
@@ -551,5 +551,5 @@ def test_a_nominee_is_woken_by_any_change_of_its_node() -> None:
     nominated = popped(cluster.queue)
     assert nominated is not None
     cluster.queue.park(nominated, replace(failure, wakes_on=failure.wakes_on | Change.NODE_TAINTS))
-    cluster.put_node(node("a", allocatable={"cpu": "4"}, taints=LOCKED))
+    cluster.node_cache.put_node(node("a", allocatable={"cpu": "4"}, taints=LOCKED))
     assert awake(cluster) == {"high"}

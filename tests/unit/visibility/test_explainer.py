@@ -30,9 +30,9 @@ class Scene:
     def __init__(self) -> None:
         clock = asyncio.get_running_loop().time
         self.cluster = Cluster(grace=1e9, clock=clock, wall=clock)
-        self.cluster.put_node(node("n1"))
-        self.cluster.put_device(device("n1", entry(0), entry(1)))
-        self.cluster.put_lease(lease("n1"))
+        self.cluster.node_cache.put_node(node("n1"))
+        self.cluster.node_cache.put_device(device("n1", entry(0), entry(1)))
+        self.cluster.node_cache.put_lease(lease("n1"))
         self.on_server: dict[str, Any] = {}
         self.reads = 0
         self.policy = Policy(switched_off=frozenset({"injected"}))
@@ -167,7 +167,7 @@ async def test_a_pod_for_which_another_may_be_evicted() -> None:
 
 async def test_a_gang_by_its_first_member_without_a_place() -> None:
     scene = Scene()
-    scene.cluster.put_group(pod_group("g", 3))
+    scene.cluster.gangs.put_group(pod_group("g", 3))
     for name in ("p", "q", "r"):
         scene.add(pod(name, ONE, labels={"pod-group.scheduling.sigs.k8s.io": "g"}))
     explained = await scene.explain("p")
@@ -228,7 +228,7 @@ CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 )
 async def test_a_member_of_a_gang_whose_others_do_not_exist(requests: Any, answer: str, message: str) -> None:
     scene = Scene()
-    scene.cluster.put_group(pod_group("g", 3))
+    scene.cluster.gangs.put_group(pod_group("g", 3))
     scene.add(pod("p", requests, labels=GROUP))
     explained = await scene.explain("p")
     assert explained["remedies"] == [remedy("Member", answer, message, node="")]
@@ -304,7 +304,7 @@ def reserved(scene: Scene) -> None:
 
 
 def in_a_gang(scene: Scene) -> None:
-    scene.cluster.put_group(pod_group("g", 3))
+    scene.cluster.gangs.put_group(pod_group("g", 3))
     for name in ("p", "q"):
         scene.add(pod(name, ONE, labels={"pod-group.scheduling.sigs.k8s.io": "g"}))
 
@@ -313,7 +313,9 @@ def bound_to_a_card_that_failed(scene: Scene) -> None:
     scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER))
     failed = {"type": "Healthy", "status": "False", "reason": "UntilReboot", "message": "Xid 79"}
     failed["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-    scene.cluster.put_device(device("n1", entry(0, health=False, conditions=[failed]), entry(1), generation=2))
+    scene.cluster.node_cache.put_device(
+        device("n1", entry(0, health=False, conditions=[failed]), entry(1), generation=2)
+    )
 
 
 def backing_off(scene: Scene) -> None:

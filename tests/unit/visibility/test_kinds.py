@@ -91,7 +91,7 @@ async def test_tables_for_kubectl() -> None:
     assert table(state.fleet) == [["n1", "Ready", 2, 1, 0, A100, ""]]
     assert table(state.queue) == [["waits", 1, "active", 0, 7, "kubernetes.io/gpu=100", ""]]
     assert table(state.holders) == [["holds", "n1", "gpu 0", "Job/train", "", "", "berth-scheduler"]]
-    state.cluster.remove_node("n1")
+    state.cluster.node_cache.remove_node("n1")
     await asyncio.sleep(1)
     await state.fleet.refresh()
     assert table(state.fleet)[0][1:] == ["Blocked", 2, 0, 0, A100, "there is no Node of this name"]

@@ -55,9 +55,9 @@ class State:
         return RowCache(source, term=TERM, clock=self.cluster.clock, turns=LoopTurns())
 
     def add_node(self, name: str, cards: int = 1, **labels: str) -> None:
-        self.cluster.put_node(node(name, labels=labels))
-        self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
-        self.cluster.put_lease(lease(name))
+        self.cluster.node_cache.put_node(node(name, labels=labels))
+        self.cluster.node_cache.put_device(device(name, *(entry(minor) for minor in range(cards))))
+        self.cluster.node_cache.put_lease(lease(name))
 
     def add_waiting(self, *names: str, **fields: Any) -> None:
         for name in names:
@@ -206,7 +206,7 @@ async def test_a_watch_begins_with_all_rows_and_a_bookmark_and_continues_with_ch
         assert client.seen == [("ADDED", "n1"), ("ADDED", "n2"), END]
         assert client.frames[-1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
         state.bind("p")
-        state.cluster.remove_device("n2")
+        state.cluster.node_cache.remove_device("n2")
         state.add_node("n3")
         await asyncio.sleep(1.1)
         assert client.seen[3:] == [("MODIFIED", "n1"), ("ADDED", "n3"), ("DELETED", "n2")]
@@ -324,7 +324,7 @@ async def test_unchanged_rows_are_not_sent_again() -> None:
     state.bind("p")
     for cache in (state.fleet, state.queue, state.holders):
         async with watching(cache) as client:
-            state.cluster.put_device(device("n1", entry(0), status={"free": "1"}))
+            state.cluster.node_cache.put_device(device("n1", entry(0), status={"free": "1"}))
             # What comes and goes between two renderings is not seen.
             state.bind("short")
             state.cluster.remove_bound("uid-short")
@@ -352,7 +352,7 @@ async def test_a_pod_above_its_share_is_marked_from_the_report_of_its_node() -> 
     use = {**named, "memory": "52Gi", "limit": "40Gi"}
     async with watching(state.holders) as client:
         for status in ({"exceeding": [use, {**use, "namespace": "forged"}, {**use, "podUID": "other"}]}, {}):
-            state.cluster.put_device(device("n1", entry(0), status=status))
+            state.cluster.node_cache.put_device(device("n1", entry(0), status=status))
             await asyncio.sleep(1.1)
         shown = {"type": "gpu", "minor": 0, "memory": 52 * 2**30, "limit": 40 * 2**30}
         assert [(frame["type"], frame["object"].get("exceeding")) for frame in client.frames] == [
@@ -369,7 +369,7 @@ async def test_a_card_shows_how_many_pods_use_it_and_do_not_hold_it() -> None:
         use = {"type": "gpu", "minor": 1, "id": "GPU-1", "namespace": "ns", "memory": "60Gi"}
         uses = [{**use, "pod": name, "podUID": f"uid-{name}"} for name in "pq"]
         for status in ({"unheld": uses}, {}):
-            state.cluster.put_device(device("n1", entry(0), entry(1), status=status))
+            state.cluster.node_cache.put_device(device("n1", entry(0), entry(1), status=status))
             await asyncio.sleep(1.1)
         shown = [[card.get("unheld") for card in frame["object"]["devices"]] for frame in client.frames]
         assert shown == [[None, None], [None, 2], [None, None]]

@@ -6,6 +6,7 @@ kube-scheduler has chosen, because minutes may have passed.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -152,10 +153,7 @@ class Extender:
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
         """Place a pod where the bias allows; only where nothing else is left on what is kept for less urgent pods."""
-        cluster = self._cluster
-        return cluster.promises.decide(
-            pod.priority, lambda: cluster.spares.decide(lambda: cycle.place(self._fleet, pod, policy, bias))
-        )
+        return self._cluster.decide(pod.priority, functools.partial(cycle.place, self._fleet, pod, policy, bias))
 
     def _rejected(self, pod: PendingPod, policy: Policy, nodes: Sequence[str], rows: Indices) -> FilterResult:
         """Return the answer without a node; an error if the nominated node has victims whose end we may not see yet."""

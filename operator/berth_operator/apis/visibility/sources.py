@@ -155,7 +155,7 @@ class QueueRows:
         yield from self._workloads()
 
     def _gated(self) -> Iterator[Place | None]:
-        for pod in sorted_in_steps(list(self._cluster.gated), order_of):
+        for pod in sorted_in_steps(list(self._cluster.pending_pods.gated), order_of):
             yield None if pod is None else Place(pod=pod, position=0, state=event_labels.GATED)
 
     def _workloads(self) -> Iterator[Row]:

@@ -150,7 +150,7 @@ class Preemptor:
         policy = self._policy(pod.scheduler)
         if policy.preemption:
             scheduler.PREEMPTION_ATTEMPTS.inc()
-        if (kept := self._kept_for(pod)) is not None:
+        if self._moves is not None and (kept := self._moves.kept_for(pod)) is not None:
             return self._keep(pod, kept, failure)
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
@@ -202,9 +202,6 @@ class Preemptor:
         """Return whether the devices for a pod's claims cannot be counted before the next turn of the loop."""
         fleet = self._cluster.fleet
         return claim_counts.is_searched(fleet, pod.request) and fleet.claims.supply.work.is_over()
-
-    def _kept_for(self, pod: PendingPod) -> KeptCapacity | None:
-        return None if self._moves is None else self._moves.kept_for(pod)
 
     def _keep(self, pod: PendingPod, kept: KeptCapacity, failure: Failure) -> tuple[PendingPod, Failure]:
         """Keep the pod's node while other pods are moved for it."""

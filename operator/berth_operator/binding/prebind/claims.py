@@ -15,6 +15,7 @@ resources (`extended_claims`) is deleted instead, and made again.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -88,7 +89,12 @@ class ClaimBinder:
         try:
             async with asyncio.timeout(TIMEOUT):
                 await self._bind(placement, leads, written)
-            await self._wait_for_conditions(placement, written, leads)
+            try:
+                async with asyncio.timeout(CONDITIONS_TIMEOUT):
+                    await self._changes.wait_until(lambda: self._is_ready(placement, written, leads), written)
+            except TimeoutError as error:
+                late = f"device binding timeout: not ready after {CONDITIONS_TIMEOUT:g} s"
+                raise ResourceClaimError(late) from error
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
             # Only what was written: a call for each of hundreds of pods that wait for their turn at a claim, or that
             # have just read it, would keep it from those that try again, until these are late as well.
@@ -165,7 +171,9 @@ class ClaimBinder:
             await self._allocate(claim_objects.key_of(allocation.claim), placement, allocation, written)
         for key in placement.claims.reserved:
             await self._wait_until_allocated(key, placement, leads)
-            await self._reservations.reserve(key, self._turn(placement, leads, written))
+            check = functools.partial(self._check, placement, leads)
+            turn = Turn(pod=placement.pod, node=placement.node, check=check, written=written)
+            await self._reservations.reserve(key, turn)
         if placement.claims.mappings:
             self._check(placement, leads)
             # After all others: what the pod's status shows of this claim cannot be removed again.
@@ -175,11 +183,6 @@ class ClaimBinder:
             self._check(placement, leads)
             await self._extended.record(placement.pod, key, placement.claims.mappings)
         await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
-
-    def _turn(self, placement: Placement, leads: Leads, written: dict[str, int]) -> Turn:
-        return Turn(
-            pod=placement.pod, node=placement.node, check=lambda: self._check(placement, leads), written=written
-        )
 
     async def _allocate(
         self,
@@ -224,16 +227,12 @@ class ClaimBinder:
 
         await self._changes.wait_until(is_allocated, (key,))
 
-    async def _wait_for_conditions(self, placement: Placement, claims: Collection[str], leads: Leads) -> None:
-        """Wait until the devices may be used on the node, as their drivers report by the binding conditions."""
-        try:
-            async with asyncio.timeout(CONDITIONS_TIMEOUT):
-                await self._changes.wait_until(lambda: self._is_ready(placement, claims, leads), claims)
-        except TimeoutError as error:
-            raise ResourceClaimError(f"device binding timeout: not ready after {CONDITIONS_TIMEOUT:g} s") from error
-
     def _is_ready(self, placement: Placement, claims: Collection[str], leads: Leads) -> bool:
-        """Return whether all binding conditions are true; raise ResourceClaimError if they failed or are late."""
+        """Return whether the devices may be used on the node, as their drivers report by the binding conditions.
+
+        Raises:
+            ResourceClaimError: a condition failed, or is late.
+        """
         self._check(placement, leads)
         states = [self._claims.claims[key] for key in claims if self._is_held(placement, key, 0)]
         if failure := next((each.failure for each in states if each.failure), ""):

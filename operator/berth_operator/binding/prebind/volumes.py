@@ -70,7 +70,8 @@ class VolumeBinder:
         try:
             async with asyncio.timeout(self._timeout):
                 written = await self._write(placement, leads, begun)
-                await self._wait_until_bound(placement, written, leads)
+                claims = {*(key for key, _ in placement.volumes.bindings), *placement.volumes.provisions}
+                await self._changes.wait_until(lambda: self._is_done(placement, written, leads), claims)
         except TimeoutError:
             raise VolumeError(f"binding volumes: not done within {self._timeout:g} s") from None
         except CallError as error:
@@ -106,7 +107,8 @@ class VolumeBinder:
             if claim.selected_node != placement.node:
                 namespace, name = keys.split(key)
                 path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
-                written[key] = await self._write_once(path, _for_node(claim, placement.node), begun)
+                metadata = {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: placement.node}}
+                written[key] = await self._write_once(path, {"metadata": metadata}, begun)
         return written
 
     async def _write_once(self, path: str, body: dict[str, Any], begun: list[str]) -> int:
@@ -124,37 +126,35 @@ class VolumeBinder:
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
-    async def _wait_until_bound(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> None:
-        await self._changes.wait_until(lambda: self._is_done(placement, written, leads), _claims(placement))
-
     def _is_done(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> bool:
+        """Return whether the watch shows all claims as bound; raise VolumeError if one cannot be any more."""
         self._check(placement, leads)
-        bindings = [self._is_bound(placement, key, name, written) for key, name in placement.volumes.bindings]
-        provisions = [self._is_provisioned(placement, key, written) for key in placement.volumes.provisions]
-        return all(bindings) and all(provisions)
-
-    def _is_bound(self, placement: Placement, key: str, name: str, written: dict[str, int]) -> bool:
-        volume, claim = self._volume(name), self._claim(key)
-        if int(volume.version or 0) < written.get(name, 0):
-            return False  # what the watch shows is older than what we wrote
-        self._check_node_affinity(placement, volume)
-        if not volume.claim_uid:
-            raise VolumeError(f'binding volumes: ClaimRef got reset for pv "{name}"')
-        return claim.bound
-
-    def _is_provisioned(self, placement: Placement, key: str, written: dict[str, int]) -> bool:
-        claim = self._claim(key)
-        if int(claim.version or 0) < written.get(key, 0):
-            return False
-        if claim.selected_node != placement.node:
-            # A provisioner that fails removes or changes the annotation.
-            raise VolumeError(f'binding volumes: provisioning failed for PVC "{keys.split(key)[1]}"')
-        if claim.volume:
-            volume = self._volumes.volumes.get(claim.volume)
-            if volume is None:
-                return False  # the watch of volumes is behind
+        all_bound = True
+        for key, name in placement.volumes.bindings:
+            volume, claim = self._volume(name), self._claim(key)
+            if int(volume.version or 0) < written.get(name, 0):
+                all_bound = False  # what the watch shows is older than what we wrote
+                continue
             self._check_node_affinity(placement, volume)
-        return claim.bound
+            if not volume.claim_uid:
+                raise VolumeError(f'binding volumes: ClaimRef got reset for pv "{name}"')
+            all_bound = all_bound and claim.bound
+        for key in placement.volumes.provisions:
+            claim = self._claim(key)
+            if int(claim.version or 0) < written.get(key, 0):
+                all_bound = False
+                continue
+            if claim.selected_node != placement.node:
+                # A provisioner that fails removes or changes the annotation.
+                raise VolumeError(f'binding volumes: provisioning failed for PVC "{keys.split(key)[1]}"')
+            if claim.volume:
+                provisioned = self._volumes.volumes.get(claim.volume)
+                if provisioned is None:
+                    all_bound = False  # the watch of volumes is behind
+                    continue
+                self._check_node_affinity(placement, provisioned)
+            all_bound = all_bound and claim.bound
+        return all_bound
 
     # --- what must hold meanwhile -----------------------------------------------------------------------------
 
@@ -182,10 +182,6 @@ class VolumeBinder:
         return volume
 
 
-def _claims(placement: Placement) -> set[str]:
-    return {*(key for key, _ in placement.volumes.bindings), *placement.volumes.provisions}
-
-
 def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
     """Return the patch that reserves a volume for a claim."""
     namespace, name = keys.split(claim.key)
@@ -201,8 +197,3 @@ def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
         "resourceVersion": claim.version,
     }
     return {"metadata": metadata, "spec": {"claimRef": ref}}
-
-
-def _for_node(claim: Claim, node: str) -> dict[str, Any]:
-    """Return the patch that requests provisioning of a claim's volume for a node."""
-    return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}

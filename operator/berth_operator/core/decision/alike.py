@@ -86,16 +86,15 @@ def choices(fleet: Fleet, held: Sequence[str], pods: Sequence[PendingPod], polic
         for key, count in counts.items()
         if key is not None and (options := of_key(key, count).options(_held(fleet, held, key)))
     }
-    combined = [_combined(list(by_key), each) for each in islice(product(*by_key.values()), MAX_COMBINED)]
-    return sorted(combined, key=lambda each: each.is_last)[:TRIES]
-
-
-def _combined(keys: Sequence[AlikeKey], options: Sequence[_Option]) -> Choice:
-    return Choice(
-        variants={key: each.variant for key, each in zip(keys, options, strict=True)},
-        label=" and ".join(dict.fromkeys(each.label for each in options)),
-        is_last=any(each.rank[0] for each in options),
-    )
+    combined = [
+        Choice(
+            variants={key: option.variant for key, option in zip(by_key, options, strict=True)},
+            label=" and ".join(dict.fromkeys(option.label for option in options)),
+            is_last=any(option.rank[0] for option in options),
+        )
+        for options in islice(product(*by_key.values()), MAX_COMBINED)
+    ]
+    return sorted(combined, key=lambda choice: choice.is_last)[:TRIES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

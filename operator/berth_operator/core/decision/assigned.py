@@ -25,17 +25,14 @@ def of_grants(fleet: Fleet, node: str, grants: Iterable[Grant]) -> str:
 def _device(cards: Cards, row: int | None, grant: Grant) -> str:
     resource = next((name for name, _ in grant.amounts if mig.is_resource(name)), "")
     profile = mig.profile(resource) if resource else ""
-    replicas = 0 if row is None or REPLICA_MARK not in grant.id else _replicas(cards, row, grant)
+    # Of a replica, how many its card or instance has; 0 if the Device no longer lists it.
+    replicas = 0
+    if row is not None and REPLICA_MARK in grant.id:
+        instances = cards.instances.get(row, {}).get(grant.minor, ())
+        replicas = sum(name.startswith(grant.visible + REPLICA_MARK) for name, _ in instances)
+        if not replicas and REPLICAS in cards.index:
+            of_card = cards.total[cards.index[REPLICAS], row][cards.minor[row] == grant.minor]
+            replicas = int(of_card.sum(dtype=np.int64))
     name = device_text.of_device(grant.type, grant.minor, grant.id, profile=profile, replicas=replicas)
     share = device_text.of_share(grant)
     return f"{name} ({share})" if share else name
-
-
-def _replicas(cards: Cards, row: int, grant: Grant) -> int:
-    """Return how many replicas the card or instance of a replica has; 0 if the Device no longer lists it."""
-    instances = cards.instances.get(row, {}).get(grant.minor, ())
-    if of_instance := sum(name.startswith(grant.visible + REPLICA_MARK) for name, _ in instances):
-        return of_instance
-    if REPLICAS not in cards.index:
-        return 0
-    return int(cards.total[cards.index[REPLICAS], row][cards.minor[row] == grant.minor].sum(dtype=np.int64))

@@ -8,7 +8,7 @@ and binds concurrently.
 
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,7 +35,7 @@ from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_choice, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
+from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError
 from berth_operator.core.scores import prioritized_list
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
@@ -172,83 +172,70 @@ def place_on(fleet: Fleet, pod: PendingPod, policy: Policy, row: int, claims: Po
 def _fits(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Mask:
     """Return the rows that pass all filters, with the nominees and without them if that matters."""
     fits = feasible(fleet, request, filters)
-    if fleet.nominees and _depends_on_nominees(request):
+    # Nominees may let a row pass that fails without them, and they may never be bound (kube-scheduler's
+    # RunFilterPluginsWithNominatedPods).
+    affinity = request.affinity
+    if fleet.nominees and (affinity.required_affinity or affinity.topology_spread or request.mounts):
         with fleet.without(tuple(fleet.nominees.values())):
             fits = fits & feasible(fleet, request, filters)
     return fits
 
 
 def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | None:
-    fits = _fits(fleet, pod.request, policy.filters_of(pod.request))
+    """Return the placement on the row with the highest total, or on the next one if the pod's claims get nothing there.
+
+    If they get less on the row than `prioritized-list` gave points for, it is compared again with what it is worth.
+    """
+    request = pod.request
+    fits = _fits(fleet, request, policy.filters_of(request))
     if bias is not None:
         fits = fits & (bias > -np.inf)
     if not fits.any():
         return None
     if pod.nominated_node and (on_nominated_node := fits & fleet.named(pod.nominated_node)).any():
         fits = on_nominated_node
-    elif pod.request.devices:
-        fits = policy.preferred(fleet, pod.request, fits)
-    terms = list(_terms(fleet, pod.request, policy, fits, bias))
-    placement = _on_best_row(fleet, pod, policy, _sum(fits, terms), terms)
-    if placement is None and pod.nominated_node and claim_choice.may_continue(fleet, pod.request):
-        # The search for its claims found nothing on the nominated node, which is left out now.
-        return _place(fleet, pod, policy, bias)
-    return placement
-
-
-def _on_best_row(
-    fleet: Fleet, pod: PendingPod, policy: Policy, total: Floats, terms: Sequence[Term]
-) -> Placement | None:
-    """Return the placement on the row with the highest total, or on the next one if its claims get nothing there.
-
-    If they get less on the row than `prioritized-list` gave points for, it is compared again with what it is worth.
-    """
-    found: dict[int, Placement] = {}
-    tie = _tie(pod)
-    while len(found) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms, tie=tie)).rows:
+    elif request.devices:
+        fits = policy.preferred(fleet, request, fits)
+    terms = list(_terms(fleet, request, policy, fits, bias))
+    total = _sum(fits, terms)
+    # kube-scheduler takes one of several best nodes at random, without which a full first node would get all pods that
+    # request nothing. The pod's name does the same, and `simulate` knows it too. Pods with devices fill the first node
+    # before the next.
+    tie = 0 if request.devices or request.claims else zlib.crc32(f"{pod.namespace}/{pod.name}".encode())
+    compared: dict[int, Placement] = {}
+    while len(compared) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms, tie=tie)).rows:
         row = ranking.rows[0]
-        if row in found:
+        if row in compared:
             break
-        placement = _on_row(fleet, pod, policy, ranking)
-        excess = np.inf if placement is None else _excess(fleet, row, placement, terms)
-        if placement is not None:
+        grants = policy.choose(fleet, row, request)
+        claims = claim_choice.choose(fleet, row, pod, grants, first_fit=policy.takes_first_devices)
+        if claims is None:
+            total[row] = -np.inf
+        else:
+            placement = Placement(
+                pod=pod,
+                node=fleet.names[row],
+                grants=grants,
+                volumes=volume_choice.choose(fleet, row, request.mounts),
+                claims=claims,
+                ranking=ranking,
+            )
+            excess = 0.0
+            for name, points in terms if claims.allocations else ():
+                if name == prioritized_list.NAME:
+                    excess = float(points[row]) * prioritized_list.missed(fleet, row, request, claims)
             if not excess:
                 return placement
-            found[row] = placement
-        total[row] -= excess
-        if not claim_choice.may_continue(fleet, pod.request):
+            compared[row] = placement
+            total[row] -= excess
+        if not claim_choice.may_continue(fleet, request):
             break
-    return found[max(found, key=lambda row: float(total[row]))] if found else None
-
-
-def _tie(pod: PendingPod) -> int:
-    """Return the number by which a pod's node is taken from several best ones.
-
-    kube-scheduler takes one at random, without which a full first node would get all pods that request nothing. The
-    pod's name does the same, and `simulate` knows it too. Pods with devices fill the first node before the next.
-    """
-    return 0 if pod.request.devices or pod.request.claims else zlib.crc32(f"{pod.namespace}/{pod.name}".encode())
-
-
-def _on_row(fleet: Fleet, pod: PendingPod, policy: Policy, ranking: Ranking) -> Placement | None:
-    """Return the placement on the first row of a ranking; None if the pod's claims get nothing there."""
-    row = ranking.rows[0]
-    grants = policy.choose(fleet, row, pod.request)
-    claims = claim_choice.choose(fleet, row, pod, grants, first_fit=policy.takes_first_devices)
-    if claims is None:
-        return None
-    volumes = volume_choice.choose(fleet, row, pod.request.mounts)
-    return Placement(pod=pod, node=fleet.names[row], grants=grants, volumes=volumes, claims=claims, ranking=ranking)
-
-
-def _excess(fleet: Fleet, row: int, placement: Placement, terms: Sequence[Term]) -> float:
-    """Return by how much a row's total is too high for what the pod's claims get there."""
-    if not placement.claims.allocations:
-        return 0.0
-    points = next((points for name, points in terms if name == prioritized_list.NAME), None)
-    if points is None:
-        return 0.0
-    return float(points[row]) * prioritized_list.missed(fleet, row, placement.pod.request, placement.claims)
+    if compared:
+        return compared[max(compared, key=lambda row: float(total[row]))]
+    if pod.nominated_node and claim_choice.may_continue(fleet, request):
+        # The search for its claims found nothing on the nominated node, which is left out now.
+        return _place(fleet, pod, policy, bias)
+    return None
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:
@@ -265,15 +252,6 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
     return fits
 
 
-def _depends_on_nominees(request: PodRequest) -> bool:
-    """Return whether the presence of nominees could let a row pass that fails without them.
-
-    Such a row must pass with and without them, because they may never be bound (kube-scheduler's
-    RunFilterPluginsWithNominatedPods).
-    """
-    return bool(request.affinity.required_affinity or request.affinity.topology_spread or request.mounts)
-
-
 def totals(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> Floats:
     """Return the weighted sum of all scores for each row that fits, and -inf for the others."""
     return _sum(fits, _terms(fleet, request, policy, fits))
@@ -287,21 +265,20 @@ def _sum(fits: Mask, terms: Iterable[Term]) -> Floats:
 
 
 def _terms(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None = None) -> Iterator[Term]:
-    """Yield the weighted points of each score that differs between rows, and the bias."""
+    """Yield the bias, and the weighted points of each score that differs between rows.
+
+    The scores of plug-ins count for pods that request their device types.
+    """
     if bias is not None:
         yield BIAS, bias
-    for score, weight in (*policy.scores, *_of_plugins(policy, request)):
+    scores = list(policy.scores)
+    for part in request.devices.parts if policy.plugins else ():
+        plugin = policy.plugins.get(part.type)
+        if plugin is not None and plugin.score is not None:
+            scores.append((plugin.score, SCORE_WEIGHT))
+    for score, weight in scores:
         if (points := score.score(fleet, request, fits)) is not None:
             yield score.NAME, weight * points
-
-
-def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, float]]:
-    """Yield the plug-ins' scores for the device types that the pod requests, with their weight."""
-    if policy.plugins:
-        for part in request.devices.parts:
-            plugin = policy.plugins.get(part.type)
-            if plugin is not None and plugin.score is not None:
-                yield plugin.score, SCORE_WEIGHT
 
 
 def rejections(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
@@ -351,10 +328,11 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         condition, note = refusing_filter.TRAITS.refusal, ""
     else:
         condition, note = autoscaling.condition(fleet, request, filters, pods)
+    texts = (fit_error(int(fleet.present.sum()), counts, of_pod), _hint(fleet, request), note)
     return Failure(
         reasons=reasons,
         condition=condition,
-        message=_message(int(fleet.present.sum()), counts, of_pod, _hint(fleet, request), note),
+        message=cut(" ".join(filter(None, texts))),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
         filters=tuple(filters),
@@ -374,25 +352,18 @@ def plugin_failure(error: PluginFailedError) -> Failure:
 
 
 def _hint(fleet: Fleet, request: PodRequest) -> str:
-    """Return what the user may have meant; empty for most pods."""
+    """Return what the user may have meant: another resource, or a model of GPUs; empty for most pods."""
     # Resources such as cpu have no slash, and those of devices are known even if no node has any.
     extended = [name for name, _ in request.resources if "/" in name and not is_device(name, fleet.kinds)]
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
     unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
-    return " ".join(filter(None, (request.devices.hint, request.questions, near, _model_hint(fleet, request))))
-
-
-def _model_hint(fleet: Fleet, request: PodRequest) -> str:
-    """Return what to write in place of a node label about models that no node has; empty for most pods."""
-    of_terms = (each for term in request.node_affinity or () for each in term.labels if each.operator == IN)
+    model = ""
+    of_terms = (label for term in request.node_affinity or () for label in term.labels if label.operator == IN)
     for requirement in (*request.node_selector, *of_terms):
         if requirement.key in MODEL_LABELS and not fleet.labels.meeting(requirement)[fleet.present].any():
             # A label has no spaces, and names of models do.
-            model = requirement.values[0].replace("-", "?")
-            return f'no node has such a label {requirement.key}: write the annotation {MODEL_GLOBS}: "{model}".'
-    return ""
-
-
-def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:
-    return cut(" ".join(filter(None, (fit_error(nodes, counts, of_pod), *notes))))
+            glob = requirement.values[0].replace("-", "?")
+            model = f'no node has such a label {requirement.key}: write the annotation {MODEL_GLOBS}: "{glob}".'
+            break
+    return " ".join(filter(None, (request.devices.hint, request.questions, near, model)))

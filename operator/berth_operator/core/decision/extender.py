@@ -58,13 +58,9 @@ class RejectedNodes:
 
 
 @lru_cache(maxsize=64)
-def _remaining(policy: Policy) -> Policy:
-    return replace(policy, switched_off=policy.switched_off | OF_OTHERS)
-
-
 def policy_of(policy: Policy) -> Policy:
     """Return a policy with the filters of `OWN` alone."""
-    return _remaining(policy)
+    return replace(policy, switched_off=policy.switched_off | OF_OTHERS)
 
 
 def pod_of(pod: PendingPod) -> PendingPod:

@@ -196,9 +196,27 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     try:
         with fleet.without(lower_priority_nominees(fleet, gang)):
-            if claiming := _with_devices(fleet, gang):
-                return _decide_with_claims(fleet, gang, policy, claiming, search=search)
-            return _decide_gang(fleet, gang, policy)
+            claiming = [each for each in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, each)]
+            for request in claiming:
+                claim_counts.rows_with_devices(fleet, request)
+            work = fleet.claims.supply.work
+            if not claiming or work.is_over():
+                # Without claims, or not all that they request can be counted in this turn.
+                return _decide_gang(fleet, gang, policy)
+            # Within bounds of its own: what a turn has left may never suffice for a large gang.
+            refusals = _refusals(fleet, claiming)
+            with work.limited(WORK + MEMBER_WORK * gang.size) as goes_on:
+                outcome = _decide_gang(fleet, gang, policy)
+                work.learn(max(0, _refusals(fleet, claiming) - refusals))
+                is_final = not goes_on()
+            is_one = gang.needed <= 1  # it has tried all nodes, and all devices there
+            if not isinstance(outcome, Failure) or is_one or not (search and is_final):
+                return outcome
+            with work.limited(gang_search.work_for(gang.size)):
+                try:
+                    return _by_search(fleet, gang, policy) or outcome
+                except NoWorkError:
+                    return replace(outcome, message=cut(f"{outcome.message} {NOT_FINISHED}"))
     except DomainError as error:
         return Failure(message=f"{gang.key}: {error}", condition=SCHEDULER_ERROR, wakes_on=ANY)
 
@@ -252,33 +270,6 @@ def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Pla
     return outcome.of(pods), chosen if outcome.number() else pods
 
 
-def _with_devices(fleet: Fleet, gang: Gang) -> list[PodRequest]:
-    """Return the requests that need devices by claims; none if not all of them can be counted in this turn."""
-    claiming = [each for each in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, each)]
-    for request in claiming:
-        claim_counts.rows_with_devices(fleet, request)
-    return [] if fleet.claims.supply.work.is_over() else claiming
-
-
-def _decide_with_claims(
-    fleet: Fleet, gang: Gang, policy: Policy, claiming: Sequence[PodRequest], *, search: bool
-) -> list[Placement] | Failure:
-    """Place a gang within bounds of its own: what a turn has left may never suffice for a large one."""
-    work, refusals = fleet.claims.supply.work, _refusals(fleet, claiming)
-    with work.limited(WORK + MEMBER_WORK * gang.size) as goes_on:
-        outcome = _decide_gang(fleet, gang, policy)
-        work.learn(max(0, _refusals(fleet, claiming) - refusals))
-        is_final = not goes_on()
-    is_one = gang.needed <= 1  # it has tried all nodes, and all devices there
-    if not isinstance(outcome, Failure) or is_one or not (search and is_final):
-        return outcome
-    with work.limited(gang_search.work_for(gang.size)):
-        try:
-            return _by_search(fleet, gang, policy) or outcome
-        except NoWorkError:
-            return replace(outcome, message=cut(f"{outcome.message} {NOT_FINISHED}"))
-
-
 def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
     """Return on how many nodes searches for members are known to find nothing; 0 if not all of that is kept."""
     return sum(len(claim_counts.refusals(fleet, each)) for each in claiming) if len(claiming) <= MAX_REQUESTS else 0
@@ -293,21 +284,17 @@ def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
     pods = sorted(gang.members, key=order)
     for choice in alike.choices(fleet, gang.held, pods, policy):
         chosen = choice.applied(pods)
-        for rows in _rows_to_search(fleet, gang, chosen, policy):
+        domains = [fleet.present]
+        if gang.topology_key:
+            # Those that may hold the needed members.
+            of_key = topology.domains(fleet, gang.topology_key, gang.nodes)
+            classes = _classes(fleet, chosen, policy).values()
+            domains = [domain.rows for domain in promising(fleet, of_key, classes, gang.needed)]
+        for rows in domains:
             search = GangSearch(fleet, chosen, policy, needed=gang.needed, rows=rows)
             if placed := search.place():
                 return _Outcome(choice=choice, placed=placed, why=NO_CAPACITY).of(pods)
     return []
-
-
-def _rows_to_search(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> Iterator[Mask]:
-    """Yield the rows of each domain that may hold the needed members, or all rows if they may be anywhere."""
-    if not gang.topology_key:
-        yield fleet.present
-        return
-    domains = topology.domains(fleet, gang.topology_key, gang.nodes)
-    classes = _classes(fleet, pods, policy).values()
-    yield from (each.rows for each in promising(fleet, domains, classes, gang.needed))
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
@@ -563,7 +550,24 @@ class _Attempt:
         waiting, max_placed = members, len(members)
         try:
             while waiting and max_placed >= enough:
-                remaining = self._round(waiting, failures, max_placed - enough)
+                spare = max_placed - enough
+                remaining: list[tuple[PendingPod, Class]] = []
+                failed: set[Class] = set()
+                for number, (pod, class_) in enumerate(waiting):
+                    if class_ not in failed:
+                        bias = self._bias(class_.capacity, len(waiting) - number)
+                        outcome = decide(self._fleet, pod, self._policy, bias)
+                        if isinstance(outcome, Placement):
+                            self._charged.charge(outcome)
+                            self._take(outcome.node)
+                            failures.pop(class_, None)
+                            continue
+                        failed.add(class_)
+                        failures[class_] = outcome, pod.name
+                    if not class_.shrinks:
+                        remaining.append((pod, class_))
+                    elif (spare := spare - 1) < 0:
+                        break
                 max_placed = len(self._charged.placed) + len(remaining)
                 # A member with pod affinity may fit once the others are placed.
                 waiting = remaining if len(remaining) < len(waiting) else ()
@@ -571,28 +575,6 @@ class _Attempt:
         finally:
             self._charged.undo()
         return placed, *next(iter(failures.values()), (NO_CAPACITY, ""))
-
-    def _round(
-        self, members: _Members, failures: dict[Class, tuple[Failure, str]], spare: int
-    ) -> list[tuple[PendingPod, Class]]:
-        """Try each member once, until more than `spare` cannot fit; return the members that may fit later."""
-        remaining: list[tuple[PendingPod, Class]] = []
-        failed: set[Class] = set()
-        for number, (pod, class_) in enumerate(members):
-            if class_ not in failed:
-                outcome = decide(self._fleet, pod, self._policy, self._bias(class_.capacity, len(members) - number))
-                if isinstance(outcome, Placement):
-                    self._charged.charge(outcome)
-                    self._take(outcome.node)
-                    failures.pop(class_, None)
-                    continue
-                failed.add(class_)
-                failures[class_] = outcome, pod.name
-            if not class_.shrinks:
-                remaining.append((pod, class_))
-            elif (spare := spare - 1) < 0:
-                break
-        return remaining
 
     def _take(self, name: str) -> None:
         """Record that a node holds a member."""
@@ -602,18 +584,16 @@ class _Attempt:
                 taken[numbers[row]] = True
 
     def _bias(self, class_capacity: Column, left: int) -> Floats:
-        """Return the rows' bias for the next of `left` members: the widest key's domains weigh most."""
+        """Return the rows' bias for the next of `left` members: the widest key's domains weigh most.
+
+        Of the domains of a key those with members come first, then the tightest that hold all, then the largest.
+        """
         inside = np.where(self._rows, class_capacity, 0)
         total = np.zeros(len(class_capacity))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
-            total = total * STEPS + _domain_scores(numbers, taken, inside, left)[numbers]
+            capacities = np.bincount(numbers, weights=inside, minlength=len(taken))
+            tight = np.where(capacities >= left, 1.0 + left / np.maximum(capacities, 1.0), capacities / left)
+            steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))
+            steps[ABSENT] = 0
+            total = total * STEPS + steps[numbers]
         return np.where(self._rows, total * BIAS, -np.inf)
-
-
-def _domain_scores(numbers: Numbers, taken: Mask, class_capacity: Column, left: int) -> Floats:
-    """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
-    capacities = np.bincount(numbers, weights=class_capacity, minlength=len(taken))
-    tight = np.where(capacities >= left, 1.0 + left / np.maximum(capacities, 1.0), capacities / left)
-    steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))
-    steps[ABSENT] = 0
-    return steps

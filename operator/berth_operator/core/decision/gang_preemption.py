@@ -9,7 +9,7 @@ to be necessary are kept.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -107,7 +107,12 @@ def preempt_gang(
 def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]) -> list[Mask]:
     """Return the sets of rows that might hold the needed members without the pods of lower priority."""
     without = without_lower_priority(stage, gang.lowest, in_flight)
-    classes = list(_classes(stage, without, gang, policy))
+    # The members' classes, with bounds of how many fit once all pods of lower priority are gone.
+    classes = []
+    for request, count in Counter(member.request for member in gang.members).items():
+        may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
+        fits = feasible(without, request, policy.local) & may_fit
+        classes.append(Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)))
     if not gang.topology_key:
         return [stage.present] if sum(each.possible for each in classes) >= gang.needed else []
     try:
@@ -115,14 +120,6 @@ def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]
     except topology.DomainError:
         return []
     return [each.rows for each in promising(without, domains, classes, gang.needed)]
-
-
-def _classes(stage: Fleet, without: Fleet, gang: Gang, policy: Policy) -> Iterator[Class]:
-    """Yield the members' classes, with bounds of how many fit once all pods of lower priority are gone."""
-    for request, count in Counter(each.request for each in gang.members).items():
-        may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
-        fits = feasible(without, request, policy.local) & may_fit
-        yield Class(request=request, count=count, capacity=capacity.of_class(without, request, fits))
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:
@@ -171,30 +168,30 @@ class _Eviction:
         """Return the nominees and victims; None if evictions do not help."""
         for placement in place_all_that_fit(self._stage, self._gang, self._policy, self._rows):
             self._nominate(placement.charge)
-        self._evict_for_members(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
-        if len(self._nodes) < self._gang.needed:
-            return None
-        self._release_leaving()
-        placed = self._decide_again(search=True)
-        return None if placed is None else self._without_unnecessary(placed)
-
-    # --- one member after the other -------------------------------------------------------------------------------
-
-    def _evict_for_members(self, members: Iterable[PendingPod]) -> None:
-        """Evict for one member after the other until enough are nominated."""
+        # Evict for one member after the other until enough are nominated.
         unfit: set[PodRequest] = set()
-        for pod in members:
+        for pod in sorted((member for member in self._gang.members if member.uid not in self._nodes), key=order):
             if len(self._nodes) == self._gang.needed:
-                return
+                break
             if pod.request in unfit:
                 continue
             # Whichever member it is, only pods below all members are evicted.
             if (preemption := self._evict_for(replace(pod, priority=self._lowest))) is None:
                 unfit.add(pod.request)
                 continue
-            self._victims |= {each.uid: each for each in preemption.victims}
-            self._stage.leaving.update(each.uid for each in preemption.victims)
+            self._victims |= {victim.uid: victim for victim in preemption.victims}
+            self._stage.leaving.update(victim.uid for victim in preemption.victims)
             self._nominate(preemption.nominee)
+        if len(self._nodes) < self._gang.needed:
+            return None
+        # Release the victims and all other pods that are leaving, and decide without the nominees.
+        for uid in self._nodes:
+            self._stage.withdraw(uid)
+        self._departures.leave(leaving(self._stage, self._stage.charges.values(), self._lowest))
+        placed = self._decide_again(search=True)
+        return None if placed is None else self._without_unnecessary(placed)
+
+    # --- one member after the other -------------------------------------------------------------------------------
 
     def _evict_for(self, pod: PendingPod) -> Preemption | None:
         """Choose a node and victims for a member: the previous member's node unless another costs less."""
@@ -203,26 +200,20 @@ class _Eviction:
         same_node = self._within(pod, self._stage.named(self._last)) if self._last else None
         if same_node is not None and self._elsewhere is not None and _cost(same_node) <= self._elsewhere:
             return same_node
-        best_node = self._anywhere(pod)
+        if not self._for_more:
+            # Each member changes a single row: the best AT_ONCE rows have the best row for AT_ONCE members in turn.
+            self._best[:] = False
+            ranked = ranked_rows(self._stage, pod, self._policy, self._budgets, self._unconfirmed)
+            self._best[ranked[self._rows[ranked]][:AT_ONCE]] = True
+            self._for_more = AT_ONCE
+        self._for_more -= 1
+        best_node = self._within(pod, self._best)
         self._elsewhere = None if best_node is None else _cost(best_node)
         return (
             same_node
             if same_node is not None and (best_node is None or _cost(same_node) <= _cost(best_node))
             else best_node
         )
-
-    def _anywhere(self, pod: PendingPod) -> Preemption | None:
-        """Choose the best node of all.
-
-        Each member changes a single row, so the best AT_ONCE rows contain the best row for AT_ONCE members in turn.
-        """
-        if not self._for_more:
-            self._best[:] = False
-            ranked = ranked_rows(self._stage, pod, self._policy, self._budgets, self._unconfirmed)
-            self._best[ranked[self._rows[ranked]][:AT_ONCE]] = True
-            self._for_more = AT_ONCE
-        self._for_more -= 1
-        return self._within(pod, self._best)
 
     def _within(self, pod: PendingPod, rows: Mask) -> Preemption | None:
         return preempt(self._stage, pod, self._policy, self._budgets, self._unconfirmed, within=rows)
@@ -232,12 +223,6 @@ class _Eviction:
         self._nodes[charge.uid] = self._last = charge.node
 
     # --- all of them ----------------------------------------------------------------------------------------------
-
-    def _release_leaving(self) -> None:
-        """Release the victims and all other pods that are leaving, and withdraw the nominees."""
-        for uid in self._nodes:
-            self._stage.withdraw(uid)
-        self._departures.leave(leaving(self._stage, self._stage.charges.values(), self._lowest))
 
     def _decide_again(self, *, search: bool) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""

@@ -12,7 +12,7 @@ Members that need the same are in the order of their nodes, because they could b
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import Filter, dynamic_resources
+from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.fleet import Fleet
@@ -95,11 +95,16 @@ class GangSearch:
         self._fleet, self._policy = fleet, policy
         self._work = fleet.claims.supply.work
         places = _places(fleet, pods, policy, rows)
-        ordered = sorted(range(len(pods)), key=lambda number: _rank(places[number]))
+        # Those with affinity last, and those with the fewest places first.
+        ranks = [
+            (each.shape.request.affinity != NO_AFFINITY, each.left[0] if each.left else 0, each.shape.number)
+            for each in places
+        ]
+        ordered = sorted(range(len(pods)), key=ranks.__getitem__)
         self._pods = [pods[number] for number in ordered]
         self._places = [places[number] for number in ordered]
         self._spare = len(pods) - needed
-        self._alike = [_alike_after(self._places, number) for number in range(len(pods))]
+        self._alike = [sum(each is place for each in self._places[at:]) for at, place in enumerate(self._places)]
         """For each member how many follow it that need the same, with itself."""
         names = {name for each in places for name, _ in each.shape.request.resources}
         self._free = {name: fleet.left(name).copy() for name in names}
@@ -123,36 +128,34 @@ class GangSearch:
         Raises:
             NoWorkError: the bound on the work ended the search.
         """
+        start = 0
         try:
-            return list(self._charged.placed) if self._find() else []
+            while True:
+                member = len(self._at)
+                if member == len(self._pods):
+                    if (rejected := self._charge_all()) is None:
+                        return list(self._charged.placed)
+                    while len(self._at) > rejected + 1:
+                        self._pop()
+                    start = self._pop() + 1
+                elif (place := self._next(member, start)) is not None:
+                    self._at.append(place)
+                    if (row := self._row(member)) is not None:
+                        self._on.setdefault(row, []).append(member)
+                        for claim in self._places[member].shape.shared:
+                            self._owner.setdefault(claim, member)
+                    # The trial of the next one begins where this one is, if it needs the same.
+                    after = member + 1
+                    is_alike = after < len(self._pods) and self._places[after] is self._places[member]
+                    start = place if is_alike else 0
+                elif self._at:
+                    start = self._pop() + 1
+                else:
+                    return []
         finally:
             self._charged.undo()
 
-    def _find(self) -> bool:
-        """Return whether places are found for enough members, which are charged then."""
-        start = 0
-        while True:
-            if len(self._at) == len(self._pods):
-                if (rejected := self._charge_all()) is None:
-                    return True
-                while len(self._at) > rejected + 1:
-                    self._pop()
-                start = self._pop() + 1
-            elif (place := self._next(len(self._at), start)) is not None:
-                self._push(place)
-                start = self._first_place(len(self._at))
-            elif self._at:
-                start = self._pop() + 1
-            else:
-                return False
-
     # --- the members' rows ------------------------------------------------------------------------------------------
-
-    def _first_place(self, member: int) -> int:
-        """Return where the trial of a member begins: where the one before is, if it needs the same."""
-        if member < len(self._pods) and self._places[member] is self._places[member - 1]:
-            return self._at[-1]
-        return 0
 
     def _next(self, member: int, start: int) -> int | None:
         """Return the next place where a member may be together with those before it; None if there is none."""
@@ -167,14 +170,6 @@ class GangSearch:
                 return place
         may_skip = skipped < self._spare and start <= len(places.rows)
         return len(places.rows) if may_skip else None
-
-    def _push(self, place: int) -> None:
-        member = len(self._at)
-        self._at.append(place)
-        if (row := self._row(member)) is not None:
-            self._on.setdefault(row, []).append(member)
-            for claim in self._places[member].shape.shared:
-                self._owner.setdefault(claim, member)
 
     def _pop(self) -> int:
         """Take the last member away, and return its place."""
@@ -193,18 +188,18 @@ class GangSearch:
         members = (*self._on.get(row, ()), member)
         shape = self._places[member].shape
         alike = sum(self._places[each].shape is shape for each in members)
-        return alike <= shape.pods[row] and self._has_resources(members, row) and self._has_devices(members, row)
-
-    def _has_resources(self, members: Sequence[int], row: int) -> bool:
-        if len(members) == 1:
-            # The filters have compared them.
-            return True
-        wanted: Counter[str] = Counter()
-        for shape in (self._places[each].shape for each in members):
-            for name, amount in shape.request.resources:
-                if not (name in shape.by_class and shape.by_class[name][row]):
-                    wanted[name] += amount
-        return all(amount <= self._free[name][row] for name, amount in wanted.items() if amount)
+        if alike > shape.pods[row]:
+            return False
+        if len(members) > 1:
+            # The filters have compared a single member's resources.
+            wanted: Counter[str] = Counter()
+            for shape in (self._places[number].shape for number in members):
+                for name, amount in shape.request.resources:
+                    if not (name in shape.by_class and shape.by_class[name][row]):
+                        wanted[name] += amount
+            if any(amount > self._free[name][row] for name, amount in wanted.items() if amount):
+                return False
+        return self._has_devices(members, row)
 
     # --- their claims -----------------------------------------------------------------------------------------------
 
@@ -270,17 +265,14 @@ class GangSearch:
             if tried is None or tried[:2] != (member, row) or tried[2] is not claims:
                 # The members after it meet another Fleet than they did.
                 known = iter(())
-                tried = member, row, claims, self._place_on(member, row, claims)
+                self._spend(PLACE)
+                tried = member, row, claims, place_on(self._fleet, self._pods[member], self._policy, row, claims)
             if tried[3] is None:
                 self._charged.undo()
                 return member
             self._tried.append(tried)
             self._charged.charge(tried[3])
         return None
-
-    def _place_on(self, member: int, row: int, claims: PodClaims) -> Placement | None:
-        self._spend(PLACE)
-        return place_on(self._fleet, self._pods[member], self._policy, row, claims)
 
     def _spend(self, amount: float) -> None:
         if self._work.is_over():
@@ -305,7 +297,13 @@ def _places(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, rows: Mask
             shapes.append(shape)
     counts = Counter(numbers)
     others: Column = np.sum([np.minimum(each.pods, counts[each.number]) for each in shapes], axis=0)
-    places = [_ordered(each, others) for each in shapes]
+    places = []
+    for shape in shapes:
+        # The rows that can take the fewest of all members first; the last key is the primary one.
+        ordered = np.flatnonzero(shape.pods)
+        ordered = ordered[np.lexsort((ordered, shape.pods[ordered], others[ordered]))]
+        left = np.cumsum(shape.pods[ordered][::-1])[::-1]
+        places.append(_Places(shape=shape, rows=ordered.tolist(), left=left.tolist()))
     return [places[number] for number in numbers]
 
 
@@ -320,7 +318,14 @@ def _shape(
     number: int,
 ) -> _Shape:
     """Return a shape; `exchangeable`: pods with other labels may take the place of one."""
-    fits = rows & feasible(fleet, request, list(_of_row(request, policy)))
+    # The filters that a row must pass whatever rows the other members take.
+    alone = request.affinity == NO_AFFINITY and not request.mounts
+    of_row = [
+        filter_
+        for filter_ in policy.filters_of(request)
+        if alone or filter_.TRAITS.one_node or filter_.TRAITS.of_pod or filter_.NAME == dynamic_resources.NAME
+    ]
+    fits = rows & feasible(fleet, request, of_row)
     pods = np.minimum(capacity.of_class(fleet, request, fits), claim_counts.pods_per_row(fleet, request, shared))
     return _Shape(
         number=number,
@@ -334,31 +339,3 @@ def _shape(
         wanted=claim_counts.certainly_wanted(fleet, request, shared),
         by_class=extended_resources.rows_by_class(fleet, request),
     )
-
-
-def _of_row(request: PodRequest, policy: Policy) -> Iterator[Filter]:
-    """Yield the filters that a row must pass whatever rows the other members take."""
-    alone = request.affinity == NO_AFFINITY and not request.mounts
-    for each in policy.filters_of(request):
-        if alone or each.TRAITS.one_node or each.TRAITS.of_pod or each.NAME == dynamic_resources.NAME:
-            yield each
-
-
-def _ordered(shape: _Shape, members: Column) -> _Places:
-    """Return the places of a shape: the rows that can take the fewest of all `members` first."""
-    rows = np.flatnonzero(shape.pods)
-    # The last key is the primary one.
-    rows = rows[np.lexsort((rows, shape.pods[rows], members[rows]))]
-    left = np.cumsum(shape.pods[rows][::-1])[::-1]
-    return _Places(shape=shape, rows=rows.tolist(), left=left.tolist())
-
-
-def _rank(places: _Places) -> tuple[bool, int, int]:
-    """Return the sort key of members: those with affinity last, and those with the fewest places first."""
-    request = places.shape.request
-    has_affinity = request.affinity != NO_AFFINITY
-    return has_affinity, places.left[0] if places.left else 0, places.shape.number
-
-
-def _alike_after(places: Sequence[_Places], number: int) -> int:
-    return sum(each is places[number] for each in places[number:])

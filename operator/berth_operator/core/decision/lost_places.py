@@ -76,7 +76,8 @@ class LostPlaces:
         """
         by_node = self._lost.setdefault(preemptor, {})
         remembered = [node for node in sorted(nodes) if node in by_node][:MAX_NODES]
-        remembered += [node for node in sorted(nodes) if node not in by_node][: MAX_NODES - _nodes(by_node)]
+        room = MAX_NODES - len(by_node.keys() - {EVERYWHERE})
+        remembered += [node for node in sorted(nodes) if node not in by_node][:room]
         for node in remembered:
             by_node[node] = _counted(_known(by_node, preemptor, node), takers, now, ON_NODE)
         everywhere = _known(by_node, preemptor, EVERYWHERE)
@@ -159,10 +160,6 @@ class LostPlaces:
 def _forgotten_at(lost: LostPlace) -> float:
     """Return when a lost place no longer counts."""
     return max(lost.until, lost.last) + REMEMBERED
-
-
-def _nodes(by_node: Mapping[str, LostPlace]) -> int:
-    return len(by_node.keys() - {EVERYWHERE})
 
 
 def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostPlace:

@@ -176,37 +176,27 @@ def nominated_fit(
     try:
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
             gone = [
-                each
-                for each in fleet.on_node(node)
-                if (each.priority < pod.priority and fleet.is_leaving(each))
-                or is_leftover(each)
-                or (each.priority <= pod.priority and each.uid in movable)
+                charge
+                for charge in fleet.on_node(node)
+                if (charge.priority < pod.priority and fleet.is_leaving(charge))
+                or is_leftover(charge)
+                or (charge.priority <= pod.priority and charge.uid in movable)
             ]
-            return _fit_without(fleet, row, pod, policy, gone)
+            order = policy.filters_of(pod.request)
+            if claim_counts.is_searched(fleet, pod.request):
+                what_if = Departures.for_pod(fleet, pod.request)
+                what_if.leave(gone)
+                fits = what_if.fits(row, pod.request, order)
+                return nominee_on(what_if.fleet, row, pod, policy) if fits else None
+            after = excerpt_without(fleet, row, gone, with_cards=bool(pod.request.devices.parts))
+            others = [filter_ for filter_ in order if filter_ not in policy.local]
+            if gone and not is_local(fleet, pod.request):
+                others = [filter_ for filter_ in others if filter_.VERDICT is Verdict.UNRESOLVABLE]
+            fits = cycle.feasible(after, pod.request, policy.local)[0]
+            fits = fits and cycle.feasible(fleet, pod.request, others)[row]
+            return nominee_on(after, 0, pod, policy) if fits else None
     except PluginFailedError:
         return None
-
-
-def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]) -> Charge | None:
-    if claim_counts.is_searched(fleet, pod.request):
-        return _fit_with_claims(fleet, row, pod, policy, leaving)
-    after = excerpt_without(fleet, row, leaving, with_cards=bool(pod.request.devices.parts))
-    other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
-    if leaving and not is_local(fleet, pod.request):
-        other_filters = [each for each in other_filters if each.VERDICT is Verdict.UNRESOLVABLE]
-    fits = (
-        cycle.feasible(after, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, other_filters)[row]
-    )
-    return nominee_on(after, 0, pod, policy) if fits else None
-
-
-def _fit_with_claims(
-    fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]
-) -> Charge | None:
-    what_if = Departures.for_pod(fleet, pod.request)
-    what_if.leave(leaving)
-    fits = what_if.fits(row, pod.request, policy.filters_of(pod.request))
-    return nominee_on(what_if.fleet, row, pod, policy) if fits else None
 
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
@@ -298,7 +288,10 @@ def why_not(
 def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collection[str]) -> Counter[str]:
     """Count the nodes by the reason why the pod would not fit even without all pods of lower priority."""
     request, pod_filters = pod.request, policy.filters_of(pod.request)
-    resolvable = _resolvable(fleet, request, pod_filters)
+    # The rows that kube-scheduler's dry run would try: their first rejection is resolvable.
+    resolvable = np.zeros(len(fleet.names), np.bool_)
+    for filter_, rejected in cycle.rejections(fleet, request, pod_filters):
+        resolvable |= rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
     lower = np.zeros(len(fleet.names), np.bool_)
     lower[fleet.placed_pods.current(fleet).rows[_preemptible_below(fleet, pod.priority, in_flight)]] = True
     counts = Counter(
@@ -318,14 +311,6 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collectio
                 left &= ~rejected
         counts[NO_VICTIMS] += int(left.sum())
     return counts
-
-
-def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]) -> Mask:
-    """Return the rows that kube-scheduler's dry run would try: their first rejection is resolvable."""
-    mask = np.zeros(len(fleet.names), np.bool_)
-    for filter_, rejected in cycle.rejections(fleet, request, pod_filters):
-        mask |= rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
-    return mask
 
 
 # --- candidates ---------------------------------------------------------------------------------------------------

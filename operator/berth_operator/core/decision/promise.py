@@ -10,7 +10,7 @@ Fleet is left as it was; the caller promises the placements (docs/decisions/0034
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,7 +30,7 @@ from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import BEYOND
-from berth_operator.core.fleet.nodes.cards import Indices, Mask
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.owner import Owner
@@ -74,15 +74,19 @@ def is_promised(charge: Charge) -> bool:
 
 def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, partly: bool = False) -> FoundPlaces:
     """Place all pods or, with `partly`, as many as fit; the Fleet is left as it was."""
+    # Decided together: members of one gang, and pods of none, by scheduler.
+    units: dict[tuple[str, str], list[PendingPod]] = {}
+    for pod in pods:
+        units.setdefault((pod.scheduler, "" if pod.gang is None else pod.gang.key), []).append(pod)
     placed: list[Placement] = []
     whys: list[Failure] = []
     try:
-        for unit in _units(pods):
-            found = _place_unit(fleet, unit, policy(unit[0].scheduler), partly=partly)
-            whys += [found.why] if found.why is not None else []
+        for unit in units.values():
+            placements, why = _place_unit(fleet, unit, policy(unit[0].scheduler), partly=partly)
+            whys += [why] if why is not None else []
             if whys and not partly:
                 break
-            for placement in found.placed:
+            for placement in placements:
                 fleet.charge(placement.charge)
                 placed.append(placement)
     finally:
@@ -91,35 +95,24 @@ def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, pa
     return FoundPlaces(placed=tuple(placed), why=whys[0] if whys else None)
 
 
-def _units(pods: Sequence[PendingPod]) -> Collection[list[PendingPod]]:
-    """Return the pods that are decided together: members of one gang, and pods of none, by scheduler."""
-    units: dict[tuple[str, str], list[PendingPod]] = {}
-    for pod in pods:
-        units.setdefault((pod.scheduler, "" if pod.gang is None else pod.gang.key), []).append(pod)
-    return units.values()
-
-
-def _place_unit(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool) -> FoundPlaces:
+def _place_unit(
+    fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool
+) -> tuple[Sequence[Placement], Failure | None]:
+    """Return the placements of pods that are decided together, and why the first other one has none."""
     if pods[0].gang is not None:
         gang = Gang(membership=pods[0].gang, minimum=len(pods), members=tuple(pods))
-        outcome = decide_gang(fleet, gang, policy)
-        if not isinstance(outcome, Failure):
-            return FoundPlaces(placed=tuple(outcome))
-        return FoundPlaces(
-            placed=tuple(place_all_that_fit(fleet, gang, policy, fleet.present)) if partly else (), why=outcome
-        )
+        members = decide_gang(fleet, gang, policy)
+        if not isinstance(members, Failure):
+            return members, None
+        return (place_all_that_fit(fleet, gang, policy, fleet.present) if partly else ()), members
     if len(pods) > 1:
         placements, why = place_each(fleet, pods, policy, partly=partly)
-        return FoundPlaces(
-            placed=tuple(placements), why=None if why is None else _of_many(why, len(placements), len(pods))
-        )
+        if why is not None:
+            found = f"{len(placements)} of {len(pods)} pods have a place; next pod: " if placements else ""
+            why = replace(why, message=cut(f"{found}{why.message}"))
+        return placements, why
     single = decide(fleet, pods[0], policy)
-    return FoundPlaces(why=single) if isinstance(single, Failure) else FoundPlaces(placed=(single,))
-
-
-def _of_many(why: Failure, placed: int, pods: int) -> Failure:
-    found = f"{placed} of {pods} pods have a place; next pod: " if placed else ""
-    return replace(why, message=cut(f"{found}{why.message}"))
+    return ((), single) if isinstance(single, Failure) else ((single,), None)
 
 
 def undecidable(fleet: Fleet, pods: Sequence[PendingPod]) -> str:
@@ -142,7 +135,10 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
     """
     rows = np.unique([fleet.rows[each.node] for each in gone]).astype(np.intp)
     with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
-        what_if = _without(fleet, rows, gone)
+        placed = PlacedPods.of(fleet, gone)
+        what_if, places = WhatIf(fleet, rows, placed), np.searchsorted(rows, placed.rows)
+        for turn in one_pod_per_place(np.arange(len(gone)), places):
+            what_if.take(places[turn], turn)
         for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
             own = policy(scheduler)
             lasting = settled(fleet, request, own, forever=True)
@@ -151,16 +147,6 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
             if now.sum() - now[rows].sum() + later.sum() < count:
                 return False
     return True
-
-
-def _without(fleet: Fleet, rows: Indices, gone: Sequence[Charge]) -> WhatIf:
-    """Return a what-if of these rows without the pods of `gone`."""
-    placed = PlacedPods.of(fleet, gone)
-    what_if = WhatIf(fleet, rows, placed)
-    places = np.searchsorted(rows, placed.rows)
-    for turn in one_pod_per_place(np.arange(len(gone)), places):
-        what_if.take(places[turn], turn)
-    return what_if
 
 
 # --- never ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The annotations that record a placement, all written with the Binding: see docs/allocations.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,42 +30,27 @@ def annotations(placement: Placement) -> dict[str, str]:
     """
     if not (placement.grants or placement.claims.mappings):
         return {}
-    prefix = placement.pod.request.devices.prefix
-    record = _by_class(placement)
+    # Which extended resources each container gets by DeviceClasses, so that they are not taken of the node.
+    by_class: dict[str, set[str]] = {}
+    for mapping in placement.claims.mappings:
+        by_class.setdefault(mapping.container, set()).add(mapping.resource)
+    record = {container + names.BY_CLASS_SUFFIX: ",".join(sorted(given)) for container, given in by_class.items()}
+    request, gpus = placement.pod.request, [grant for grant in placement.grants if grant.type == names.GPU]
     if placement.grants:
-        record[names.ALLOCATED] = allocation.render(placement.grants, prefix)
-    seen = _seen(placement)
-    record |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
-    cards = sum(grant.type == names.GPU for grant in placement.grants)
-    for limit in placement.pod.request.limits:
-        record |= limits.annotations(limit, seen.get(limit.container, ()), cards)
+        record[names.ALLOCATED] = allocation.render(placement.grants, request.devices.prefix)
+    seen: dict[str, list[Grant]] = {}
+    for share in request.shares:
+        seen.setdefault(share.container, []).extend(gpus[share.first : share.end])
+    for container, grants in seen.items():
+        # Each once: two replicas of a card are one id.
+        record[container + names.VISIBLE_SUFFIX] = ",".join(dict.fromkeys(grant.visible for grant in grants))
+    for limit in request.limits:
+        record |= limits.annotations(limit, seen.get(limit.container, ()), len(gpus))
     allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotation_bytes)
     size = sum(len(key) + len(value) for key, value in record.items())
     if size > allowed:
         raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
     return record
-
-
-def _by_class(placement: Placement) -> dict[str, str]:
-    """Return which extended resources each container gets by DeviceClasses, so that they are not taken of the node."""
-    resources: dict[str, set[str]] = {}
-    for mapping in placement.claims.mappings:
-        resources.setdefault(mapping.container, set()).add(mapping.resource)
-    return {container + names.BY_CLASS_SUFFIX: ",".join(sorted(each)) for container, each in resources.items()}
-
-
-def _seen(placement: Placement) -> dict[str, list[Grant]]:
-    """Return the pod's cards that each container sees."""
-    gpus = [grant for grant in placement.grants if grant.type == names.GPU]
-    seen: dict[str, list[Grant]] = {}
-    for share in placement.pod.request.shares:
-        seen.setdefault(share.container, []).extend(gpus[share.first : share.end])
-    return seen
-
-
-def _visible(grants: Sequence[Grant]) -> str:
-    """Return the ids that a container sees, each once: two replicas of a card are one id."""
-    return ",".join(dict.fromkeys(grant.visible for grant in grants))
 
 
 def rewritten(
@@ -85,30 +70,20 @@ def rewritten(
     if {(each.type, each.id) for each in grants} != held.keys() or not all(map(is_listed, held.values())):
         return None
     prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in recorded[names.ALLOCATED] else names.PREFIX
-    return {
-        names.ALLOCATED: allocation.render((_exchanged(each, held[each.type, each.id]) for each in grants), prefix),
-        **_visible_instead(recorded, mismatch, replacements),
-    }
-
-
-def _visible_instead(
-    recorded: Mapping[str, str], mismatch: Mismatch, replacements: Mapping[str, Grant]
-) -> dict[str, str]:
-    """Return what each container sees: the devices that kubelet reports, or the replacements if it reports none."""
+    pairs = ((grant, held[grant.type, grant.id]) for grant in grants)
+    exchanged = (replace(grant, minor=device.minor, id=device.id, parent=device.parent) for grant, device in pairs)
+    record = {names.ALLOCATED: allocation.render(exchanged, prefix)}
+    # Each container sees the devices that kubelet reports, or the replacements if it reports none.
     reported = {
-        name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
+        name + names.VISIBLE_SUFFIX: [allocation.visible(device.id) for device in devices if device.type == names.GPU]
         for name, devices in mismatch.actual.containers
     }
-    seen = {allocation.visible(name): allocation.visible(each.id) for name, each in replacements.items()}
-    before = {key: value.split(",") for key, value in recorded.items() if key.endswith(names.VISIBLE_SUFFIX)}
-    return {
-        key: ",".join(dict.fromkeys(reported.get(key) or [seen.get(each, each) for each in ids]))
-        for key, ids in before.items()
-    }
-
-
-def _exchanged(grant: Grant, device: Grant) -> Grant:
-    return replace(grant, minor=device.minor, id=device.id, parent=device.parent)
+    seen = {allocation.visible(name): allocation.visible(grant.id) for name, grant in replacements.items()}
+    for key, value in recorded.items():
+        if key.endswith(names.VISIBLE_SUFFIX):
+            ids = reported.get(key) or [seen.get(before, before) for before in value.split(",")]
+            record[key] = ",".join(dict.fromkeys(ids))
+    return record
 
 
 def binding(placement: Placement, term: int, lease: str, bound_with: str = "") -> dict[str, Any]:

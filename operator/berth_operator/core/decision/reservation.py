@@ -145,8 +145,8 @@ def may_have(fleet: Fleet, pod: PendingPod, policy: Policy, now: float) -> bool:
     # A pod whose Binding is refused would keep the room without end.
     if pod.nominated_node or pod.last_reason == SCHEDULER_ERROR or pod.uid in fleet.charges:
         return False
-    after = policy.reserve_after
-    return bool(after) and pod.unschedulable_since <= _time(now - after)
+    since = datetime.fromtimestamp(now - policy.reserve_after, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return bool(policy.reserve_after) and pod.unschedulable_since <= since
 
 
 def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
@@ -156,10 +156,6 @@ def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], P
     """
     keeping = (each for each in pods if may_have(fleet, each, policy(each.scheduler), now))
     return entitled(keeping, most_nodes(fleet))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def backfill(
@@ -305,35 +301,27 @@ class _Search:
         missing = missing_devices(self._fleet, self._pod.request)[self._rows]
         names = [self._fleet.names[row] for row in self._rows.tolist()]
         keys = [(last[at], missing[at], pods[at], names[at] in self._reserved, names[at], at) for at in places]
-        return self._reservation(min(keys)[-1])
-
-    def _reservation(self, place: int) -> NodeReservation:
+        place = min(keys)[-1]
+        row, request = int(self._rows[place]), self._pod.request
         awaited = self._awaited[self._places[self._awaited] == place]
         what_if = WhatIf(self._fleet, self._rows[[place]], self._placed)
         for pod in awaited:
             what_if.take(np.array([0]), np.array([pod]))
         what_if.let_go(0, awaited)
-        charges = [self._placed.charges[each] for each in awaited.tolist()]
-        grants = self._policy.choose(what_if.fleet, 0, self._pod.request)
-        node = self._fleet.names[self._rows[place]]
+        charges = [self._placed.charges[pod] for pod in awaited.tolist()]
+        grants = self._policy.choose(what_if.fleet, 0, request)
+        # The Node's sums of devices are freed together with the devices: they count if nothing else is missing.
+        lacking = lacking_resources(self._fleet, row, request)
+        others = tuple(amount for amount in lacking if not is_device(amount[0], self._fleet.kinds))
         return NodeReservation(
-            nominee=Placement(pod=self._pod, node=node, grants=grants).charge,
-            request=self._pod.request,
-            awaited=tuple(sorted(charges, key=lambda each: each.pod)),
-            ends=max((each.ends for each in charges), default=0),
+            nominee=Placement(pod=self._pod, node=self._fleet.names[row], grants=grants).charge,
+            request=request,
+            awaited=tuple(sorted(charges, key=lambda charge: charge.pod)),
+            ends=max((charge.ends for charge in charges), default=0),
             placed=self._on_nodes[place],
-            devices=tuple(self._devices(int(self._rows[place]), grants, charges)),
-            missing=self._missing(int(self._rows[place])),
+            devices=tuple(self._devices(row, grants, charges)),
+            missing=others if others or missing_devices(self._fleet, request)[row] else lacking,
         )
-
-    def _missing(self, row: int) -> tuple[tuple[str, int], ...]:
-        """Return what the Node has too little of; sums of devices only if nothing else is missing.
-
-        The Node's sums of devices are freed together with the devices.
-        """
-        missing = lacking_resources(self._fleet, row, self._pod.request)
-        others = tuple(each for each in missing if not is_device(each[0], self._fleet.kinds))
-        return others if others or missing_devices(self._fleet, self._pod.request)[row] else missing
 
     def _devices(self, row: int, grants: Sequence[Grant], awaited: Sequence[Charge]) -> Iterator[FreeDevices]:
         """Yield what is free of each part.

@@ -10,7 +10,7 @@ Others say since when nothing has been freed, how many reservations were in vain
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -36,19 +36,16 @@ NAMED: Final = 3
 
 def note(reservation: NodeReservation) -> str:
     """Return the sentence about a node reservation; it names no pod of another namespace."""
-    text = f"reserved on {reservation.node}: {_free(reservation)}"
+    # Of the first part, and of others that are not all free.
+    first, *others = reservation.devices
+    shown = [first, *(devices for devices in others if devices.free < devices.requested)]
+    counts = (f"{devices.free} of {devices.requested} {shortage.plural(devices.type)}" for devices in shown)
+    text = f"reserved on {reservation.node}: {' and '.join(counts)} are free"
     if not reservation.awaited:
         return f"{text}."
     own, _ = keys.split(reservation.nominee.pod)
-    return f"{text}, {_missing(reservation)} held by {holders(reservation.awaited, own)}{_deadline(reservation)}."
-
-
-def _free(reservation: NodeReservation) -> str:
-    """Return how many of the devices are free: of the first part, and of others that are not all free."""
-    first, *others = reservation.devices
-    shown = [first, *(each for each in others if each.free < each.requested)]
-    counts = (f"{each.free} of {each.requested} {shortage.plural(each.type)}" for each in shown)
-    return f"{' and '.join(counts)} are free"
+    deadline = "" if reservation.ends >= ending.UNKNOWN else f" until {_text(reservation.ends)} at the latest"
+    return f"{text}, {_missing(reservation)} held by {holders(reservation.awaited, own)}{deadline}."
 
 
 def _missing(reservation: NodeReservation) -> str:
@@ -86,7 +83,9 @@ def annotated(
     own = kept.get(pod.uid)
     if own is None and backoff is None:
         return failure
-    parts = [] if backoff is None else [_in_vain(backoff.count)]
+    parts = []
+    if backoff is not None:
+        parts.append(f"{backoff.count} node reservation{'s were' if backoff.count > 1 else ' was'} in vain")
     if own is not None:
         parts += [f"nothing has been freed since {_text(own.since)}"] if own.since else []
         return replace(failure, message=with_note(failure.message, "; ".join([*parts, note(own)])))
@@ -95,10 +94,6 @@ def annotated(
         failure,
         message=with_note(failure.message, f"{parts[0]}: nothing was freed for {PATIENCE // 60} minutes{begins}"),
     )
-
-
-def _in_vain(count: int) -> str:
-    return f"{count} node reservation{'s were' if count > 1 else ' was'} in vain"
 
 
 def _text(seconds: int) -> str:
@@ -115,18 +110,10 @@ def holders(charges: Iterable[Charge], own: str) -> str:
     split = [keys.split(each.pod) for each in charges]
     named = [name for namespace, name in split if namespace == own]
     others = Counter(namespace for namespace, _ in split if namespace != own)
-    return " and ".join(_parts(named, others))
-
-
-def _parts(named: list[str], others: Counter[str]) -> Iterator[str]:
+    texts = []
     if named:
-        yield f"pod{'s' if len(named) > 1 else ''} {listing.first_of(named, NAMED)}"
+        texts.append(f"pod{'s' if len(named) > 1 else ''} {listing.first_of(named, NAMED)}")
     if count := others.total():
         namespaces = "another namespace" if len(others) == 1 else "other namespaces"
-        yield f"{count} pod{'s' if count > 1 else ''} of {namespaces}"
-
-
-def _deadline(reservation: NodeReservation) -> str:
-    if reservation.ends >= ending.UNKNOWN:
-        return ""
-    return f" until {_text(reservation.ends)} at the latest"
+        texts.append(f"{count} pod{'s' if count > 1 else ''} of {namespaces}")
+    return " and ".join(texts)

@@ -124,7 +124,11 @@ class VictimSearch:
         """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
         leaving[fleet.placed_pods.numbers_of([*fleet.leaving, *proposed])] = True
-        self._going = np.concatenate((np.flatnonzero(lower & leaving), self._leftovers(candidates)))
+        # What deleted pods still hold on the candidate rows leaves by itself, too.
+        numbers = fleet.placed_pods.numbers()
+        beyond = numbers[(placed.priority[numbers] == BEYOND) & candidates[placed.rows[numbers]]]
+        leftovers = np.array([pod for pod in beyond.tolist() if is_leftover(placed.charges[pod])], np.intp)
+        self._going = np.concatenate((np.flatnonzero(lower & leaving), leftovers))
         left_behind = fleet.placed_pods.numbers_of(each.uid for each in fleet.left_behind())
         self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))
         self._base = self._what_if(fleet, self._rows)
@@ -135,12 +139,6 @@ class VictimSearch:
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
         """The potential victims, in the order in which they are reprieved."""
-
-    def _leftovers(self, candidates: Mask) -> Indices:
-        """Return what deleted pods still hold on the candidate rows, which leaves by itself."""
-        placed, numbers = self._placed, self._fleet.placed_pods.numbers()
-        beyond = numbers[(placed.priority[numbers] == BEYOND) & candidates[placed.rows[numbers]]]
-        return np.array([each for each in beyond.tolist() if is_leftover(placed.charges[each])], np.intp)
 
     def _what_if(self, fleet: Fleet, rows: Indices) -> WhatIf:
         return WhatIf(fleet, rows, self._placed, with_cards=bool(self._request.devices.parts))
@@ -275,19 +273,17 @@ class VictimSearch:
         pods = np.flatnonzero(victims)
         least = np.array(self._lower_bounds(self._keys(self._place[pods], pods, len(self._rows))))
         for place in order[:MAX_COUPLED_NODES].tolist():
-            if best is not None and self._key(best) <= tuple(least[:, place].tolist()):
-                continue
+            if best is not None:
+                # Without the age of the victims.
+                *keys, _ = self._keys(np.zeros(len(best.victims), np.intp), best.victims, 1)
+                if tuple(int(key[0]) for key in keys) <= tuple(least[:, place].tolist()):
+                    continue
             exact = self._exact_choice(what_if, self._choice(place, victims))
             if what_if.is_over:
                 break
             if exact is not None:
                 best = exact if best is None else self._best_of([best, exact])
         return None if best is None else self._preemption_in(what_if, best)
-
-    def _key(self, choice: _Choice) -> tuple[int, ...]:
-        """Return the keys by which choices are compared, without the age of the victims."""
-        of = np.zeros(len(choice.victims), np.intp)
-        return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
 
     def _lower_bounds(self, keys: Keys) -> Keys:
         """Return lower bounds of the keys of any choice on each place.
@@ -419,18 +415,14 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
     mask = np.zeros(len(placed.charges), np.bool_)
     if not budgets:
         return mask
+    # The pods that each budget protects, the most important first.
+    protected: defaultdict[Budget, list[int]] = defaultdict(list)
+    for pod in ranked.tolist():
+        for budget in budgets.counting(placed.charges[pod]):
+            protected[budget].append(pod)
     spent = budgets.spent(fleet)
-    for budget, protected in _protected(placed, ranked, budgets).items():
-        pods = np.array(protected, np.intp)
+    for budget, numbers in protected.items():
+        pods = np.array(numbers, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
         mask[by_place[rank_within_place(place[by_place]) >= budget.allowed - spent[budget]]] = True
     return mask
-
-
-def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:
-    """Return the pods that each budget protects, the most important first."""
-    by_budget: defaultdict[Budget, list[int]] = defaultdict(list)
-    for pod in ranked.tolist():
-        for budget in budgets.counting(placed.charges[pod]):
-            by_budget[budget].append(pod)
-    return by_budget

@@ -9,8 +9,8 @@ finds nothing; why is kept for the row until something changes there.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
 
@@ -25,12 +25,10 @@ from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.requests import ALL, Request
 from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.selected import SelectorPair
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges, extended_resources
 from berth_operator.core.fleet.claim_counts import LOOK, key_of, kind_of, matches, refusal, states
-from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.claims.matching import NO_MATCH
 from berth_operator.core.fleet.claims.node_devices import NodeDevices
 from berth_operator.core.fleet.claims.withheld import Held
@@ -79,16 +77,16 @@ class _Target:
         request = plan.request
         kind = kind_of(self.fleet, request)
         matched = self.devices.pools.selected.of(kind.selectors)
-        left = [each for each in devices if self._may_get(kind, request, matched, each)]
+        left = []
+        for device in devices:
+            # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
+            if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
+                continue
+            suits = matches(matched, device)
+            if suits is None or (suits and not (device.taints and prevented(device, request))):
+                left.append(device)
         self.fleet.claims.supply.work.spend(len(devices) * LOOK)
         return left
-
-    def _may_get(self, kind: DeviceKind, request: Request, matched: SelectorPair, device: Device) -> bool:
-        # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
-        if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
-            return False
-        suits = matches(matched, device)
-        return suits is None or (suits and not (device.taints and prevented(device, request)))
 
 
 def choose(
@@ -101,8 +99,29 @@ def choose(
     if not (pod.request.claims or fleet.device_classes):
         return NO_POD_CLAIMS
     needs = _needs(fleet, row, pod)
-    allocations = _search(fleet, row, pod.request, needs.claims, grants, first_fit=first_fit) if needs.claims else ()
-    return None if allocations is None else _chosen(fleet, row, needs, allocations)
+    if not needs.claims:
+        return _chosen(fleet, row, needs, ())
+    # Why the search found nothing is kept for equal pods.
+    node, known = fleet.names[row], fleet.claims.supply.refusals(key_of(fleet, pod.request))
+    doublings = known.doublings.get(node, 0)
+    try:
+        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), needs.claims, doublings)
+    except NoWorkError:
+        return None
+    except TooMuchWorkError as error:
+        known.by_node[node], known.doublings[node] = str(error), doublings + 1
+        fleet.claims.supply.search_ended(key_of(fleet, pod.request))
+        return None
+    except ClaimError as error:
+        known.everywhere = str(error)
+        return None
+    except NodeError as error:
+        known.by_node[node] = str(error)
+        return None
+    if allocations is None:
+        known.by_node[node] = ""
+        return None
+    return _chosen(fleet, row, needs, allocations)
 
 
 def choose_together(
@@ -155,48 +174,27 @@ def _needs(fleet: Fleet, row: int, pod: PendingPod, allocated: Collection[str] =
 
 
 def _chosen(fleet: Fleet, row: int, needs: _Needs, allocations: tuple[Allocation, ...]) -> PodClaims:
+    """Return what a pod gets: allocations, with the cards that they are."""
     if not (needs.claims or needs.reserved):
         return NO_POD_CLAIMS
     if needs.mappings:
         allocations = (*allocations[:-1], extended_resources.of_pod(allocations[-1], needs.pod))
-    return replace(_with_cards(fleet, fleet.names[row], allocations, needs.reserved), mappings=needs.mappings)
+    node = fleet.names[row]
+    cards = fleet.claims.supply.on(node, fleet.labels[row]).cards
+    results = (result for allocation in allocations for result in allocation.results if not result.request.admin)
+    card_matches = [cards.get(result.device.id, NO_MATCH) for result in results]
+    return PodClaims(
+        allocations=allocations,
+        reserved=needs.reserved,
+        grants=tuple(claim_charges.grants_of(fleet, node, card_matches)),
+        unknown=tuple(sorted({match.unknown for match in card_matches if match.unknown})),
+        mappings=needs.mappings,
+    )
 
 
 def may_continue(fleet: Fleet, request: PodRequest) -> bool:
     """Return whether another row may be tried after one on which the search found nothing."""
     return not (fleet.claims.supply.work.is_over() or refusal(fleet, request))
-
-
-def _search(
-    fleet: Fleet,
-    row: int,
-    request: PodRequest,
-    claims: Sequence[ClaimState],
-    grants: Collection[Grant],
-    *,
-    first_fit: bool,
-) -> tuple[Allocation, ...] | None:
-    """Return what claims get on a row; if nothing, keep the reason."""
-    node = fleet.names[row]
-    known = fleet.claims.supply.refusals(key_of(fleet, request))
-    doublings = known.doublings.get(node, 0)
-    try:
-        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), claims, doublings)
-    except NoWorkError:
-        return None
-    except TooMuchWorkError as error:
-        known.by_node[node], known.doublings[node] = str(error), doublings + 1
-        fleet.claims.supply.search_ended(key_of(fleet, request))
-        return None
-    except ClaimError as error:
-        known.everywhere = str(error)
-        return None
-    except NodeError as error:
-        known.by_node[node] = str(error)
-        return None
-    if allocations is None:
-        known.by_node[node] = ""
-    return allocations
 
 
 def _target(fleet: Fleet, row: int, grants: Collection[Grant] = (), *, first_fit: bool) -> _Target:
@@ -206,18 +204,60 @@ def _target(fleet: Fleet, row: int, grants: Collection[Grant] = (), *, first_fit
     return _Target(fleet=fleet, node=node, devices=devices, held=held, first_fit=first_fit)
 
 
-def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
-    """Check that a search on a node does not take too long before its first step.
+def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0) -> tuple[Allocation, ...] | None:
+    """Return what claims get, by a search; None if it found nothing.
+
+    Its bounds are doubled `doublings` times. If at all, the search in an order ended at its own bound before, and is
+    left out. Each doubling changes to the other order of devices: what one order finds late the other often finds soon.
 
     Raises:
-        AllocationError: it would.
+        AllocationError: the search would take too long before its first step, did not end, or found what cannot be
+            written.
     """
-    choices = [each for state in claims for alternatives in state.claim.requests for each in alternatives.choices]
-    if (kinds := len({kind_of(target.fleet, each).selectors for each in choices})) > MAX_SELECTORS:
-        raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
-    if sum(_looks(target, each) for each in choices) > MAX_LOOKS:
-        number = len(target.devices.pools.devices)
-        raise NodeError(f"the pod's claims have too many requests for {number} devices on one node")
+    supply, pools = target.fleet.claims.supply, target.devices.pools
+    try:
+        choices = [
+            choice for state in claims for alternatives in state.claim.requests for choice in alternatives.choices
+        ]
+        if (kinds := len({kind_of(target.fleet, request).selectors for request in choices})) > MAX_SELECTORS:
+            raise ClaimError(
+                f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}"
+            )
+        if sum(_looks(target, request) for request in choices) > MAX_LOOKS:
+            raise NodeError(f"the pod's claims have too many requests for {len(pools.devices)} devices on one node")
+        preferences: list[Preference] = []
+
+        def prefer() -> Order:
+            preference = Preference(pools, target.allocated, target.devices.links)
+            preferences.append(preference)
+            return lambda plan, devices: preference.order(plan, target.order(plan, devices))
+
+        # Shares of other claims have other IDs, and equal decisions equal ones.
+        numbers, uids = count(), "/".join(state.uid for state in claims)
+        allocations = allocator.allocate(
+            [state.claim for state in claims],
+            pools=pools,
+            classes=target.fleet.claims.classes,
+            allocated=target.allocated,
+            new_share_id=lambda: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{uids}/{next(numbers)}")),
+            order=target.order,
+            prefer=None if target.first_fit == (doublings % 2 == 0) else prefer,
+            max_steps=0 if doublings else MAX_STEPS,
+            max_narrowing=MAX_NARROWING << doublings,
+            spend=supply.work.spend,
+        )
+        supply.work.spend(sum(preference.looks for preference in preferences))
+        for allocation in allocations or ():
+            # Also with admin access.
+            for result in allocation.results:
+                if result.device.id in target.devices.foreign:
+                    raise NodeError(
+                        f"claim {allocation.claim}: device {result.device.id} is not of a pool in claims.pools"
+                    )
+            allocation.written()  # raises an error if it cannot be
+        return allocations
+    finally:
+        supply.work.spend(SEARCH + len(pools.devices) * LOOK)
 
 
 def _looks(target: _Target, request: Request) -> int:
@@ -229,71 +269,5 @@ def _looks(target: _Target, request: Request) -> int:
     if request.mode != ALL:
         return len(devices)
     matched = target.devices.pools.selected.of(kind_of(target.fleet, request).selectors)
-    wanted = (each for each in devices if matched.get(each) is not False)
-    return len(devices) + sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(each.capacity) for each in wanted)
-
-
-def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0) -> tuple[Allocation, ...] | None:
-    try:
-        _check_size(target, claims)
-        return _by_search(target, claims, doublings)
-    finally:
-        target.fleet.claims.supply.work.spend(SEARCH + len(target.devices.pools.devices) * LOOK)
-
-
-def _by_search(target: _Target, claims: Sequence[ClaimState], doublings: int) -> tuple[Allocation, ...] | None:
-    """Search with bounds that were doubled this often; then the search in an order ended at its own before.
-
-    Each doubling changes to the other order of devices: what one order finds late the other often finds soon.
-    """
-    supply = target.fleet.claims.supply
-    preferences: list[Preference] = []
-
-    def prefer() -> Order:
-        preference = Preference(target.devices.pools, target.allocated, target.devices.links)
-        preferences.append(preference)
-        return lambda plan, devices: preference.order(plan, target.order(plan, devices))
-
-    allocations = allocator.allocate(
-        [each.claim for each in claims],
-        pools=target.devices.pools,
-        classes=target.fleet.claims.classes,
-        allocated=target.allocated,
-        new_share_id=_share_ids(claims),
-        order=target.order,
-        prefer=None if target.first_fit == (doublings % 2 == 0) else prefer,
-        max_steps=0 if doublings else MAX_STEPS,
-        max_narrowing=MAX_NARROWING << doublings,
-        spend=supply.work.spend,
-    )
-    supply.work.spend(sum(preference.looks for preference in preferences))
-    for allocation in allocations or ():
-        _check(target, allocation)
-    return allocations
-
-
-def _check(target: _Target, allocation: Allocation) -> None:
-    """Check that an allocation can be written and has only devices of own pools, also with admin access."""
-    for result in allocation.results:
-        if result.device.id in target.devices.foreign:
-            raise NodeError(f"claim {allocation.claim}: device {result.device.id} is not of a pool in claims.pools")
-    allocation.written()
-
-
-def _share_ids(claims: Sequence[ClaimState]) -> Callable[[], str]:
-    """Return what makes the IDs of the claims' shares: other claims have others, and equal decisions equal ones."""
-    numbers, uids = count(), "/".join(each.uid for each in claims)
-    return lambda: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{uids}/{next(numbers)}"))
-
-
-def _with_cards(fleet: Fleet, node: str, allocations: tuple[Allocation, ...], reserved: tuple[str, ...]) -> PodClaims:
-    """Return allocations with the cards that they are."""
-    results = (result for allocation in allocations for result in allocation.results if not result.request.admin)
-    cards = fleet.claims.supply.on(node, fleet.labels[fleet.rows[node]]).cards
-    matches = [cards.get(each.device.id, NO_MATCH) for each in results]
-    return PodClaims(
-        allocations=allocations,
-        reserved=reserved,
-        grants=tuple(claim_charges.grants_of(fleet, node, matches)),
-        unknown=tuple(sorted({each.unknown for each in matches if each.unknown})),
-    )
+    wanted = (device for device in devices if matched.get(device) is not False)
+    return len(devices) + sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(device.capacity) for device in wanted)

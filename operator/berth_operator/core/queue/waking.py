@@ -1,7 +1,11 @@
 """Wake parked units after an event: which of them it may help, on the Fleet as it is after the event."""
 
+import functools
+from collections.abc import Sequence
+
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
+from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
@@ -38,11 +42,9 @@ def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     with fleet.without(tuple(fleet.nominees_on(gone.node))):
         without_lower_priority, work = WithoutLowerPriority(fleet, gone.node), fleet.claims.supply.work
 
-        def may_take(parked: Parked[Unit]) -> bool:
-            return without_lower_priority.may_take(parked.unit, gone, parked.failure.filters)
-
-        return queue.wake(
-            Change.EVICTABLE,
+        def hint(parked: Parked[Unit]) -> Sequence[Filter] | None:
+            may_take = functools.partial(without_lower_priority.may_take, parked.unit, gone, parked.failure.filters)
             # What is not known yet may let it preempt others.
-            lambda parked: None if work.complete(lambda: may_take(parked), instead=True) else NOT_CONCERNED,
-        )
+            return None if work.complete(may_take, instead=True) else NOT_CONCERNED
+
+        return queue.wake(Change.EVICTABLE, hint)

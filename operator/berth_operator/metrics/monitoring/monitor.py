@@ -62,7 +62,7 @@ class Monitor:
     async def _pending(self) -> Mapping[Family, Values]:
         counted = PendingCount()
         await self._in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
-        return counted.values(gated=len(self._cluster.gated))
+        return counted.values(gated=len(self._cluster.pending_pods.gated))
 
     async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
         """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""

@@ -1,4 +1,4 @@
-"""The state of the cluster: API events are applied here, and decisions, binds and reports read its parts.
+"""The state of the cluster: API events are applied to its parts, and decisions, binds and reports read these.
 
 Everything runs in the scheduler's event loop, one event at a time, so nothing here needs a lock. Each part depends only
 on parts above it in this list:
@@ -26,10 +26,10 @@ from typing import Any, Final
 
 import structlog
 
-from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.claims import extended
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_choice, claim_counts
@@ -38,7 +38,6 @@ from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
-from berth_operator.core.values.quota_workload import QuotaWorkload
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
@@ -51,7 +50,7 @@ from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
 from berth_operator.state.cache.promises import PlacePromises
-from berth_operator.state.cache.spares import Spares
+from berth_operator.state.cache.spares import Outcome, Spares
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.views import GpuPodView, StatusKind, View
@@ -70,7 +69,7 @@ NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(kw_only=True, eq=False)
 class Cluster:
-    """Applies the events of the API server, and gives access to the parts of the state."""
+    """Has the parts of the state, and applies the events of the API server that concern several of them."""
 
     grace: float
     """Seconds after the end of its Lease at which an agent counts as dead."""
@@ -104,30 +103,9 @@ class Cluster:
         self.budgets = Budgets()
         self.failed: dict[str, None] = {}
         """UIDs of the pods of ours that have failed, the last `MAX_FAILED` of them."""
-        self._device_classes: dict[str, tuple[str, str]] = {}
-        """Name of a DeviceClass -> the extended resource that it names, or an empty text, and when it was created."""
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
         """UID -> pod, for all pods that have no node on the API server."""
-        self._create_queue(pending)
-        self._create_nodes()
-        self.placements = Placements(
-            fleet=self.fleet,
-            kinds=self.kinds,
-            trusted_schedulers=frozenset(self.trusted_schedulers),
-            pending=self._pending_pods,
-            gangs=self.gangs,
-            allocations=self.allocations,
-            claims=self.claims,
-            unknown=self.unknown_allocations,
-            waker=self.waker,
-            listener=self.listener,
-            clock=self.clock,
-            # Other instances' pods would change how this one scores its nodes.
-            is_counted=lambda scheduler: not self.confined or self.gangs.schedules(scheduler),
-        )
-
-    def _create_queue(self, pending: dict[str, PendingPod]) -> None:
         self.queue: Queue[PendingPod | Gang] = Queue(self.needs_devices)
         self.gang_tracker = GangTracker(timeout=self.gang_timeout)
         self.workload_queue: Queue[PendingPod | Gang] = Queue()
@@ -153,7 +131,7 @@ class Cluster:
             listener=self.listener,
             clock=self.clock,
         )
-        self._pending_pods = PendingPods(
+        self.pending_pods = PendingPods(
             fleet=self.fleet,
             kinds=self.kinds,
             priorities=self.priorities,
@@ -167,8 +145,6 @@ class Cluster:
             clock=self.clock,
             accepts_nominations=self.tenants is not None,
         )
-
-    def _create_nodes(self) -> None:
         self.allocations = AllocationTracker(
             fleet=self.fleet,
             waker=self.waker,
@@ -194,34 +170,34 @@ class Cluster:
         self.unknown_allocations = UnknownAllocations(
             fleet=self.fleet, node_cache=self.node_cache, listener=self.listener, clock=self.clock
         )
-
-    @property
-    def version(self) -> int:
-        """Return a counter of the changes that may change why a pod waits."""
-        return self.waker.version
-
-    @property
-    def changed_at(self) -> float:
-        """Return when something last changed that may change why a pod waits, by `clock`; -inf if nothing has."""
-        return self.waker.changed_at
-
-    @property
-    def gated(self) -> Collection[PendingPod]:
-        """Return the pods that do not wait yet, because they have scheduling gates; their last message names these."""
-        return self._pending_pods.gated
+        self.placements = Placements(
+            fleet=self.fleet,
+            kinds=self.kinds,
+            trusted_schedulers=frozenset(self.trusted_schedulers),
+            pending=self.pending_pods,
+            gangs=self.gangs,
+            allocations=self.allocations,
+            claims=self.claims,
+            unknown=self.unknown_allocations,
+            waker=self.waker,
+            listener=self.listener,
+            clock=self.clock,
+            # Other instances' pods would change how this one scores its nodes.
+            is_counted=lambda scheduler: not self.confined or self.gangs.schedules(scheduler),
+        )
 
     # --- events -----------------------------------------------------------------------------------------------
 
     def put_pending(self, raw: Object) -> None:
         """Add or update a pod without a node."""
-        self._pending_pods.put(raw)
+        self.pending_pods.put(raw)
         self._put_own_pod(raw)
         if self.tenants is not None:
             self.tenants.put(raw)
 
     def remove_pending(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
-        self._pending_pods.remove(uid)
+        self.pending_pods.remove(uid)
         self.fleet.claims.remove_own_pod(uid)
         if self.tenants is not None:
             self.tenants.remove(uid)
@@ -255,50 +231,6 @@ class Cluster:
                 del self.failed[next(iter(self.failed))]
         self.gangs.put_ended(raw)
 
-    def remove_ended(self, uid: str) -> None:
-        """Remove a pod that had ended."""
-        self.gangs.remove_ended(uid)
-
-    def put_group(self, raw: Object, kind: PodGroupKind = OWN_GROUPS) -> None:
-        """Add or update a PodGroup."""
-        self.gangs.put_group(raw, kind)
-
-    def remove_group(self, name: str, kind: PodGroupKind) -> None:
-        """Remove a PodGroup (namespace/name)."""
-        self.gangs.remove_group(name, kind)
-
-    def put_node(self, raw: Object) -> None:
-        """Add or update a Node."""
-        self.node_cache.put_node(raw)
-
-    def remove_node(self, name: str) -> None:
-        """Remove a Node that was deleted, or that our node selector no longer matches."""
-        self.node_cache.remove_node(name)
-
-    def put_device(self, raw: Object) -> None:
-        """Add or update a Device."""
-        self.node_cache.put_device(raw)
-
-    def remove_device(self, name: str) -> None:
-        """Remove a Device."""
-        self.node_cache.remove_device(name)
-
-    def put_lease(self, raw: Object) -> None:
-        """Add or update an agent's Lease."""
-        self.node_cache.put_lease(raw)
-
-    def remove_lease(self, name: str) -> None:
-        """Remove an agent's Lease."""
-        self.node_cache.remove_lease(name)
-
-    def put_gpu_pod(self, raw: Object) -> None:
-        """Add or update what kubelet gave a pod."""
-        self.allocations.put_gpu_pod(raw)
-
-    def remove_gpu_pod(self, key: str) -> None:
-        """Remove what kubelet gave a pod (namespace/name)."""
-        self.allocations.remove_gpu_pod(key)
-
     def put_namespace(self, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] = NONE) -> None:
         """Set the labels and annotations of a namespace; both are empty if it was deleted."""
         if self.tenants is not None:
@@ -306,17 +238,11 @@ class Cluster:
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 
-    def put_device_class(self, name: str, resource: str, created: str) -> None:
-        """Set the extended resource that a DeviceClass names, or an empty text, and when it was created."""
-        self._set_device_classes({**self._device_classes, name: (resource, created)})
+    def set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
+        """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now.
 
-    def remove_device_class(self, name: str) -> None:
-        """Remove a DeviceClass."""
-        self._set_device_classes({key: value for key, value in self._device_classes.items() if key != name})
-
-    def _set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
-        """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now."""
-        self._device_classes = dict(classes)
+        Each name has the extended resource that the class names, or an empty text, and when it was created.
+        """
         before, after = self.fleet.device_classes, extended.providers(classes)
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         self.fleet.set_device_classes(after)
@@ -354,6 +280,17 @@ class Cluster:
             each.claims or (by_class and any(part.resource in by_class for part in each.extended))
             for each in unit.requests
         )
+
+    def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of a decision; if it has no placement, decide again with less that is kept for others.
+
+        Spare nodes make way first, then the promised places of workloads of a lower priority.
+        """
+        outcome = self.spares.decide(decide)
+        if outcome is None or isinstance(outcome, Failure):
+            with self.promises.without_lower(priority) as is_any:
+                return self.spares.decide(decide) if is_any else outcome
+        return outcome
 
     def search_on(self) -> bool:
         """Resume the search for the devices of a pod that ended at its bound, and wake the pod.
@@ -395,14 +332,6 @@ class Cluster:
         for node in sorted(self.fleet.claims.expire(self.clock())):
             self.node_cache.claims_changed(node)
 
-    def put_workload(self, workload: QuotaWorkload) -> None:
-        """Add or update a Workload of Kueue with our AdmissionCheck."""
-        self.workloads.put(workload)
-
-    def remove_workload(self, key: str) -> None:
-        """Remove a Workload (namespace/name) that was deleted, or no longer has our AdmissionCheck."""
-        self.workloads.remove(key)
-
     # --- statuses ---------------------------------------------------------------------------------------------
 
     def names(self, kind: StatusKind) -> list[str]:
@@ -423,16 +352,13 @@ class Cluster:
             case StatusKind.POD_GROUP:
                 return self.gangs.view(name)
             case StatusKind.GPU_POD:
-                return self._gpu_pod_view(name)
-
-    def _gpu_pod_view(self, name: str) -> GpuPodView | None:
-        record = self.allocations.gpu_pod(name)
-        if record is None or not (
-            self.node_cache.is_ours(record.actual.node) or record.actual.uid in self.fleet.charges
-        ):
-            return None
-        return GpuPodView(
-            record=record,
-            consistency=self.allocations.consistency(record),
-            is_of_known_pod=self.allocations.is_of_known_pod(record),
-        )
+                record = self.allocations.gpu_pod(name)
+                if record is None or not (
+                    self.node_cache.is_ours(record.actual.node) or record.actual.uid in self.fleet.charges
+                ):
+                    return None
+                return GpuPodView(
+                    record=record,
+                    consistency=self.allocations.consistency(record),
+                    is_of_known_pod=self.allocations.is_of_known_pod(record),
+                )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from berth_api import names
-from berth_api.words import TABLE, PodGroupKind
+from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group
@@ -53,14 +53,14 @@ class Gangs:
 
     # --- PodGroups --------------------------------------------------------------------------------------------
 
-    def put_group(self, raw: Object, kind: PodGroupKind) -> None:
+    def put_group(self, raw: Object, kind: PodGroupKind = OWN_GROUPS) -> None:
         """Add or update a PodGroup."""
         group = groups.group(raw, kind)
         self._groups.setdefault(group.name, {})[kind.group] = group, raw
         self._choose(group.name)
 
     def remove_group(self, name: str, kind: PodGroupKind) -> None:
-        """Remove a PodGroup."""
+        """Remove a PodGroup (namespace/name)."""
         of_name = self._groups[name]
         del of_name[kind.group]
         if not of_name:

@@ -80,21 +80,20 @@ class PendingPods:
         known, pod = self._by_uid.get(uid), self._read(raw)
         if known is not None and known.gang != pod.gang:
             self.remove(uid)
-        if known is None and uid not in self._fleet.charges:
+        is_charged = uid in self._fleet.charges
+        if known is None and not is_charged:
             self._fleet.workload.see(pod.request)
         if known is None and pod.workload:
             pod = self._promises.hand_over(pod)
         self._by_uid[uid] = pod
         if pod.gang is not None:
             self._gangs.wait(pod, pod.gang)
-        elif uid not in self._fleet.charges:
-            self._enqueue(pod)
-
-    def _enqueue(self, pod: PendingPod) -> None:
-        """Put a pod into the queue; for a while not before the claims that are made for it exist."""
-        until = pod.queued_at + CLAIMS_SECONDS
-        claims = self._fleet.claims
-        is_early = claims.own and any(each.owner and each.claim not in claims.claims for each in pod.request.claims)
+            return
+        if is_charged:
+            return
+        # For a while it is not decided before the claims that are made for it exist.
+        until, claims = pod.queued_at + CLAIMS_SECONDS, self._fleet.claims
+        is_early = claims.own and any(use.owner and use.claim not in claims.claims for use in pod.request.claims)
         if is_early and self._clock() < until:
             self._queue.put_early(pod, until)
             self._listener.work_ready()
@@ -102,28 +101,30 @@ class PendingPods:
             self._waker.put(pod)
 
     def _read(self, raw: Object) -> PendingPod:
+        """Read a pod, with what is known of it already: its age in the queue, our nomination, its back-off."""
         pod = pods.pending(raw, self._kinds, self._priorities)
         known, shown_before = self._by_uid.get(pod.uid), self._shown.pop(pod.uid, "")
         if pod.nominated_node:
             self._shown[pod.uid] = pod.nominated_node
         if known is None:
             return replace(pod, arrived=next(self._arrivals), queued_at=self._clock())
-        is_request = pod.nominated_node not in ("", shown_before) and self._is_request(known, pod.nominated_node)
-        # Our own nomination counts: the watch may be behind.
-        nominated_node = pod.nominated_node if is_request else known.nominated_node
+        # Whether another program has nominated a node for a pod for which we have nominated none.
+        is_request = (
+            self._accepts_nominations
+            and pod.nominated_node not in ("", shown_before)
+            and not self._nominator.has_nominated(known.uid, pod.nominated_node)
+            and not known.nominated_node
+            and known.gang is None
+        )
         return replace(
             pod,
             arrived=known.arrived,
             queued_at=known.queued_at,
-            nominated_node=nominated_node,
+            # Our own nomination counts: the watch may be behind.
+            nominated_node=pod.nominated_node if is_request else known.nominated_node,
             reserved_node="" if is_request else known.reserved_node,
             backoff=known.backoff,
         )
-
-    def _is_request(self, known: PendingPod, node: str) -> bool:
-        """Return whether another program has nominated a node for a pod for which we have nominated none."""
-        is_ours = self._nominator.has_nominated(known.uid, node)
-        return self._accepts_nominations and not is_ours and not known.nominated_node and known.gang is None
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""

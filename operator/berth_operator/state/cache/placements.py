@@ -122,22 +122,33 @@ class Placements:
 
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node, from any scheduler."""
-        uid = raw["metadata"]["uid"]
-        self._fleet.claims.departed.discard(uid)
-        charge, known = self._read(raw), self._fleet.charges.get(uid)
+        uid, fleet = raw["metadata"]["uid"], self._fleet
+        fleet.claims.departed.discard(uid)
+        charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
+        if charge.gang is not None and not self._gangs.is_ours(charge.gang):
+            charge = replace(charge, gang=None)
+        charge, known = self._allocations.track(charge), fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._gangs.release(uid, known.gang)
         if charge.gang is not None:
             # Before it is removed from the waiting pods, so that its gang never looks smaller in between.
             self._gangs.put_bound(raw, charge, charge.gang)
-        self._count_for_workload(raw, charge)
+        if charge.grants and known is None and self._pending.get(uid) is None and self._is_counted(charge.scheduler):
+            # It was not counted for the typical workload while it waited.
+            fleet.workload.see(pods.request_of(raw, self._kinds))
         self._pending.remove(uid)
         if uid in self._assumed:
-            self._confirm(charge)
-        if known is not None and charges.is_same(known, charge):
-            self._refresh(known, charge)
-        else:
+            # The watch may be faster than the answer to the Binding, which then has no effect.
+            del self._assumed[uid]
+            self._mark_device(charge)
+            self._waker.pod_bound()
+        if known is None or not charges.is_same(known, charge):
             self._charge(known, charge)
+        elif known.volumes or known.claims:
+            # The API server now shows the volumes, and the devices of claims, that the decision chose.
+            fleet.charge(charge)
+        elif (known.started, known.ends, known.owner) != (charge.started, charge.ends, charge.owner):
+            fleet.refresh(charge)
 
     def remove_bound(self, uid: str) -> None:
         """Remove a pod that has left its node: it was deleted, succeeded or failed."""
@@ -154,33 +165,6 @@ class Placements:
                 self._gangs.release(uid, charge.gang)
             self._mark_device(charge)
             self._waker.pod_left(charge)
-
-    def _read(self, raw: Object) -> Charge:
-        fleet = self._fleet
-        charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
-        if charge.gang is not None and not self._gangs.is_ours(charge.gang):
-            charge = replace(charge, gang=None)
-        return self._allocations.track(charge)
-
-    def _count_for_workload(self, raw: Object, charge: Charge) -> None:
-        """Count a bound pod for the typical workload, unless it was counted while it waited."""
-        is_new = self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges
-        if charge.grants and is_new and self._is_counted(charge.scheduler):
-            self._fleet.workload.see(pods.request_of(raw, self._kinds))
-
-    def _confirm(self, charge: Charge) -> None:
-        # The watch may be faster than the answer to the Binding, which then has no effect.
-        del self._assumed[charge.uid]
-        self._mark_device(charge)
-        self._waker.pod_bound()
-
-    def _refresh(self, known: Charge, charge: Charge) -> None:
-        """Update an equal charge with what the API server now shows."""
-        if known.volumes or known.claims:
-            # The API server now shows the volumes, and the devices of claims, that the decision chose.
-            self._fleet.charge(charge)
-        elif (known.started, known.ends, known.owner) != (charge.started, charge.ends, charge.owner):
-            self._fleet.refresh(charge)
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
         """Charge a pod, in place of its known charge."""

@@ -2,18 +2,18 @@
 
 They are nominations in the Fleet, so that filters, preemption, gangs and the extender respect them. Their priority is
 above that of any pod, so that decisions pay nothing for them. A pod that fits nowhere is decided again without the
-places of workloads of lower priority, as `decide` does; the places that it takes are searched again.
+places of workloads of lower priority (`Cluster.decide`); the places that it takes are searched again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from berth_api.values import keys
 from berth_operator.core.decision import promise
-from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -21,8 +21,6 @@ from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.waker import Waker
 
 NO_PODS: Final[Mapping[str, PendingPod]] = MappingProxyType({})
-
-Outcome = TypeVar("Outcome", bound=Placement | Sequence[Placement] | Failure | None)
 
 
 class PlacePromises:
@@ -96,14 +94,6 @@ class PlacePromises:
         return self._nominator.nominate(pod, nominee)
 
     # --- decisions of other pods --------------------------------------------------------------------------------
-
-    def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome of a decision for a pod; if it is a Failure or None, without places of lower priority."""
-        outcome = decide()
-        if not self._of or not (outcome is None or isinstance(outcome, Failure)):
-            return outcome
-        with self.without_lower(priority) as is_any:
-            return decide() if is_any else outcome
 
     @contextmanager
     def without_lower(self, priority: int) -> Iterator[bool]:

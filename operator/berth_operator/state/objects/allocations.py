@@ -80,17 +80,23 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     annotations = pod["metadata"].get("annotations") or {}
     expected = requested if requested.types else _without_resources(annotations)
     text = annotations.get(names.ALLOCATED)
-    if text is None or not expected.types or not _is_trusted(pod, annotations, trusted):
+    is_trusted = names.EPOCH in annotations or pod["spec"].get("schedulerName") in trusted
+    if text is None or not expected.types or not is_trusted:
         return (), _unknown(expected, annotations)
     try:
         claims = allocation.parse(text)
     except allocation.AllocationError:
         return (), _unknown(expected, annotations)
-    return _believed(claims, expected)
-
-
-def _is_trusted(pod: Object, annotations: Mapping[str, str], trusted: Collection[str]) -> bool:
-    return names.EPOCH in annotations or pod["spec"].get("schedulerName") in trusted
+    grants: list[Grant] = []
+    unknown: list[str] = []
+    for device_type in expected.types:
+        kept = [grant for grant in claims if grant.type == device_type]
+        if device_type == GPU and expected.gpus is not None:
+            kept = _of_gpus(kept, expected.gpus)
+        grants += kept
+        if not _is_enough(device_type, kept, expected):
+            unknown.append(device_type)
+    return tuple(grants), tuple(unknown)
 
 
 def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -108,18 +114,6 @@ def _without_resources(annotations: Mapping[str, str]) -> Requested:
     return Requested(types=(GPU,)) if has_allocation else Requested()
 
 
-def _believed(claims: Sequence[Grant], expected: Requested) -> Believed:
-    grants: list[Grant] = []
-    unknown: list[str] = []
-    for device_type in expected.types:
-        of_type = [grant for grant in claims if grant.type == device_type]
-        kept = _of_gpus(of_type, expected.gpus) if device_type == GPU and expected.gpus is not None else of_type
-        grants += kept
-        if not _is_enough(device_type, kept, expected):
-            unknown.append(device_type)
-    return tuple(grants), tuple(unknown)
-
-
 def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -> bool:
     """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
     if device_type == GPU and expected.gpus is not None:
@@ -131,11 +125,14 @@ def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -
 
 def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
     """Return as many claims as are requested, each with the requested amounts."""
-    return [
-        _of_part(grant, part)
-        for part in parts
-        for grant in [each for each in claims if _may_be_of(each, part)][: part.count]
-    ]
+    grants = []
+    for part in parts:
+        of_unit = [grant for grant in claims if _may_be_of(grant, part)]
+        for grant in of_unit[: part.count]:
+            # The size of a replica or an instance comes from the Device.
+            is_sized = grant.is_subdevice or grant.amounts == part.amounts
+            grants.append(grant if is_sized else replace(grant, amounts=part.amounts, parent=""))
+    return grants
 
 
 def _may_be_of(grant: Grant, part: Part) -> bool:

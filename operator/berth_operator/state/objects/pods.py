@@ -26,7 +26,6 @@ from berth_operator.core.values.owner import NO_OWNER, Owner
 from berth_operator.core.values.request import (
     SCHEDULING_GROUP,
     HostPort,
-    Membership,
     PendingPod,
     PodRequest,
     Toleration,
@@ -94,32 +93,27 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
     for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in _UNREAD:
             container.pop(name, None)
-        if env := container.pop("env", None):
-            _keep_injected(container, env)
-    spec["volumes"] = [each for each in spec.get("volumes") or () if not _VOLUMES.isdisjoint(each)]
+        variables = [
+            variable
+            for variable in container.pop("env", None) or ()
+            if injection.is_variable(variable)
+            or limits.is_limit(variable)
+            or (variable.get("name") == request.mistakes.CUDA_VISIBLE and variable.get("value"))
+        ]
+        if variables:
+            container["env"] = variables
+    spec["volumes"] = [volume for volume in spec.get("volumes") or () if not _VOLUMES.isdisjoint(volume)]
     status = pod["status"] = dict(pod.get("status") or {})
-    status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
+    conditions = status.get("conditions") or ()
+    status["conditions"] = [condition for condition in conditions if condition["type"] in _CONDITIONS]
     for kind in ("containerStatuses", "initContainerStatuses"):
-        status[kind] = [_kept(each) for each in status.get(kind) or () if _is_read(each)]
+        resized = (
+            container
+            for container in status.get(kind) or ()
+            if container.get("resources") is not None or container.get("allocatedResources")
+        )
+        status[kind] = [{name: container[name] for name in _KEPT if name in container} for container in resized]
     return pod
-
-
-def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
-    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each) or _is_cuda(each)]
-    if variables:
-        container["env"] = variables
-
-
-def _is_cuda(variable: Object) -> bool:
-    return variable.get("name") == request.mistakes.CUDA_VISIBLE and bool(variable.get("value"))
-
-
-def _is_read(status: Object) -> bool:
-    return status.get("resources") is not None or bool(status.get("allocatedResources"))
-
-
-def _kept(status: Object) -> Object:
-    return {name: status[name] for name in _KEPT if name in status}
 
 
 # --- pending pods -------------------------------------------------------------------------------------------
@@ -148,7 +142,9 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
         weight = genius_priority.of_pod(metadata["namespace"], metadata.get("labels") or {}, priorities)
         pod_request, gang, error = _request(pod, kinds), groups.of_pod(pod), ""
-        _check_gang(gang, pod_request, kinds)
+        for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
+            if gang is not None and not kind.gangs:
+                raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
         pod_request, weight, gang = PodRequest(), 0, None
@@ -210,12 +206,6 @@ def _owner(metadata: Object) -> Owner:
     return NO_OWNER
 
 
-def _check_gang(gang: Membership | None, pod_request: PodRequest, kinds: Kinds) -> None:
-    for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
-        if gang is not None and not kind.gangs:
-            raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
-
-
 def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
     """Read what a bound pod requested while it waited; an empty request if it is invalid."""
     try:
@@ -226,9 +216,9 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata, spec = pod["metadata"], pod["spec"]
-    annotations = _annotations(pod)
-    labels = metadata.get("labels") or {}
-    questions = list(misspelt.questions(metadata.get("annotations") or {}, labels))
+    written, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    annotations = {name: written[name] for name in written.keys() & _ANNOTATIONS}
+    questions = list(misspelt.questions(written, labels))
     template = _template(pod, annotations, labels, affinity.controller(metadata), questions)
     pod_limits.check_template(template, pod, annotations)
     pod_request = _of_template(template, kinds)
@@ -236,11 +226,6 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
         return pod_request
     pod_limits.check_mounts(spec)
     return replace(pod_request, mounts=mounts.of_pod(pod), claims=claim_uses.of_pod(pod))
-
-
-def _annotations(pod: Object) -> Object:
-    annotations = pod["metadata"].get("annotations") or {}
-    return {name: annotations[name] for name in annotations.keys() & _ANNOTATIONS}
 
 
 def _template(pod: Object, *more: Object | str | list[str]) -> bytes:
@@ -259,6 +244,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     request.mistakes.check_amounts(spec)
     asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
     unlimited = _unlimited(asked)
+    gpus = sum(part.count for part in asked.devices.parts if part.type == names.GPU)
     return PodRequest(
         resources=_counted_on_node(asked.visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
@@ -269,7 +255,15 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
-        tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        tolerations=tuple(
+            Toleration(
+                key=toleration.get("key") or "",
+                operator=toleration.get("operator") or "Equal",
+                value=toleration.get("value") or "",
+                effect=toleration.get("effect") or "",
+            )
+            for toleration in spec.get("tolerations") or ()
+        ),
         ports=ports.of_pod(spec),
         features=features.of_pod(spec),
         images=images.of_pod(spec),
@@ -281,7 +275,9 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         isolation=isolation.given(asked.visible),
         unlimited=unlimited,
         limited_by=isolation.wanted_by(annotations, labels) if unlimited else "",
-        questions="; ".join(filter(None, (request.mistakes.excess(spec), *questions, *_cuda(spec, asked.devices)))),
+        questions="; ".join(
+            filter(None, (request.mistakes.excess(spec), *questions, *request.mistakes.visible_devices(spec, gpus)))
+        ),
         extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.said, asked.reading.notes, asked.devices),
     )
@@ -312,25 +308,19 @@ def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kin
     )
 
 
-def _cuda(spec: Object, devices: DeviceRequest) -> Iterator[str]:
-    return request.mistakes.visible_devices(spec, sum(part.count for part in devices.parts if part.type == names.GPU))
-
-
 def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
     """Yield the containers' requests for extended resources, as far as a DeviceClass may provide them."""
     of_class = {name for name in asked.visible if extended_claims.is_extended(name)}
-    if _is_beyond_resources(asked, kinds):
+    # If annotations, labels or words say more of the devices, a DeviceClass knows nothing of it.
+    says_more = asked.devices and (
+        asked.reading.words
+        or model.of_pod(asked.reading.annotations, asked.reading.labels) != model.ANY_MODEL
+        or asked.devices != request.of_resources(asked.visible, kinds=kinds)
+    )
+    if says_more:
         of_class = {name for name in of_class if not request.is_device(name, kinds)}
     if of_class:
         yield from extended_claims.requested(asked.containers, of_class)
-
-
-def _is_beyond_resources(asked: _Asked, kinds: Kinds) -> bool:
-    """Return whether annotations, labels or words say more of the devices, of which a DeviceClass knows nothing."""
-    if not asked.devices or asked.reading.words:
-        return bool(asked.devices)
-    constrained = model.of_pod(asked.reading.annotations, asked.reading.labels) != model.ANY_MODEL
-    return constrained or asked.devices != request.of_resources(asked.visible, kinds=kinds)
 
 
 def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
@@ -365,15 +355,6 @@ def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 def _plugin_requests(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name, kinds)))
-
-
-def _toleration(raw: Object) -> Toleration:
-    return Toleration(
-        key=raw.get("key") or "",
-        operator=raw.get("operator") or "Equal",
-        value=raw.get("value") or "",
-        effect=raw.get("effect") or "",
-    )
 
 
 def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
@@ -437,7 +418,9 @@ def charge(
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     spec = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
-    template = _template({**pod, "spec": spec}, _resizing(pod.get("status") or {}))
+    status = pod.get("status") or {}
+    resize_status = {name: status[name] for name in resize.READS if status.get(name)}
+    template = _template({**pod, "spec": spec}, resize_status)
     # Unlike a waiting pod's, it has no limit.
     taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(
         template, kinds, by_sums=kubernetes >= releases.RESIZES_BY_SUMS
@@ -462,17 +445,12 @@ def charge(
         gang=gang,
         alike_key=request_of(pod, kinds).alike_key if gang else None,
         priority=pod["spec"].get("priority") or 0,
-        started=_started(pod.get("status") or {}),
+        started=int(times.parse(started).timestamp()) if (started := status.get("startTime")) else NOT_STARTED,
         ends=endings.of_placed(pod),
         owner=_owner(metadata),
         scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
         workload=_workload(metadata),
     )
-
-
-def _started(status: Object) -> int:
-    at = status.get("startTime")
-    return int(times.parse(at).timestamp()) if at else NOT_STARTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,11 +462,6 @@ class _Taken:
     plugin_requests: tuple[tuple[str, int], ...]
     devices: allocations.Requested
     ports: tuple[HostPort, ...]
-
-
-def _resizing(status: Object) -> Object:
-    """Return the fields of a status about an in-place resize."""
-    return {name: status[name] for name in resize.READS if status.get(name)}
 
 
 def _requested(spec: Object, total: Mapping[str, int], kinds: Kinds) -> allocations.Requested:

@@ -35,6 +35,8 @@ class ResourceClaims:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._claims = cluster, cluster.fleet.claims
+        self._classes: dict[str, tuple[str, str]] = {}
+        """Name of a DeviceClass -> the extended resource that it names, or an empty text, and when it was created."""
 
     def put_slice(self, raw: Object) -> None:
         """Add or update a ResourceSlice.
@@ -55,14 +57,16 @@ class ResourceClaims:
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""
         created = raw["metadata"].get("creationTimestamp") or ""
-        self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "", created)
+        self._classes[_name(raw)] = raw["spec"].get("extendedResourceName") or "", created
+        self._cluster.set_device_classes(self._classes)
         if (device_class := _read(requests.read_class, raw)) is not None:
             self._claims.put_class(device_class)
             self._cluster.device_class_changed(device_class.name)
 
     def remove_class(self, name: str) -> None:
         """Remove a DeviceClass."""
-        self._cluster.remove_device_class(name)
+        self._classes.pop(name, None)
+        self._cluster.set_device_classes(self._classes)
         self._claims.remove_class(name)
         self._cluster.waker.record_change()
 

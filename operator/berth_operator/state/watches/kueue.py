@@ -123,7 +123,7 @@ class QuotaObjects:
         self.views[key] = view
         if not view.workload.pod_sets:
             self._read.pop(key, None)
-        self._cluster.put_workload(view.workload)
+        self._cluster.workloads.put(view.workload)
         self.on_change(key)
 
     def _pod_sets(self, workload: Field) -> tuple[PodSet, ...]:
@@ -140,7 +140,7 @@ class QuotaObjects:
     def _forget(self, key: str) -> None:
         self._read.pop(key, None)
         if self.views.pop(key, None) is not None:
-            self._cluster.remove_workload(key)
+            self._cluster.workloads.remove(key)
             self.on_change(key)
 
 

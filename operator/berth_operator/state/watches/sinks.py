@@ -105,36 +105,36 @@ def _key(obj: Mapping[str, Any]) -> str:
 
 def ended_pods(cluster: Cluster) -> Table:
     """Return the table for pods that have ended."""
-    return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
+    return Table(key=_uid, put=cluster.put_ended, remove=cluster.gangs.remove_ended)
 
 
 def pod_groups(cluster: Cluster, kind: PodGroupKind) -> Table:
     """Return the table for PodGroups of a kind."""
     return Table(
         key=_key,
-        put=lambda obj: cluster.put_group(obj, kind),
-        remove=lambda name: cluster.remove_group(name, kind),
+        put=lambda obj: cluster.gangs.put_group(obj, kind),
+        remove=lambda name: cluster.gangs.remove_group(name, kind),
     )
 
 
 def nodes(cluster: Cluster) -> Table:
     """Return the table for Nodes."""
-    return Table(key=_name, put=cluster.put_node, remove=cluster.remove_node)
+    return Table(key=_name, put=cluster.node_cache.put_node, remove=cluster.node_cache.remove_node)
 
 
 def devices(cluster: Cluster) -> Table:
     """Return the table for Devices."""
-    return Table(key=_name, put=cluster.put_device, remove=cluster.remove_device)
+    return Table(key=_name, put=cluster.node_cache.put_device, remove=cluster.node_cache.remove_device)
 
 
 def gpu_pods(cluster: Cluster) -> Table:
     """Return the table for GpuPods."""
-    return Table(key=_key, put=cluster.put_gpu_pod, remove=cluster.remove_gpu_pod)
+    return Table(key=_key, put=cluster.allocations.put_gpu_pod, remove=cluster.allocations.remove_gpu_pod)
 
 
 def leases(cluster: Cluster) -> Table:
     """Return the table for the agents' Leases."""
-    return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)
+    return Table(key=_name, put=cluster.node_cache.put_lease, remove=cluster.node_cache.remove_lease)
 
 
 def namespaces(cluster: Cluster) -> Table:

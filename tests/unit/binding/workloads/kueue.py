@@ -31,8 +31,8 @@ class Kueue:
         self.now, self.settings = 1000.0, of
         self.cluster = Cluster(grace=1e9, clock=lambda: self.now, wall=lambda: self.now)
         for name, cards in nodes.items():
-            self.cluster.put_node(node(name))
-            self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
+            self.cluster.node_cache.put_node(node(name))
+            self.cluster.node_cache.put_device(device(name, *(entry(minor) for minor in range(cards))))
         self.answers: list[CheckAnswer] = []
         self.last: dict[str, CheckAnswer] = {}
         self.check = self.lead()
@@ -56,13 +56,13 @@ class Kueue:
             has_quota=True,
             **{"pod_sets": pod_sets, "created": f"{next(self.numbers):06}", "since": f"{self.now}", **fields},
         )
-        self.cluster.put_workload(workload)
+        self.cluster.workloads.put(workload)
 
     def of(self, name: str) -> QuotaWorkload:
         return self.cluster.workloads.by_key[f"ns/{name}"]
 
     def change(self, name: str, **fields: Any) -> None:
-        self.cluster.put_workload(replace(self.of(name), **fields))
+        self.cluster.workloads.put(replace(self.of(name), **fields))
 
     def turn(self, seconds: float = 0.0) -> None:
         """Advance the clock, decide, and show the answers."""
@@ -72,7 +72,7 @@ class Kueue:
         for answer in self.drained():
             known = self.cluster.workloads.by_key.get(answer.workload.key)
             if known is not None and known.uid == answer.workload.uid:
-                self.cluster.put_workload(replace(known, state=answer.state, message=answer.message))
+                self.cluster.workloads.put(replace(known, state=answer.state, message=answer.message))
         while self.check.follow():
             pass
 
@@ -112,7 +112,7 @@ class Kueue:
         placed = {}
         while (unit := self.cluster.queue.pop(self.now)) is not None:
             assert not isinstance(unit, Gang)
-            outcome = self.cluster.promises.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
+            outcome = self.cluster.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
             if isinstance(outcome, Failure):
                 self.cluster.queue.park(unit, outcome)
                 continue
@@ -136,17 +136,17 @@ def restarted(old: Kueue) -> Kueue:
     new = Kueue({})
     new.now, new.settings, new.numbers = old.now, old.settings, old.numbers
     for name, record in old.cluster.node_cache.nodes.items():
-        new.cluster.put_node(node(name, unschedulable=record.info.cordoned))
+        new.cluster.node_cache.put_node(node(name, unschedulable=record.info.cordoned))
     for name in old.fleet.rows:
         minors = [minor for minor in old.fleet.cards["gpu"].minor[old.fleet.rows[name]].tolist() if minor >= 0]
-        new.cluster.put_device(device(name, *(entry(minor) for minor in minors)))
+        new.cluster.node_cache.put_device(device(name, *(entry(minor) for minor in minors)))
     for charge in old.fleet.charges.values():
         of_workload = charge.workload.split("/") if charge.workload else ()
         annotations = dict(zip((names.WORKLOAD, names.POD_SET), of_workload, strict=False))
         minors = [each.minor for each in charge.grants]
         new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
     for workload in old.cluster.workloads.by_key.values():
-        new.cluster.put_workload(workload)
+        new.cluster.workloads.put(workload)
     new.check.restore(old.check.record())
     for waiting_pod in old.cluster.pending.values():
         if waiting_pod.uid not in old.fleet.charges:

@@ -111,12 +111,12 @@ def test_a_job_that_cannot_grow_keeps_its_quota_as_its_pods_run(end: str) -> Non
     kueue.turn()
     if end == "lost":
         assert kueue.state("train-2") is READY
-        kueue.cluster.put_device(device("a", entry(0), entry(1), entry(2, health=False), generation=2))
+        kueue.cluster.node_cache.put_device(device("a", entry(0), entry(1), entry(2, health=False), generation=2))
     for _ in range(20):
         kueue.turn(SECOND)
     assert kueue.state("train-2") is PENDING
     assert not kueue.places("train-2")
-    kueue.cluster.put_device(device("a", *(entry(minor) for minor in range(3)), generation=3))
+    kueue.cluster.node_cache.put_device(device("a", *(entry(minor) for minor in range(3)), generation=3))
     kueue.cluster.remove_bound("uid-other")
     for _ in range(70):
         kueue.turn(SECOND)
@@ -129,8 +129,8 @@ def test_a_workload_is_decided_after_the_checks_of_others() -> None:
     kueue.submit("train", pods(2), waits_for_others=True)
     kueue.turn()
     assert kueue.state("train") is PENDING
-    kueue.cluster.put_node(node("b"))
-    kueue.cluster.put_device(device("b", entry(0)))
+    kueue.cluster.node_cache.put_node(node("b"))
+    kueue.cluster.node_cache.put_device(device("b", entry(0)))
     kueue.change("train", waits_for_others=False)
     kueue.turn()
     assert kueue.state("train") is READY
@@ -193,13 +193,13 @@ def test_only_what_no_node_could_ever_take_is_rejected(
     kueue = Kueue(nodes, of=CheckSettings(gather=0))
     match change:
         case "broken":
-            kueue.cluster.put_device(device("a", entry(0), entry(1, health=False), generation=2))
+            kueue.cluster.node_cache.put_device(device("a", entry(0), entry(1, health=False), generation=2))
         case "no Device":
-            kueue.cluster.put_node(node("a"))
+            kueue.cluster.node_cache.put_node(node("a"))
         case "cordoned":
-            kueue.cluster.put_node(node("a", unschedulable=True))
+            kueue.cluster.node_cache.put_node(node("a", unschedulable=True))
         case "tainted":
-            kueue.cluster.put_node(node("a", taints=[{"key": "x", "effect": "NoSchedule"}]))
+            kueue.cluster.node_cache.put_node(node("a", taints=[{"key": "x", "effect": "NoSchedule"}]))
         case "silent":
             kueue.fleet.set_fresh("a", fresh=False)
     kueue.submit("train", pod_set)

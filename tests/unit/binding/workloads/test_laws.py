@@ -65,7 +65,7 @@ class Law:
             case "requeue" if name and kueue.state(name) is RETRY:
                 kueue.requeue(name)
             case "delete" if name:
-                kueue.cluster.remove_workload(f"ns/{name}")
+                kueue.cluster.workloads.remove(f"ns/{name}")
                 self.waiting.pop(name, None)
             case "leader":
                 self.lead_again()
@@ -85,7 +85,7 @@ class Law:
         placed = {pod: node for pod, node in kueue.schedule().items() if pod.startswith(f"{name}-")}
         assert Counter(placed.values()) == promised
         assert promised.total() == sum(len(each.pods) for each in kueue.of(name).pod_sets)
-        kueue.cluster.remove_workload(f"ns/{name}")
+        kueue.cluster.workloads.remove(f"ns/{name}")
 
     def lead_again(self) -> None:
         """Begin another term: what was promised is on the same nodes."""

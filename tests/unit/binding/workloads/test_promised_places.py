@@ -47,11 +47,13 @@ def test_lost_places_are_searched_again(what: str, *, spare: bool, admitted: boo
     kueue.turn(SECOND)
     match what:
         case "removed":
-            kueue.cluster.remove_node(place)
+            kueue.cluster.node_cache.remove_node(place)
         case "broken":
-            kueue.cluster.put_device(device(place, entry(0, health=False), entry(1, health=False), generation=2))
+            kueue.cluster.node_cache.put_device(
+                device(place, entry(0, health=False), entry(1, health=False), generation=2)
+            )
         case "cordoned":
-            kueue.cluster.put_node(node(place, unschedulable=True))
+            kueue.cluster.node_cache.put_node(node(place, unschedulable=True))
         case "silent":
             kueue.fleet.set_fresh(place, fresh=False)
     kueue.turn(SECOND)
@@ -83,7 +85,7 @@ def test_places_on_cards_that_are_others_now(cards: Sequence[Raw], left: int, *,
     kueue.turn()
     kueue.change("train", admitted=admitted)
     kueue.turn(SECOND)
-    kueue.cluster.put_device(device("a", *cards, generation=2))
+    kueue.cluster.node_cache.put_device(device("a", *cards, generation=2))
     kueue.turn(SECOND)
     assert kueue.state("train") is (READY if left == 2 or admitted else RETRY)
     assert kueue.places("train").total() == (left if left == 2 or admitted else 0)
@@ -101,14 +103,14 @@ def test_a_workload_whose_node_went_and_returned_is_promised_again(what: str) ->
     kueue = Kueue({"a": 2})
     kueue.submit("train", pods(2))
     kueue.turn()
-    kueue.cluster.remove_device("a")
+    kueue.cluster.node_cache.remove_device("a")
     if what == "node":
-        kueue.cluster.remove_node("a")
+        kueue.cluster.node_cache.remove_node("a")
     kueue.turn(SECOND)
     assert kueue.state("train") is RETRY
     assert kueue.of("train").message.startswith("promised places were lost: ")
-    kueue.cluster.put_node(node("a"))
-    kueue.cluster.put_device(device("a", entry(0), entry(1), generation=9))
+    kueue.cluster.node_cache.put_node(node("a"))
+    kueue.cluster.node_cache.put_device(device("a", entry(0), entry(1), generation=9))
     kueue.requeue("train")
     kueue.turn(SECOND)
     assert (kueue.state("train"), kueue.places("train")) == (READY, {"a": 2})
@@ -123,10 +125,10 @@ def test_a_node_that_goes_while_places_are_gathered_there_is_gathered_again() ->
     kueue.submit("train", pods(4))
     kueue.turn()
     assert kueue.places("train") == {"a": 1, "b": 2}
-    kueue.cluster.remove_device("b")
+    kueue.cluster.node_cache.remove_device("b")
     kueue.turn(SECOND)
     assert (kueue.state("train"), kueue.places("train")) == (PENDING, {"a": 1})
-    kueue.cluster.put_device(device("b", entry(0), entry(1), generation=9))
+    kueue.cluster.node_cache.put_device(device("b", entry(0), entry(1), generation=9))
     kueue.turn(SECOND)
     assert kueue.places("train") == {"a": 1, "b": 2}
     kueue.cluster.remove_bound("uid-x")
@@ -173,7 +175,7 @@ def test_places_that_a_pod_of_another_scheduler_has_taken(
 @pytest.mark.parametrize(
     ("end", "kept"),
     [
-        pytest.param(lambda kueue: kueue.cluster.remove_workload("ns/train"), False, id="deleted"),
+        pytest.param(lambda kueue: kueue.cluster.workloads.remove("ns/train"), False, id="deleted"),
         pytest.param(lambda kueue: kueue.change("train", finished=True), False, id="finished"),
         pytest.param(lambda kueue: kueue.change("train", has_quota=False), False, id="without quota"),
         pytest.param(lambda kueue: kueue.change("train", since="later"), False, id="another reservation of quota"),
@@ -236,8 +238,8 @@ def test_a_forged_annotation_takes_places_of_its_own_namespace_alone() -> None:
 def test_a_pod_gets_the_place_of_its_topology_domain() -> None:
     kueue = Kueue({})
     for name, rack in (("a", "r1"), ("b", "r2")):
-        kueue.cluster.put_node(node(name, labels={"rack": rack}))
-        kueue.cluster.put_device(device(name, entry()))
+        kueue.cluster.node_cache.put_node(node(name, labels={"rack": rack}))
+        kueue.cluster.node_cache.put_device(device(name, entry()))
     requests = [asks({NVIDIA: 1}, selector={"rack": rack}) for rack in ("r1", "r2")]
     kueue.submit("train", PodSet(name="main", pods=tuple(waiting(request=each) for each in requests)))
     kueue.turn()
@@ -259,13 +261,13 @@ def test_a_pod_that_goes_away_again_gives_its_place_up() -> None:
 
 def test_members_of_a_gang_have_alike_cards() -> None:
     kueue = Kueue({"a": 2}, of=CheckSettings(gather=0))
-    kueue.cluster.put_node(node("b"))
-    kueue.cluster.put_device(device("b", entry(0, model=T4), entry(1, model=T4)))
+    kueue.cluster.node_cache.put_node(node("b"))
+    kueue.cluster.node_cache.put_device(device("b", entry(0, model=T4), entry(1, model=T4)))
     member = Membership(group="ns/g", minimum=3)
     kueue.submit("mixed", pods(3))
     kueue.turn()
     assert kueue.state("mixed") is READY
-    kueue.cluster.remove_workload("ns/mixed")
+    kueue.cluster.workloads.remove("ns/mixed")
     kueue.submit("alike", pods(3, gang=member))
     kueue.turn()
     assert kueue.state("alike") is RETRY
@@ -285,7 +287,7 @@ def test_the_number_of_promised_places_is_bounded() -> None:
     kueue.turn()
     assert [kueue.state(name) for name in sizes] == [READY, READY, PENDING]
     assert len(kueue.cluster.promises) == fits_check.MAX_PLACES
-    kueue.cluster.remove_workload("ns/second")
+    kueue.cluster.workloads.remove("ns/second")
     kueue.turn(15)
     assert kueue.state("third") is READY
 
@@ -320,7 +322,7 @@ def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
     new.come("train", 0)
     new.put("other-1")
     new.put("other-2")
-    new.cluster.put_workload(kueue.of("train"))
+    new.cluster.workloads.put(kueue.of("train"))
     new.check.restore(kueue.check.record())
     assert not new.places("train")
     [place] = kueue.places("train")
@@ -336,7 +338,7 @@ def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_po
     new.hold("old-0", 0, annotations={names.WORKLOAD: "old", names.POD_SET: "main"})
     new.come("old", 1, status={"nominatedNodeName": "a"})
     for name in ("new", "old"):
-        new.cluster.put_workload(kueue.of(name))
+        new.cluster.workloads.put(kueue.of(name))
     new.check.restore([])
     assert (new.places("new"), new.places("old")) == ({"a": 1}, {})
 
@@ -371,7 +373,7 @@ def test_what_a_new_leader_cannot_restore(*, admitted: bool, state: CheckState) 
     kueue.turn()
     new = Kueue({"a": 1})
     new.hold("x", 0)
-    new.cluster.put_workload(replace(kueue.of("train"), admitted=admitted))
+    new.cluster.workloads.put(replace(kueue.of("train"), admitted=admitted))
     new.check.restore(kueue.check.record())
     new.turn()
     assert new.state("train") is state
@@ -386,7 +388,7 @@ def test_old_promises_are_not_restored() -> None:
         new = Kueue({"a": 1})
         new.now = 1_000_000.0
         at = datetime.fromtimestamp(new.now - seconds, UTC)
-        new.cluster.put_workload(replace(kueue.of("train"), admitted=True, admitted_at=times.time(at)))
+        new.cluster.workloads.put(replace(kueue.of("train"), admitted=True, admitted_at=times.time(at)))
         new.check.restore(kueue.check.record())
         assert new.places("train").total() == kept
 

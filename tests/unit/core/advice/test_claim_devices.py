@@ -150,12 +150,12 @@ def test_a_device_for_many_nodes_is_counted_once() -> None:
 
 def test_only_nodes_that_lack_nothing_else_are_compared() -> None:
     world = World("a", "b", "c")
-    world.cluster.put_node(node("c", unschedulable=True))
+    world.cluster.node_cache.put_node(node("c", unschedulable=True))
     world.put_claim(request(count=3))
     answer = asked(world, world.pending("p"))
     assert (answer["nodes"], answer["complete"], answer["requests"][0]["devices"]) == (2, True, 4)
     for name in "ab":
-        world.cluster.put_node(node(name, unschedulable=True))
+        world.cluster.node_cache.put_node(node(name, unschedulable=True))
     assert asked(world, world.pending("p"))["nodes"] == 3
 
 
@@ -190,7 +190,7 @@ def test_there_is_no_answer_where_claims_keep_the_pod_from_no_node() -> None:
     world = World("a")
     world.put_claim()
     assert answer_of(world, world.pending("p")) is None
-    world.cluster.put_node(node("a", unschedulable=True))
+    world.cluster.node_cache.put_node(node("a", unschedulable=True))
     assert answer_of(world, world.pending("p")) is None
     assert answer_of(world, world.pending("q", "missing")) is None
 

@@ -210,7 +210,7 @@ def test_a_plug_in_may_stay_out_of_gangs(*, gangs: bool, error: str) -> None:
 
 def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
     cluster = Cluster(grace=1.0, fleet=Fleet(kinds=KINDS), clock=lambda: 0.0)
-    cluster.put_node(bare_node("n", allocatable={NPU: "2"}))
+    cluster.node_cache.put_node(bare_node("n", allocatable={NPU: "2"}))
     cluster.put_pending(pod("a", {NPU: "1"}))
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"
     cluster.put_bound(pod("b", {NPU: "1"}, on="n", allocated=HELD))
