@@ -191,6 +191,10 @@ upgrade-e2e: node-binaries ## upgrade from the version before and go back, under
 		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) \
 		$(BIN)/pytest -q -s tests/chaos/test_upgrade.py tests/node/test_helm_upgrade.py
 
+.PHONY: mutants
+mutants: setup ## draw mutants of the product, and print which no test finds (hours): SEED=1 COUNT=300
+	@$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),300)
+
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code
 	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
