@@ -295,10 +295,6 @@ bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS=
 	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
 	@$(BIN)/python -m tests.bench.teams $(ARGS)
 
-.PHONY: bench-policies
-bench-policies: binaries ## measure what the admission policies cost the API server for pods at its limits: REPEAT=3
-	@REPEAT=$(or $(REPEAT),3) $(BIN)/python -m tests.bench.policies
-
 .PHONY: hostile-e2e
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
