@@ -253,14 +253,6 @@ bench-watched: binaries ## measure what watches of the visibility API cost the s
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),5) WATCHERS=$(or $(WATCHERS),20) \
 		$(BIN)/python -m tests.bench.watched
 
-.PHONY: bench-page
-bench-page: setup ## measure how soon the dashboard's page shows a fleet, and how long updates block it: NODES=1000 REPEAT=5 SECONDS=20
-	@NODES=$(or $(NODES),1000) REPEAT=$(or $(REPEAT),5) SECONDS=$(or $(SECONDS),20) $(BIN)/python -m tests.page.bench
-
-.PHONY: bench-page-heap
-bench-page-heap: setup ## measure whether the page's memory grows while pods come and go: NODES=1000 MINUTES=10
-	@NODES=$(or $(NODES),1000) MINUTES=$(or $(MINUTES),10) $(BIN)/python -m tests.page.heap
-
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover
