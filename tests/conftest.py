@@ -48,6 +48,8 @@ GUARD = layers.Guard()
 UNLISTED_REQUESTS = 7
 """The exit code of a session whose tests passed; none of pytest's own."""
 CRDS = TESTS.parent / "crds"
+PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+"""The default draws each traceback with all its variables, which takes longer than most tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="berth-audit-")
         os.environ[audit.VARIABLE] = folder
         config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    _log_plainly()
     # Otherwise pytest-asyncio on Python 3.11 makes an event loop that is never closed.
     asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
@@ -201,5 +204,10 @@ def promtool() -> Path:
 def _own_logging() -> Iterator[None]:
     """Undo what a program configures that a test runs in its own process: later tests capture log lines."""
     yield
-    if structlog.is_configured():
-        structlog.reset_defaults()
+    if structlog.get_config()["processors"][-1] is not PLAIN:
+        _log_plainly()
+
+
+def _log_plainly() -> None:
+    structlog.reset_defaults()
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])
