@@ -378,6 +378,19 @@ def test_a_device_deleted_and_made_again_keeps_what_its_pods_hold() -> None:
     assert world.users() == [1, 0]
 
 
+def test_a_node_without_device_takes_pods_without_devices() -> None:
+    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
+    cluster.put_node(node())
+    for name, requests in (("a", {}), ("b", {NVIDIA: "1"})):
+        cluster.put_pending(pod(name, requests))
+    outcomes = []
+    while (waiting := popped(cluster.queue)) is not None:
+        outcomes.append(decide(cluster.fleet, waiting, Policy()))
+    assert isinstance(outcomes[0], Placement)
+    assert isinstance(outcomes[1], Failure)
+    assert outcomes[1].message == "0/1 nodes are available: 1 node(s) have no Device."
+
+
 @pytest.mark.parametrize(
     ("change", "dirty"),
     [
