@@ -112,6 +112,14 @@ def test_all_that_is_known_of_a_node_survives_growing() -> None:
     assert np.flatnonzero(made.of_vendor("nvidia")).tolist() == [row]
 
 
+def test_minors_need_not_be_in_order_or_close() -> None:
+    made = fleet({"node": (card(70, memory=GI), card(3, memory=2 * GI), card(9, memory=4 * GI))})
+    row = made.rows["node"]
+    columns = made.cards["gpu"]
+    assert [int(columns.minor[row, at]) for at in columns.slots(row)] == [3, 9, 70]
+    assert free(made, "node", 9)["gpu-memory"] == 4 * GI
+
+
 def test_a_resource_that_a_node_offers_later_counts_what_placed_pods_request_of_it() -> None:
     made, name = fleet(), "example.com/disk"
     made.charge(charge("pod", resources=(("cpu", 1), (name, 2))))
