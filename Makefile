@@ -257,14 +257,6 @@ bench-watched: binaries ## measure what watches of the visibility API cost the s
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),5) WATCHERS=$(or $(WATCHERS),20) \
 		$(BIN)/python -m tests.bench.watched
 
-.PHONY: bench-page
-bench-page: setup ## measure how soon the dashboard's page shows a fleet, and how long updates block it: NODES=1000 REPEAT=5 SECONDS=20
-	@NODES=$(or $(NODES),1000) REPEAT=$(or $(REPEAT),5) SECONDS=$(or $(SECONDS),20) $(BIN)/python -m tests.page.bench
-
-.PHONY: bench-page-heap
-bench-page-heap: setup ## measure whether the page's memory grows while pods come and go: NODES=1000 MINUTES=10
-	@NODES=$(or $(NODES),1000) MINUTES=$(or $(MINUTES),10) $(BIN)/python -m tests.page.heap
-
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover
@@ -298,10 +290,6 @@ claims-hold: binaries ## measure whether claims that take long hold up other pod
 bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"
 	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
 	@$(BIN)/python -m tests.bench.teams $(ARGS)
-
-.PHONY: bench-policies
-bench-policies: binaries ## measure what the admission policies cost the API server for pods at its limits: REPEAT=3
-	@REPEAT=$(or $(REPEAT),3) $(BIN)/python -m tests.bench.policies
 
 .PHONY: hostile-e2e
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500

@@ -50,6 +50,8 @@ UNLISTED_REQUESTS = 7
 CRDS = TESTS.parent / "crds"
 IDLE_CYCLES = 8
 """How often a test in virtual time looks for input before its clock moves: what it sends itself has arrived by then."""
+PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+"""The default draws each traceback with all its variables, which takes longer than most tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="berth-audit-")
         os.environ[audit.VARIABLE] = folder
         config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    _log_plainly()
     # Otherwise pytest-asyncio on Python 3.11 makes an event loop that is never closed.
     asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
@@ -205,5 +208,10 @@ def promtool() -> Path:
 def _own_logging() -> Iterator[None]:
     """Undo what a program configures that a test runs in its own process: later tests capture log lines."""
     yield
-    if structlog.is_configured():
-        structlog.reset_defaults()
+    if structlog.get_config()["processors"][-1] is not PLAIN:
+        _log_plainly()
+
+
+def _log_plainly() -> None:
+    structlog.reset_defaults()
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])

@@ -1,6 +1,5 @@
 """The schedulers that are compared, each a process with its own scheduler name and user."""
 
-import base64
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Arena
-from devcluster.building import golang, programs, versions
+from devcluster.building import programs
 from tests import kube_scheduler as shipped
 from tests.processes import Process
 
@@ -18,9 +17,6 @@ OURS: Final = "ours"
 KUBE_SCHEDULER: Final = "kube_scheduler"
 EXTENDED: Final = "extended"
 """kube-scheduler with Berth's extender."""
-BARE: Final = "bare"
-"""A client that decides nothing: its rate is what the API server can do."""
-BARE_SOURCE: Final = Path(__file__).with_name("bare")
 
 STOPPED: Final = {"lease_duration": 300, "renew_deadline": 250, "retry_period": 10, "takeover_pause": 0.1}
 """A leader that is paused while its pods are created must not lose its term."""
@@ -112,27 +108,6 @@ def kube_scheduler(
         **options,
     }
     return _of_configuration(arena, folder, name=KUBE_SCHEDULER, account=account, config=config)
-
-
-def bare(arena: Arena, folder: Path) -> Contestant:
-    """Return the client that binds without deciding."""
-    account, name = "bench-bare", f"{arena.scheduler_name}-bare"
-    kubeconfig = yaml.safe_load(arena.service_account(account, "cluster-admin").read_text())
-    [cluster], [user] = kubeconfig["clusters"], kubeconfig["users"]
-    token, authority = folder / f"{account}.token", folder / f"{account}.pem"
-    token.write_text(user["user"]["token"])
-    authority.write_bytes(base64.b64decode(cluster["cluster"]["certificate-authority-data"]))
-    options = {
-        "server": cluster["cluster"]["server"],
-        "authority": authority,
-        "token-file": token,
-        "scheduler-name": name,
-    }
-    program = folder / BARE
-    go = golang.command(at_least=versions.go_directive((BARE_SOURCE / "go.mod").read_text()))
-    golang.build(go=go, module=BARE_SOURCE, package=".", ldflags="-s -w", target=program)
-    command = [str(program), *(f"--{option}={value}" for option, value in options.items())]
-    return _contestant(arena, folder, name=BARE, account=account, scheduler_name=name, command=command)
 
 
 def extended(arena: Arena, folder: Path, url: str, certificates: Path, *, metrics_port: int) -> Contestant:

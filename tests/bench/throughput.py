@@ -1,8 +1,8 @@
-"""kube-scheduler, Berth and a bare client on the same cluster: `python -m tests.bench.throughput`.
+"""kube-scheduler and Berth on the same cluster: `python -m tests.bench.throughput`.
 
-The bare client (`bare/`) decides nothing, so that its rate is what the API server can do. NODES, PODS, REPEAT and START
-(seconds from a pod's bind to its start) are read from the environment. PROFILE names a file for a cProfile of Berth's
-operator; its figures mean nothing then. The rules are in `race`. The order alternates between repetitions.
+NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment. PROFILE names a
+file for a cProfile of Berth's operator; its figures mean nothing then. The rules are in `race`. The order alternates
+between repetitions.
 """
 
 import os
@@ -32,11 +32,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run both schedulers `repeat` times each; return the medians."""
     race, ours = Race(track, pods=pods, start=start), contestants.ours(track.arena, track.folder)
-    order = [
-        contestants.kube_scheduler(track.arena, track.folder),
-        ours.profiled(profile) if profile else ours,
-        contestants.bare(track.arena, track.folder),
-    ]
+    order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
     runs: dict[str, list[Run]] = {each.name: [] for each in order}
     for _ in range(repeat):
         for contestant in order:
@@ -47,11 +43,7 @@ def measure(
         order.reverse()
     medians = {name: _median(each) for name, each in runs.items()}
     rates = {name: each["pods_per_s"] for name, each in medians.items()}
-    ratios = {
-        "ratio": rates[contestants.OURS] / rates[contestants.KUBE_SCHEDULER],
-        "of_ceiling": rates[contestants.OURS] / rates[contestants.BARE],
-    }
-    return {**{name: round(ratio, 2) for name, ratio in ratios.items()}, **medians}
+    return {"ratio": round(rates[contestants.OURS] / rates[contestants.KUBE_SCHEDULER], 2), **medians}
 
 
 def _print_run(name: str, run: Run) -> None:

@@ -67,8 +67,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "eviction bound off": Edit(
         file=Path("operator/berth_operator/core/decision/lost_places.py"),
-        before="until=now + pause if pause else 0.0",
-        after="until=0.0",
+        before="until = round(now + pause) if pause else 0",
+        after="until = 0",
         kinds=("urgent_pod",),
         shows_as=frozenset({FindingKind.EVICTED_AGAIN}),
         events=12,

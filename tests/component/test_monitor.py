@@ -18,7 +18,7 @@ from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
 from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 
-PODS = 20_000
+PODS = 4_000
 
 
 @pytest.fixture(autouse=True)

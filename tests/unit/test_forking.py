@@ -1,22 +1,19 @@
-"""What is forked is what Python would have started: arguments, variables, output, exit code and signals."""
+"""What is forked is what Python would have started: arguments, variables, output and exit code."""
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from devcluster import waiting
 from tests import forking
 from tests.forking import Forked
 
 PROGRAM = """
-import os, sys, time
+import os, sys
 print(__name__, sys.argv[1:], os.environ["OWN"], "berth_operator.app" in sys.modules, "berth_agent.app" in sys.modules)
 print("an error", file=sys.stderr)
-time.sleep(600) if "stay" in sys.argv else sys.exit(3)
+sys.exit(3)
 """
 
 
@@ -34,37 +31,6 @@ def test_it_has_arguments_variables_and_a_log_and_ends_with_its_exit_code(progra
     assert forked.wait() == 3
     assert log.read_text() == "before\n__main__ ['--one', 'two'] 1 True True\nan error\n"
     forked.kill()  # what has ended gets no signal
-
-
-def test_it_gets_signals_and_outlives_others(program: str, tmp_path: Path) -> None:
-    one, two = [
-        Forked(["-m", program, "stay"], log=tmp_path / name, environment={"OWN": "1"}) for name in ("one", "two")
-    ]
-    waiting.until(lambda: "error" in (tmp_path / "two").read_text(), what="the second to run")
-    one.kill()
-    assert one.wait() == -signal.SIGKILL
-    assert two.poll() is None
-    assert forking.running() == {f"{two.pid} -m {program} stay"}
-    two.terminate()
-    assert two.wait() == -signal.SIGTERM
-
-
-OWNER = """
-import os, pathlib, sys
-from tests.forking import Forked
-log = pathlib.Path(sys.argv[1])
-print(Forked(["-m", "small", "stay"], log=log, environment={"OWN": "1"}).pid, flush=True)
-while "error" not in log.read_text(): pass
-os._exit(0)
-"""
-
-
-@pytest.mark.usefixtures("program")
-def test_it_ends_with_what_started_it_however_that_ends(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:."}
-    owner = [sys.executable, "-c", OWNER, str(tmp_path / "log")]
-    pid = int(subprocess.run(owner, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
-    waiting.until(lambda: not Path(f"/proc/{pid}").exists(), what="its end")
 
 
 def test_only_what_would_be_the_same_is_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,18 +12,10 @@ KOORDINATOR, GANG, VOLCANO = "scheduling.koordinator.sh/", "gang.scheduling.koor
 @pytest.mark.parametrize(
     ("fields", "question"),
     [
-        ({"annotations": {f"{KOORDINATOR}device-alocate-hint": ""}}, f"annotation {KOORDINATOR}device-allocate-hint"),
         ({"annotations": {f"{GANG}min-availble": ""}}, f"annotation {GANG}min-available"),
-        ({"annotations": {"genius/gpu-modle": ""}}, "label genius/gpu-model"),
-        ({"annotations": {"nvidia.com/use-gputypes": "A100"}}, "annotation nvidia.com/use-gputype"),
-        ({"annotations": {"nvidia.com/Use-GPUType": "A100"}}, "annotation nvidia.com/use-gputype"),
         ({"annotations": {"use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
         ({"annotations": {"nvidia.io/use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
-        ({"annotations": {"gpu-fracton": "0.5"}}, "annotation gpu-fraction"),
-        ({"labels": {"gpu-fraction": "0.5"}}, "annotation gpu-fraction"),
         ({"labels": {"nvidia.com/use-gputype": "A100"}}, "annotation nvidia.com/use-gputype"),
-        ({"annotations": {"genius/gpu-model": "A100"}}, "label genius/gpu-model"),
-        ({"labels": {f"{VOLCANO}vgpu-use-gpuuid": "GPU-1"}}, f"annotation {VOLCANO}vgpu-use-gpuuuid"),
     ],
 )
 def test_a_word_that_is_misspelt_or_in_the_wrong_place_is_a_question(fields: Raw, question: str) -> None:

@@ -16,22 +16,13 @@ BYTES = "allowed are whole bytes, from 1Mi"
     [
         # As the API server stores 0.5 and 20000.
         pytest.param(GPU, "500m", f"0.5; {HUNDREDTHS}; did you mean 50?", id="half a GPU"),
-        pytest.param(GPU, "0.25", f"0.25; {HUNDREDTHS}; did you mean 25?", id="a quarter, as it was written"),
-        pytest.param(KOORDINATOR + "gpu", "0.5", f"0.5; {HUNDREDTHS}; did you mean 50?", id="koordinator"),
-        pytest.param(GPU, "1500m", f"1.5; {HUNDREDTHS}", id="one and a half"),
-        pytest.param(GPU, "333m", f"0.333; {HUNDREDTHS}", id="a third"),
         pytest.param(GPU, "0.01", f"0.01; {HUNDREDTHS}", id="a hundredth"),
-        pytest.param(CORE, "0.3", f"0.3; {HUNDREDTHS}; did you mean 30?", id="core"),
-        pytest.param(RATIO, "0.99", f"0.99; {HUNDREDTHS}; did you mean 99?", id="ratio"),
-        pytest.param(RDMA, "0.5", f"0.5; {HUNDREDTHS}; did you mean 50?", id="half a NIC"),
         pytest.param(FPGA, "0.0001", f"0.001; {HUNDREDTHS}", id="as Kubernetes rounds it"),
         pytest.param(
             GPU, "1", "1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?", id="one GPU"
         ),
         pytest.param(MEMORY, "20", f"20; {BYTES}; did you mean 20Gi?", id="GiB without the unit"),
         pytest.param(MEMORY, "20000", f"20000; {BYTES}; did you mean 20000Mi?", id="MiB without the unit"),
-        pytest.param(MEMORY, "20k", f"20000; {BYTES}; did you mean 20000Mi?", id="the same, as it is stored"),
-        pytest.param(MEMORY, "500m", f"0.5; {BYTES}; did you mean 0.5Gi?", id="half a GiB without the unit"),
         pytest.param(MEMORY, "2000000.5", f"2000000.5; {BYTES}", id="half a byte"),
         pytest.param(MEMORY, "512Ki", "512Ki; allowed are bytes, from 1Mi", id="too little"),
         pytest.param(SHARED, "1500m", "1.5; allowed are whole numbers of cards", id="part of a number"),
@@ -49,15 +40,10 @@ def test_an_amount_that_cannot_be_meant_is_refused(name: str, value: str, messag
     [
         pytest.param({GPU: "0"}, id="none"),
         pytest.param({GPU: "2"}, id="two hundredths"),
-        pytest.param({GPU: "20"}, id="a fifth"),
-        pytest.param({GPU: "50000m"}, id="a half, in thousandths"),
         pytest.param({GPU: "800"}, id="eight cards"),
-        pytest.param({RATIO: "1"}, id="a hundredth of the memory"),
         pytest.param({CORE: "1", MEMORY: "1Gi"}, id="hardly any cores"),
         pytest.param({RDMA: "1"}, id="a hundredth of a NIC"),
         pytest.param({MEMORY: "1Mi"}, id="the least memory"),
-        pytest.param({MEMORY: "2M"}, id="decimal"),
-        pytest.param({MEMORY: "100Ti"}, id="more than has thousandths"),
         pytest.param({SHARED: "2", MEMORY: "2Mi"}, id="the least on each of two"),
     ],
 )
@@ -101,12 +87,6 @@ def of(name: str, *amounts: str, **fields: str) -> list[Raw]:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        pytest.param({"containers": of(GPU, "150")}, f"{GPU}: 150; {PART_OR_WHOLE} (container a)", id="one container"),
-        pytest.param(
-            {"containers": of(GPU, "60", "60")},
-            f"{GPU}: 120; {PART_OR_WHOLE} (the sum of 60 in container a and 60 in container b)",
-            id="a sum",
-        ),
         pytest.param(
             {"containers": of(GPU, *["25"] * 7)},
             f"{GPU}: 175; {PART_OR_WHOLE} "
@@ -161,11 +141,6 @@ def of(name: str, *amounts: str, **fields: str) -> list[Raw]:
             "nvidia.com/mig-small: 1 names no MIG profile; allowed are names such as nvidia.com/mig-1g.10gb "
             "(container a)",
             id="no profile",
-        ),
-        pytest.param(
-            {"containers": of(GPU, "100P")},
-            f"{GPU}: 100000000000000000; allowed are amounts below 9007199254740992 (container a)",
-            id="more than is counted, as it is stored",
         ),
         pytest.param(
             {"containers": of(MEMORY, "1Gi", "100Ei")},

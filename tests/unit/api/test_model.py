@@ -106,11 +106,8 @@ OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
         pytest.param(read(exact="a100"), WHOLE, id="a part for the whole name"),
         pytest.param(read(globs="A100*"), OF_PART.format("A100*", "*A100*"), id="a glob of a part"),
         pytest.param(read(globs="H100, T4"), OF_PART.format("T4", "*T4*"), id="the second glob"),
-        pytest.param(read(exact="H100"), "", id="no model has it"),
-        pytest.param(read(globs="*H100*"), "", id="no model matches"),
         pytest.param(read(exact=T4), "", id="a model that there is"),
         pytest.param(read(regex="^A100"), "", id="a regular expression"),
-        pytest.param(read(globs=".*A100.*"), REGEX.format(".*A100.*", '"*A100*"'), id="for a glob"),
         pytest.param(
             read(globs="(A100|H100-SXM)"), REGEX.format("(A100|H100-SXM)", '"*A100*, *H100-SXM*"'), id="branches"
         ),
@@ -118,7 +115,6 @@ OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
         pytest.param(
             read(globs=r"\D100"), REGEX.format(r"\D100", 'such as "*A100*, *H100*"'), id="one that is no simple glob"
         ),
-        pytest.param(read(globs=".*A100.*, *A100*"), "", id="another glob matches"),
         pytest.param(
             read(exact="*A100*"),
             f'{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: "*A100*"',

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.request.model import ANY_MODEL, ModelConstraint
+from berth_api.request.model import ANY_MODEL
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.fleet.fleet import Fleet
 from tests import builders
@@ -115,17 +115,6 @@ def _charge_anywhere(fleet: Fleet, charged: Task, number: int) -> None:
 # --- the baselines ----------------------------------------------------------------------------------------------
 
 
-def test_random_uses_every_node_and_card() -> None:
-    fleet = openb.fleet([machine("a"), machine("b")], rng(1))
-    policy = baselines.policy("random", [], 1)
-    used = set()
-    for _ in range(60):
-        placed = decide(fleet, waiting("p", task().request), policy)
-        assert isinstance(placed, Placement)
-        used.add((placed.node, placed.grants[0].minor))
-    assert used == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -148,49 +137,7 @@ def test_which_node_a_share_goes_to(name: str, expected: str) -> None:
         assert placed.grants[0].minor == 3
 
 
-# --- traces -----------------------------------------------------------------------------------------------------
-
-
-def test_a_trace_is_read(tmp_path: Path) -> None:
-    (tmp_path / openb.NODES).write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,1000,2,T4\n")
-    pods = tmp_path / "openb_pod_list_mine.csv"
-    pods.write_text(PODS + "b,1000,10,1,470,T4|G2|T4\na,2000,20,0,1000,\n")
-    trace = openb.read(pods)
-    assert (trace.name, trace.capacity) == ("mine", 2000)
-    assert trace.tasks == (
-        Task(cpu=2000, memory=20),
-        Task(cpu=1000, memory=10, cards=1, milli=470, models=("T4", "G2")),
-    )
-    request = trace.tasks[1].request
-    assert dict(request.devices.parts[0].amounts) == {"gpu-core": 47, "gpu-memory-ratio": 47}
-    assert request.model == ModelConstraint(globs=("t4", "g2"))
-
-
-@pytest.mark.parametrize("count", [pytest.param(30, id="too few"), pytest.param(300, id="too many")])
-def test_as_many_pods_come_as_ask_for_what_is_wanted(count: int) -> None:
-    trace = Trace(name="t", machines=(machine(cards=80),), tasks=(task(cards=2, milli=1000),) * count)
-    assert sum(each.size for each in openb.arrivals(trace, rng(1))) == pytest.approx(104_000, abs=2_000)
-
-
-def test_a_seed_is_an_order_of_pods_and_of_nodes() -> None:
-    trace = openb.generated()
-    first, same, other = (openb.arrivals(trace, rng(seed)) for seed in (1, 1, 2))
-    assert first == same != other
-    nodes = [openb.fleet(trace.machines, rng(seed)).names for seed in (1, 1, 2)]
-    assert nodes[0] == nodes[1] != nodes[2]
-
-
 # --- the whole program ------------------------------------------------------------------------------------------
-
-
-def test_a_replay_counts_what_found_a_place() -> None:
-    # Ten cards; pods of one card each, every second of them of a model that no node has.
-    pair = (task(milli=1000), task(milli=1000, models=("H100",)))
-    trace = Trace(name="t", machines=(machine(cards=10),), tasks=pair * 5)
-    run = quality.replay(trace, "ours", 1)
-    assert run.curve[130] == pytest.approx(100 * len(run.took) / 10)
-    assert run.curve[100] <= 100
-    assert 40 <= run.curve[130] <= 90
 
 
 @pytest.mark.parametrize("name", quality.POLICIES)

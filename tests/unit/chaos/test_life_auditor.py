@@ -102,31 +102,12 @@ def test_preemption_for_a_pod_that_then_fits_is_no_harm(life: Life) -> None:
     assert kinds(life, deleted=["a"]) == []
 
 
-@pytest.mark.parametrize(
-    ("cards", "cpu", "taints"),
-    [
-        pytest.param(3, "100m", [], id="more cards than the node has"),
-        pytest.param(1, "16", [], id="more cpu than the node has"),
-        pytest.param(1, "100m", [{"key": "k", "effect": "NoSchedule"}], id="a taint"),
-    ],
-)
-def test_preemption_where_the_pod_cannot_run_is_found(life: Life, cards: int, cpu: str, taints: list[Any]) -> None:
-    life.node(taints=taints)
+def test_preemption_where_the_pod_cannot_run_is_found(life: Life) -> None:
     life.pod("a")
     life.runs("a", 0)
-    life.pod("urgent", cards, priority=5, cpu=cpu)
+    life.pod("urgent", 3, priority=5)
     life.passes(20)
     life.evicted("a", by="urgent")
-
-    assert kinds(life, deleted=["a"]) == [FindingKind.HARMED]
-
-
-def test_preemption_for_a_pod_of_the_same_priority_is_found(life: Life) -> None:
-    life.pod("a")
-    life.runs("a", 0)
-    life.pod("b")
-    life.passes(20)
-    life.evicted("a", by="b")
 
     assert kinds(life, deleted=["a"]) == [FindingKind.HARMED]
 
@@ -140,41 +121,6 @@ def test_deletion_by_berth_without_a_reason_is_found(
     life.gone("ns/a")
 
     assert kinds(life, deleted=deleted) == expected
-
-
-def test_pod_that_has_ended_may_be_deleted(life: Life) -> None:
-    life.pod("a")
-    life.runs("a", 0)
-    life.changes("ns/a", status={"phase": "Failed"})
-    life.gone("ns/a")
-
-    assert kinds(life, deleted=["a"]) == []
-
-
-@pytest.mark.parametrize(("bound", "expected"), [(2, [FindingKind.HARMED]), (1, [])])
-def test_members_of_a_gang_are_deleted_only_before_it_has_formed(
-    life: Life, bound: int, expected: list[FindingKind]
-) -> None:
-    for name in ("a", "b"):
-        life.pod(name, gang="g", size=2)
-    for card, name in enumerate(("a", "b")[:bound]):
-        life.runs(name, card)
-    life.gone("ns/b")
-    life.gone("ns/a")
-    life.event("a", "PodGroupTimedOut", "1 of 2 members were bound")
-
-    assert kinds(life, deleted=["a"]) == expected
-
-
-@pytest.mark.parametrize(("failed", "expected"), [([0], []), ([1], [FindingKind.HARMED])])
-def test_pods_are_evicted_only_from_failed_cards(life: Life, failed: list[int], expected: list[FindingKind]) -> None:
-    life.pod("a")
-    life.runs("a", 0)
-    life.device(failed=failed)
-    life.event("a", "DeviceFailed", "gpu 0 of node n failed")
-    life.gone("ns/a")
-
-    assert kinds(life, deleted=["a"]) == expected
 
 
 # --- EVICTED_AGAIN ---
@@ -198,10 +144,7 @@ def evicts(life: Life, pauses: Sequence[float], *, is_bound_after: int = -1) -> 
 @pytest.mark.parametrize(
     ("pauses", "is_bound_after", "expected"),
     [
-        pytest.param([1, 1], -1, [], id="two sets"),
         pytest.param([1, 1, 1], -1, [FindingKind.EVICTED_AGAIN], id="a third one at once"),
-        pytest.param([1, 1, 65], -1, [], id="a third one after a pause"),
-        pytest.param([1, 1, 65, 1], -1, [FindingKind.EVICTED_AGAIN], id="a fourth one without"),
         pytest.param([1, 1, 1], 1, [], id="bound after the second"),
     ],
 )
@@ -213,35 +156,6 @@ def test_evictions_for_one_controller_are_bounded(
     assert kinds(life, deleted=victims) == expected
 
 
-def test_victims_of_one_set_leave_one_after_the_other(life: Life) -> None:
-    for number in range(4):
-        life.pod(f"v-{number}", 0, cpu="2", priority=-1)
-        life.runs(f"v-{number}")
-    life.pod("urgent", 0, cpu="8", priority=5)
-    for number in range(4):
-        life.passes(2)
-        life.evicted(f"v-{number}", by="urgent")
-    life.runs("urgent")
-
-    assert kinds(life, deleted=[f"v-{number}" for number in range(4)]) == []
-
-
-def test_set_of_which_a_victim_is_still_leaving_is_not_lost(life: Life) -> None:
-    life.pod("urgent", 2, priority=5)
-    for number in range(4):
-        life.passes(1)
-        life.pod(f"v-{number}", 0, priority=-1)
-        life.runs(f"v-{number}")
-        life.passes(1)
-        life.preempted(f"ns/v-{number}", by="ns/urgent")
-    life.passes(1)
-    for number in range(4):
-        life.gone(f"ns/v-{number}")
-    life.runs("urgent", 0, 1)
-
-    assert kinds(life, deleted=[f"v-{number}" for number in range(4)]) == []
-
-
 # --- IDLE, STARVED, NOT_REPLACED ---
 
 
@@ -251,45 +165,6 @@ def test_card_that_is_idle_while_a_pod_waits_is_found(life: Life, seconds: int, 
     life.passes(seconds)
 
     assert [each for each in kinds(life) if each is not FindingKind.UNTRUE] == expected
-
-
-@pytest.mark.parametrize(
-    "hindered",
-    [
-        pytest.param({"unschedulable": True}, id="cordon"),
-        pytest.param({"taints": [{"key": "k", "effect": "NoExecute"}]}, id="taint"),
-        pytest.param({"offered": "0"}, id="no device plugin"),
-        pytest.param({"cpu": "50m"}, id="too little cpu"),
-    ],
-)
-def test_card_of_a_node_that_takes_no_pod_is_not_idle(life: Life, hindered: Mapping[str, Any]) -> None:
-    life.node(**hindered)
-    life.pod("a")
-    life.passes(70)
-
-    assert FindingKind.IDLE not in kinds(life)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "status", "message", "expected"),
-    [
-        pytest.param(110, {"nominatedNodeName": "n"}, FULL, False, id="nominated"),
-        pytest.param(200, {"nominatedNodeName": "n"}, FULL, True, id="nominated for too long"),
-        pytest.param(800, {}, f"{FULL} reserved on n: 1 of 2 GPUs are free, the rest is held by pod x.", False),
-        pytest.param(1000, {}, f"{FULL} reserved on n: 1 of 2 GPUs are free, the rest is held by pod x.", True),
-    ],
-)
-def test_what_is_kept_for_another_pod_is_idle_for_a_bounded_time(
-    life: Life, seconds: int, status: Mapping[str, Any], message: str, expected: bool
-) -> None:
-    life.pod("x")
-    life.runs("x", 0)
-    life.pod("large", 2)
-    life.waits("large", message, **status)
-    life.pod("small")
-    life.passes(seconds)
-
-    assert (FindingKind.IDLE in kinds(life)) is expected
 
 
 def test_reservation_that_waits_for_its_own_rollout_is_found(life: Life) -> None:
@@ -325,14 +200,6 @@ def test_gang_that_fits_and_waits_is_found(life: Life, members: int, expected: b
     assert (FindingKind.STARVED in kinds(life)) is expected
 
 
-def test_pod_without_devices_that_fits_and_waits_is_found(life: Life) -> None:
-    life.pod("a", 0)
-    life.waits("a", "waiting")
-    life.passes(70)
-
-    assert kinds(life) == [FindingKind.STARVED]
-
-
 # --- UNTRUE, NOT_STARTING ---
 
 
@@ -340,15 +207,8 @@ def test_pod_without_devices_that_fits_and_waits_is_found(life: Life) -> None:
     ("message", "expected"),
     [
         ("0/1 nodes are available: 1 Insufficient cpu.", []),
-        ("0/1 nodes are available: 1 Insufficient cpu, 1 node(s) have too few free GPUs (1 requested).", []),
-        ("0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 x.", []),
         ("0/2 nodes are available: 2 Insufficient cpu.", [FindingKind.UNTRUE]),
-        ("0/2 nodes are available: 1 Insufficient cpu, 1 Too few of something else.", [FindingKind.UNTRUE]),
-        ("0/1 nodes are available: 1 Insufficient memory.", [FindingKind.UNTRUE]),
-        ("0/1 nodes are available: 1 node(s) were unschedulable.", [FindingKind.UNTRUE]),
-        ("0/1 nodes are available: 1 node(s) had untolerated taint(s).", [FindingKind.UNTRUE]),
         ("0/1 nodes are available: 1 node(s) have too few healthy GPUs (1 requested).", [FindingKind.UNTRUE]),
-        ("", [FindingKind.UNTRUE]),
     ],
 )
 def test_reason_that_is_not_true_once_it_is_quiet_is_found(
@@ -361,15 +221,6 @@ def test_reason_that_is_not_true_once_it_is_quiet_is_found(
     life.passes(40)
 
     assert kinds(life) == expected
-
-
-def test_node_that_is_not_counted_is_found(life: Life) -> None:
-    life.node("m")
-    life.pod("a", cpu="16")
-    life.waits("a", "0/2 nodes are available: 1 Insufficient cpu.")
-    life.passes(40)
-
-    assert kinds(life) == [FindingKind.UNTRUE]
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,6 @@ def found(*revisions: Revision) -> list[str]:
     return [each.text for one in revisions for each in auditor.take(one)]
 
 
-def test_two_halves_of_one_mode_are_sound() -> None:
-    assert found(bound("a", "mps"), bound("b", "mps"), revision("a", None), bound("c", "mps")) == []
-    assert found(bound("a", "hami-core"), bound("b", "", asked="")) == []
-
-
 def test_a_node_in_two_modes_is_found_as_long_as_both_are_there() -> None:
     assert "two modes" in found(bound("a", "mps"), bound("b", "hami-core"))[0]
     assert found(bound("a", "mps"), revision("a", None), bound("b", "hami-core")) == []

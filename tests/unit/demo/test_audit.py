@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from demo.audit import Fault, FaultKind, audit, quantity, requests
+from demo.audit import Fault, FaultKind, audit
 
 ALLOCATION = "scheduling.koordinator.sh/device-allocated"
 VISIBLE = "main.devices.berth.dev/visible"
@@ -91,16 +91,6 @@ def test_a_sound_cluster_has_no_findings() -> None:
     assert audited(sound()) == []
 
 
-def test_an_empty_cluster_has_no_findings() -> None:
-    assert audit(pods=[], nodes=[], devices=[]) == []
-
-
-def test_a_card_that_failed_under_its_pod_is_no_fault() -> None:
-    world = sound()
-    world["devices"]["node"]["spec"]["devices"][0]["health"] = False
-    assert audited(world) == []
-
-
 # --- planted faults -----------------------------------------------------------------------------------------
 
 Plant = Callable[[World], None]
@@ -130,15 +120,6 @@ def set_requests(name: str, **amounts: str) -> Plant:
     return spec(name, containers=[{"name": "main", "resources": {"requests": stated}}])
 
 
-def label(name: str, **labels: str) -> Plant:
-    def plant(world: World) -> None:
-        world["pods"][name]["metadata"]["labels"] |= {
-            f"genius/{key.replace('_', '-')}": value for key, value in labels.items()
-        }
-
-    return plant
-
-
 def add(*pods: Manifest, **fields: Any) -> Plant:
     def plant(world: World) -> None:
         for pod in copy.deepcopy(pods):
@@ -146,18 +127,6 @@ def add(*pods: Manifest, **fields: Any) -> Plant:
             pod["spec"] |= fields
 
     return plant
-
-
-def no_card(minor: int) -> Plant:
-    def plant(world: World) -> None:
-        cards = world["devices"]["node"]["spec"]["devices"]
-        cards[:] = [card for card in cards if card["minor"] != minor]
-
-    return plant
-
-
-def bad_device(world: World) -> None:
-    world["devices"]["node"]["spec"]["devices"][3]["resources"]["kubernetes.io/gpu-memory"] = "80 GB"
 
 
 def offers(name: str, amount: str) -> Plant:
@@ -169,33 +138,12 @@ def offers(name: str, amount: str) -> Plant:
 
 WHOLE = grant(0, core=100, memory="80Gi", ratio=100)
 HALF = grant(1, core=50, memory="40Gi", ratio=50)
-FIFTY_ONE = {"kubernetes.io/gpu-core": "51", "kubernetes.io/gpu-memory": "8Gi"}
 
 FAULTS = [
     pytest.param(
         add(pod("twin", {"nvidia.com/gpu": "1"}, WHOLE)),
         {FaultKind.BOOKED_TWICE: ("card node/gpu 0", "ns/twin and ns/whole have it whole")},
         id="a minor booked twice by whole-card pods",
-    ),
-    pytest.param(
-        add(pod("guest", {"kubernetes.io/gpu": "10"}, grant(0, core=10, memory="8Gi", ratio=10))),
-        {FaultKind.BOOKED_TWICE: ("card node/gpu 0", "ns/whole has it whole; its pods are ns/guest, ns/whole")},
-        id="a part of a card that another pod has whole",
-    ),
-    pytest.param(
-        add(pod("core", FIFTY_ONE, grant(1, core=51, memory="8Gi", ratio=10))),
-        {
-            FaultKind.OVERBOOKED: (
-                "card node/gpu 1",
-                "101 % of gpu-core are taken, of 100 %, by ns/core, ns/half, ns/memory",
-            )
-        },
-        id="101 % of a card's core",
-    ),
-    pytest.param(
-        add(pod("ratio", {"kubernetes.io/gpu-memory-ratio": "26"}, grant(1, memory="22333829939", ratio=26))),
-        {FaultKind.OVERBOOKED: ("card node/gpu 1", "101 % of gpu-memory-ratio are taken, of 100 %")},
-        id="101 % of a card's memory by ratio",
     ),
     pytest.param(
         add(pod("bytes", {"kubernetes.io/gpu-memory": "20481Mi"}, grant(1, memory="20481Mi", ratio=25))),
@@ -213,21 +161,6 @@ FAULTS = [
         id="an annotation that is not JSON",
     ),
     pytest.param(
-        annotate("half", ALLOCATION, '{"gpu": {"minor": 1}}'),
-        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "where a JSON list is wanted")},
-        id="an annotation of another form",
-    ),
-    pytest.param(
-        allocate("half", {**HALF, "minor": -1}),
-        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "minor -1 names no card")},
-        id="a negative minor",
-    ),
-    pytest.param(
-        allocate("half", {**HALF, "resources": {"kubernetes.io/gpu-core": "many"}}),
-        {FaultKind.MALFORMED_ALLOCATION: ("pod ns/half", "'many' is not a quantity")},
-        id="an amount that is none",
-    ),
-    pytest.param(
         allocate("half", {**HALF, "id": "GPU-99"}),
         {
             FaultKind.WRONG_ID: ("pod ns/half", "calls card node/gpu 1 GPU-99, its Device GPU-1"),
@@ -241,19 +174,6 @@ FAULTS = [
         id="a minor that the node does not have",
     ),
     pytest.param(
-        no_card(2),
-        {FaultKind.UNKNOWN_CARD: ("pod ns/small", "card node/gpu 2, which no Device has")},
-        id="a card that vanished under its pod",
-    ),
-    pytest.param(
-        allocate("small", grant(2, core=33, memory="28346784153", ratio=33)),
-        {
-            FaultKind.WRONG_AMOUNT: ("pod ns/small", "given 26.4Gi of gpu-memory; its request comes to 4.95Gi"),
-            FaultKind.OVERBOOKED: ("card node/gpu 2", "of gpu-memory are taken"),
-        },
-        id="memory of another card's size",
-    ),
-    pytest.param(
         allocate("half", grant(1, core=40, memory="40Gi", ratio=50)),
         {FaultKind.WRONG_AMOUNT: ("pod ns/half", "given 40 % of gpu-core; its request comes to 50 %")},
         id="less core than asked for",
@@ -264,38 +184,14 @@ FAULTS = [
         id="one card instead of two",
     ),
     pytest.param(
-        allocate("plain", grant(3, core=10, memory="8Gi", ratio=10)),
-        {FaultKind.WRONG_COUNT: ("pod ns/plain", "asks for 0 gpu device(s), but was given 1")},
-        id="a card for a pod that asked for none",
-    ),
-    pytest.param(
-        allocate("whole", WHOLE, WHOLE),
-        {
-            FaultKind.WRONG_COUNT: ("pod ns/whole", "was given 2"),
-            FaultKind.BOOKED_TWICE: ("pod ns/whole", "names gpu 0 2 times"),
-            FaultKind.OVERBOOKED: ("card node/gpu 0", "are taken"),
-        },
-        id="the same card twice in one allocation",
-    ),
-    pytest.param(
         set_requests("half", gpu_core="50"),
         {FaultKind.UNREADABLE: ("pod ns/half", "gpu-core cannot be combined")},
         id="a bound pod with an invalid request",
     ),
     pytest.param(
-        set_requests("half", gpu="150"),
-        {FaultKind.UNREADABLE: ("pod ns/half", "gpu 150 is neither part of a card nor whole cards")},
-        id="a bound pod that asks for a card and a half",
-    ),
-    pytest.param(
         spec("whole", schedulerName="default-scheduler"),
         {FaultKind.FOREIGN_POD: ("pod ns/whole", "of scheduler default-scheduler, but carries an allocation on node")},
         id="a foreign pod with an allocation",
-    ),
-    pytest.param(
-        add(pod("stranger", {"nvidia.com/gpu": "1"}), schedulerName="default-scheduler"),
-        {FaultKind.FOREIGN_POD: ("pod ns/stranger", "takes nvidia.com/gpu on node")},
-        id="a foreign pod that takes devices",
     ),
     pytest.param(
         allocate("waiting", grant(3, core=100, memory="80Gi", ratio=100)),
@@ -308,11 +204,6 @@ FAULTS = [
         id="a container that sees another pod's card",
     ),
     pytest.param(
-        annotate("whole", VISIBLE, None),
-        {FaultKind.WRONG_VISIBLE: ("pod ns/whole", "container main asks for GPUs, but is shown none")},
-        id="a container that sees none of its cards",
-    ),
-    pytest.param(
         annotate("plain", "berth.dev/epoch", None),
         {FaultKind.MISSING_EPOCH: ("pod ns/plain", "does not name the term")},
         id="a pod bound without a term",
@@ -323,39 +214,14 @@ FAULTS = [
         id="a model that no glob matches",
     ),
     pytest.param(
-        annotate("small", "nvidia-gpu-scheduler/gpu.model", " tesla T40"),
-        {FaultKind.WRONG_MODEL: ("pod ns/small", "gpu.model does not allow")},
-        id="a model other than the exact one",
-    ),
-    pytest.param(
-        label("small", gpu_model="A100|H100"),
-        {FaultKind.WRONG_MODEL: ("pod ns/small", "genius/gpu-model does not allow")},
-        id="a model that the regex does not find",
-    ),
-    pytest.param(
         offers("cpu", "3"),
         {FaultKind.NODE_FULL: ("node node", "its pods request 3.5 of cpu; it offers 3")},
         id="more cpu than the node has",
     ),
     pytest.param(
-        offers("pods", "4"),
-        {FaultKind.NODE_FULL: ("node node", "its pods request 5 of pods; it offers 4")},
-        id="more pods than the node may run",
-    ),
-    pytest.param(
-        spec("plain", overhead={"memory": "63.5Gi"}),
-        {FaultKind.NODE_FULL: ("node node", "64.5Gi of memory; it offers 64Gi")},
-        id="more memory than the node has, with overhead",
-    ),
-    pytest.param(
         spec("plain", nodeName="gone"),
         {FaultKind.UNKNOWN_NODE: ("pod ns/plain", "bound to gone, which does not exist")},
         id="a node that does not exist",
-    ),
-    pytest.param(
-        bad_device,
-        {FaultKind.UNREADABLE: ("device node", "'80 GB' is not a quantity")},
-        id="a Device that cannot be read",
     ),
 ]
 
@@ -440,33 +306,6 @@ def both(*plants: Plant) -> Plant:
     return plant
 
 
-def fields(node: str, **changed: Any) -> Plant:
-    def plant(world: World) -> None:
-        world["devices"][node]["spec"] |= changed
-
-    return plant
-
-
-def cards(node: str, **changed: Any) -> Plant:
-    def plant(world: World) -> None:
-        for device in world["devices"][node]["spec"]["devices"]:
-            device.update(changed)
-
-    return plant
-
-
-def instances(node: str, **changed: Any) -> Plant:
-    def plant(world: World) -> None:
-        for instance in world["devices"][node]["spec"]["devices"][0]["mig"]["instances"]:
-            instance.update(changed)
-
-    return plant
-
-
-def sliced(minor: int, instance: int, number: int) -> Manifest:
-    return {"minor": minor, "id": f"MIG-{minor}-{instance}::{number}", "resources": {MIG_3G: "1"}}
-
-
 FAULTS_OF_PIECES = [
     pytest.param(
         add(pod("twin", {MIG_1G: "1"}, instance(0, 0, MIG_1G))),
@@ -482,11 +321,6 @@ FAULTS_OF_PIECES = [
         id="a slice booked twice",
     ),
     pytest.param(
-        allocate("slices", piece(1, 1), piece(1, 1)),
-        {FaultKind.BOOKED_TWICE: ("pod ns/slices", "names slice GPU-1::1 of gpu 1 2 times")},
-        id="the same slice twice in one allocation",
-    ),
-    pytest.param(
         allocate("slices", piece(1, 1), piece(1, 3)),
         {FaultKind.WRONG_ID: ("pod ns/slices", "card node/gpu 1 has no slice GPU-1::3")},
         id="a slice beyond the last",
@@ -497,23 +331,6 @@ FAULTS_OF_PIECES = [
         id="an instance that is not there",
     ),
     pytest.param(
-        both(
-            drop("several"),
-            allocate("small", instance(0, 1, MIG_1G)),
-            annotate("small", VISIBLE, "MIG-0-1"),
-        ),
-        {FaultKind.WRONG_ID: ("pod ns/small", f"card node/gpu 0 has no instance MIG-0-1 {MIG_1G}")},
-        id="an instance of another profile under the right name",
-    ),
-    pytest.param(
-        allocate("several", instance(0, 2, MIG_1G)),
-        {
-            FaultKind.WRONG_COUNT: ("pod ns/several", f"asks for 1 {MIG_3G} device(s), but was given 0"),
-            FaultKind.WRONG_VISIBLE: ("pod ns/several", "names MIG-0-1, not of its allocation"),
-        },
-        id="an instance too few",
-    ),
-    pytest.param(
         both(drop("several"), add(pod("card", {"nvidia.com/gpu": "1"}, grant(0, core=100, memory="80Gi", ratio=100)))),
         {
             FaultKind.WRONG_FORM: ("pod ns/card", "given card node/gpu 0 as card; its Device gives no plugin unit"),
@@ -522,50 +339,9 @@ FAULTS_OF_PIECES = [
         id="a whole card in MIG mode",
     ),
     pytest.param(
-        both(drop("slices"), add(pod("part", {"kubernetes.io/gpu": "10"}, grant(1, core=10, memory="8Gi", ratio=10)))),
-        {FaultKind.MIXED: ("card node/gpu 1", "held as card by ns/part and as slice by ns/slot")},
-        id="a part of a card that is held in slices",
-    ),
-    pytest.param(
-        both(drop("slices"), allocate("slot", grant(1, core=100, memory="80Gi", ratio=100))),
-        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as card; its Device gives it as slice")},
-        id="a whole card where the Device gives slices",
-    ),
-    pytest.param(
         both(drop("whole"), add(pod("shared", {SLICES: "1"}, piece(2, 0), **{VISIBLE: "GPU-2"}))),
         {FaultKind.WRONG_FORM: ("pod ns/shared", "given card node/gpu 2 as slice; its Device gives no slice")},
         id="a slice of a card that has none",
-    ),
-    pytest.param(
-        cards("node", replicaResource=SLICES),
-        {FaultKind.WRONG_FORM: ("pod ns/slot", "given card node/gpu 1 as slice; its Device gives no plugin unit")},
-        id="slices under another name as GPUs",
-    ),
-    pytest.param(
-        cards("node", replicaResource="nvidia.com/gpu"),
-        {FaultKind.WRONG_FORM: ("pod ns/slices", "given card node/gpu 1 as slice; its Device gives no slice")},
-        id="slices that are GPUs under their other name",
-    ),
-    pytest.param(
-        both(drop("several"), instances("node", replicas=2)),
-        {FaultKind.WRONG_ID: ("pod ns/small", "card node/gpu 0 has no instance MIG-0-0")},
-        id="an instance that is given in slices",
-    ),
-    pytest.param(
-        both(
-            instances("single", replicas=2, replicaResource="nvidia.com/gpu"),
-            allocate("single", sliced(0, 0, 1), sliced(0, 1, 2)),
-        ),
-        {FaultKind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1::2")},
-        id="a slice of an instance beyond the last",
-    ),
-    pytest.param(
-        instances("single", replicas=2, replicaResource=SLICES),
-        {
-            FaultKind.WRONG_ID: ("pod ns/single", "card single/gpu 0 has no instance MIG-0-1"),
-            FaultKind.OVERBOOKED: ("card single/gpu 0", f"2 of {MIG_3G} are taken, of 0"),
-        },
-        id="instances that kubelet does not count as GPUs",
     ),
     pytest.param(
         allocate("slot", piece(1, 0, core=50)),
@@ -574,44 +350,6 @@ FAULTS_OF_PIECES = [
             FaultKind.OVERBOOKED: ("card node/gpu 1", "116 % of gpu-core are taken"),
         },
         id="more core than a slice has",
-    ),
-    pytest.param(
-        allocate("slot", piece(1, 0, shared="2")),
-        {
-            FaultKind.WRONG_AMOUNT: ("pod ns/slot", f"given 2 of {SLICES}; its request comes to 1"),
-            FaultKind.OVERBOOKED: ("card node/gpu 1", f"4 of {SLICES} are taken, of 3"),
-        },
-        id="two slices in one entry",
-    ),
-    pytest.param(
-        fields("single", migStrategy="mixed"),
-        {
-            FaultKind.WRONG_FORM: (
-                "pod ns/single",
-                "given card single/gpu 0 as instance; its Device gives no plugin unit",
-            )
-        },
-        id="instances as GPUs where the strategy is mixed",
-    ),
-    pytest.param(
-        fields("none", migStrategy="single"),
-        {FaultKind.WRONG_FORM: ("pod ns/none", "given card none/gpu 0 as card; its Device gives it as instance")},
-        id="a card where each instance is a GPU",
-    ),
-    pytest.param(
-        annotate("slot", VISIBLE, "GPU-1::0"),
-        {FaultKind.WRONG_VISIBLE: ("pod ns/slot", "names GPU-1::0, not of its allocation")},
-        id="a slice that is seen by its own name",
-    ),
-    pytest.param(
-        annotate("small", VISIBLE, None),
-        {FaultKind.WRONG_VISIBLE: ("pod ns/small", "container main asks for GPUs, but is shown none")},
-        id="a container that does not see its instance",
-    ),
-    pytest.param(
-        add(pod("stranger", {MIG_1G: "1"}), schedulerName="default-scheduler"),
-        {FaultKind.FOREIGN_POD: ("pod ns/stranger", f"takes {MIG_1G} on node")},
-        id="a foreign pod that takes an instance",
     ),
 ]
 
@@ -623,60 +361,4 @@ def test_each_fault_of_subdevices_is_named_and_no_other(
     check(in_subdevices(), plant, expected)
 
 
-def test_without_its_device_every_card_of_a_node_is_unknown() -> None:
-    world = sound()
-    del world["devices"]["node"]
-    assert [fault.kind for fault in audited(world)] == [FaultKind.UNKNOWN_CARD] * 4
-
-
-def test_two_faults_of_one_kind_are_two_findings() -> None:
-    world = sound()
-    annotate("half", ALLOCATION, None)(world)
-    annotate("small", ALLOCATION, None)(world)
-    assert [fault.object for fault in audited(world)] == ["pod ns/half", "pod ns/small"]
-
-
 # --- requests and quantities, read without the shared language -----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("resources", "count", "per_card"),
-    [
-        pytest.param({"nvidia.com/gpu": "3"}, 3, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="whole cards"),
-        pytest.param({"kubernetes.io/gpu": "200"}, 2, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="200 percent"),
-        pytest.param({"koordinator.sh/gpu-memory-ratio": "300"}, 3, {"gpu-memory-ratio": 100}, id="a ratio of 300"),
-        pytest.param(
-            {"kubernetes.io/gpu.shared": "2", "kubernetes.io/gpu-core": "60", "kubernetes.io/gpu-memory": "3Gi"},
-            2,
-            {"gpu-core": 30, "gpu-memory": 3 * 2**29},
-            id="parts of two cards",
-        ),
-        pytest.param({"kubernetes.io/gpu": "500m"}, 1, {"gpu-core": 1, "gpu-memory-ratio": 1}, id="rounded up"),
-    ],
-)
-def test_requests_are_split_over_cards(resources: dict[str, str], count: int, per_card: dict[str, int]) -> None:
-    (request,) = requests.cards({"containers": [{"name": "main", "resources": {"requests": resources}}]})
-    assert (request.count, request.each) == (count, per_card)
-
-
-def test_a_pod_needs_what_its_containers_need_at_any_moment() -> None:
-    def container(cpu: str, **fields: str) -> Manifest:
-        return {"name": cpu, "resources": {"requests": {"cpu": cpu}}, **fields}
-
-    init = [container("1", restartPolicy="Always"), container("6"), container("2", restartPolicy="Always")]
-    assert requests.total({"initContainers": init, "containers": [container("1"), container("1")]}) == {"cpu": 7}
-    assert requests.total({"initContainers": init, "containers": [container("2"), container("3")]}) == {"cpu": 8}
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [("100", 100), ("1500m", 2), ("16Gi", 2**34), ("1e3", 1000), ("1E", 10**18), (".5Ki", 512), (7, 7)],
-)
-def test_quantities(text: str | int, amount: int) -> None:
-    assert quantity.whole(text) == amount
-
-
-@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1gi", "one", "1/2", "nan", "1_0", True, None, "0x10"])
-def test_what_is_no_quantity(text: object) -> None:
-    with pytest.raises(ValueError, match="is not a quantity"):
-        quantity.exact(text)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.building import images, oci
-from devcluster.real_node import image as box
+from devcluster.building import images
 
 ROOT = Path(__file__).parents[3]
 LOCK = """\
@@ -76,13 +75,3 @@ def test_image_is_made_of_the_packages_of_its_side(image: str, side: str) -> Non
     assert copied == packages - others
     assert {path.relative_to(ROOT).parts[0] for path in images.inputs(image)} >= copied
     assert f'ENTRYPOINT ["{image}"]' in dockerfile
-
-
-def test_archive_is_described(tmp_path: Path) -> None:
-    program = tmp_path / "box"
-    program.write_bytes(b"x" * 1000)
-
-    box.write(tmp_path / "image.tar", program=program)
-
-    assert re.fullmatch("sha256:[0-9a-f]{64}", oci.digest(tmp_path / "image.tar"))
-    assert oci.unpacked_bytes(tmp_path / "image.tar") == 1000

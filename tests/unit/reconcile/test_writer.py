@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -379,11 +378,10 @@ async def flap(world: World, names: Sequence[str], seconds: float) -> None:
         await asyncio.sleep(1)
 
 
-@pytest.mark.parametrize("busy", [False, True])
-async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_time(*, busy: bool) -> None:
-    world = World(rate=20.0)
-    world.busy = busy
-    others = [f"n{number}" for number in range(200)]
+async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_time() -> None:
+    world = World(rate=5.0)
+    world.busy = True
+    others = [f"n{number}" for number in range(50)]
     for name in ("quiet", *others):
         world.api.add(name, entry(0))
     async with running(world) as api:
@@ -397,18 +395,6 @@ async def test_a_status_is_at_most_ten_seconds_old_though_others_change_all_the_
     assert at - since <= 10
     sums = [at for at, what in api.calls if what.startswith("sums") and at > 15]
     assert len(sums) > 15 * 20 / 4  # kubelet reads the sums, so they must not starve either
-
-
-async def test_statuses_that_change_all_the_time_take_turns() -> None:
-    world = World(rate=20.0)
-    names = [f"n{number}" for number in range(50)]
-    for name in names:
-        world.api.add(name, entry(0))
-    async with running(world) as api:
-        await flap(world, names, 60)
-    for name in names:
-        times = [at for at in api.times(f"device {name}") if at > 15]
-        assert max(later - earlier for earlier, later in pairwise(times)) <= 10
 
 
 async def test_sums_do_not_wait_for_the_tokens_of_statuses() -> None:

@@ -488,30 +488,6 @@ def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
     assert awaited - tested == elsewhere
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        pytest.param(placed("other", labels=OTHER_KIND), id="a pod of another kind comes"),
-        pytest.param(placed("other", metadata={"namespace": "elsewhere"}), id="a pod of another namespace comes"),
-        pytest.param(lambda cluster: cluster.put_namespace("ns", {}), id="a namespace stays as it is"),
-    ],
-)
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"affinity": pod_affinity(term())}, id="affinity"),
-        pytest.param({"topologySpreadConstraints": [spread(topologyKey="rack")]}, id="spread"),
-        pytest.param({"nodeSelector": {"zone": "3"}}, id="neither"),
-    ],
-)
-def test_pods_that_concern_it_not_do_not_wake_it(fields: Raw, act: Act) -> None:
-    cluster = with_nodes(a="1", b="2")
-    cluster.put_pending(pod("waits", **fields))
-    assert isinstance(_decided(cluster), Failure)
-    act(cluster)
-    assert _decided(cluster) is None
-
-
 def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     cluster = with_nodes(a="1", b="2")
     for i in range(3):

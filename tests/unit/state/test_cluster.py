@@ -91,26 +91,6 @@ BOUND = pod("a", {GPU: "50"}, on="node", allocated=half())
 # --- assume, confirm, forget ------------------------------------------------------------------------------------
 
 
-def test_an_assumed_pod_holds_its_card_at_once() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    assert world.users() == [1, 0]
-
-
-def test_a_bind_that_the_watch_shows_is_confirmed_and_changes_nothing() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    placement = world.placed()
-    before = world.cluster.fleet.charges["uid-a"]
-    world.cluster.placements.finish_binding("uid-a")
-    world.pods.apply("MODIFIED", BOUND)
-    assert world.cluster.fleet.charges["uid-a"] == before
-    assert placement.node == "node"
-    assert world.recorder.settled == ["uid-a"]
-    assert "uid-a" not in world.cluster.queue
-
-
 def test_a_confirmed_bind_of_several_types_is_the_same_as_decided() -> None:
     world = World()
     fpga = entry(0, type="fpga", id="F", resources={FPGA: "100"})
@@ -168,39 +148,6 @@ def test_a_pod_that_begins_to_terminate_wakes_no_pod_that_lacks_capacity() -> No
     world.placed()
 
 
-def test_a_failed_bind_is_forgotten_and_backs_off() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.cluster.placements.forget("uid-a")
-    assert world.users() == [0, 0]
-    assert world.decided() == []
-    assert world.cluster.queue.next_due() == 101.0
-    world.now = 101.0
-    world.placed()
-
-
-def test_a_lost_answer_does_not_matter_once_the_watch_shows_the_pod() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.pods.apply("ADDED", BOUND)
-    world.cluster.placements.forget("uid-a")
-    assert world.users() == [1, 0]
-
-
-def test_an_answer_that_comes_after_the_pod_has_left_changes_nothing() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.pods.apply("ADDED", BOUND)
-    world.pods.apply("DELETED", BOUND)
-    world.cluster.placements.finish_binding("uid-a")
-    world.cluster.placements.forget("uid-a")
-    assert world.users() == [0, 0]
-    assert len(world.cluster.queue) == 0
-
-
 @pytest.mark.parametrize("answer", ["finish_binding", "forget"])
 def test_a_pod_deleted_while_assumed_frees_its_card_whatever_the_answer(answer: str) -> None:
     world = World()
@@ -224,14 +171,6 @@ def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
     assert world.placed().pod.weight == 5
 
 
-def test_a_late_event_of_the_waiting_pod_does_not_release_its_bind() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    world.pods.apply("MODIFIED", HALF)
-    assert world.decided() == []
-    assert world.users() == [1, 0]
-
-
 def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     world = World()
     world.cluster.node_cache.put_node(node("other"))
@@ -243,14 +182,6 @@ def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
     assert world.users() == [0, 0]
     assert world.cluster.fleet.charges["uid-a"].node == "other"
     assert set(world.dirty) == {"node", "other"}
-
-
-def test_forgetting_one_that_was_never_assumed_changes_nothing() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    world.cluster.placements.forget("uid-a")
-    world.cluster.placements.finish_binding("uid-x")
-    assert world.users() == [1, 0]
 
 
 # --- repeated lists ---------------------------------------------------------------------------------------------
@@ -273,15 +204,6 @@ def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, reques
         world.cluster.placements.finish_binding("uid-a")
     relist(world.pods, [], requested_at=requested_at)
     assert bool(world.cluster.fleet.charges) is kept
-
-
-def test_an_assumed_pod_that_a_list_shows_stays() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.cluster.placements.finish_binding("uid-a")
-    relist(world.pods, [BOUND], requested_at=101.0)
-    assert world.users() == [1, 0]
 
 
 def test_the_same_list_again_changes_nothing() -> None:
@@ -400,41 +322,6 @@ def test_a_device_is_read_again_when_its_generation_moves_and_not_before() -> No
     assert len(cluster.node_cache.devices["node"].inventory.cards) == 1
 
 
-@pytest.mark.parametrize(
-    "free",
-    [
-        pytest.param(lambda world: world.pods.apply("DELETED", HOLDER), id="deleted"),
-        pytest.param(lambda world: relist(world.pods, [pod("a", {NVIDIA: "1"})]), id="missing in a list"),
-        pytest.param(
-            lambda world: world.pods.apply("MODIFIED", pod("h", {GPU: "50"}, on="node", allocated=half())),
-            id="it holds less",
-        ),
-        pytest.param(lambda world: world.cluster.node_cache.put_device(_three_cards(generation=2)), id="card"),
-    ],
-)
-def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
-    world = World()
-    world.pods.apply("ADDED", HOLDER)
-    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
-    (outcome,) = world.decided()
-    assert isinstance(outcome, Failure)
-    world.recorder.clear()
-    free(world)
-    assert world.recorder.work > 0
-    assert len(world.decided()) == 1
-
-
-def test_a_new_node_without_what_pods_request_wakes_none() -> None:
-    world = World()
-    world.pods.apply("ADDED", HOLDER)
-    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
-    world.decided()
-    world.cluster.node_cache.put_node(node("new"))
-    assert world.decided() == []
-    world.cluster.node_cache.put_device(device("new", entry(0)))
-    assert len(world.decided()) == 1
-
-
 def test_pods_of_one_second_are_decided_in_the_order_in_which_the_watch_showed_them() -> None:
     world = World()
     shown = [pod(name, {"cpu": str(number)}) for number, name in enumerate("cab", start=1)]
@@ -453,16 +340,6 @@ def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
     assert [outcome.pod.name for outcome in world.decided() if isinstance(outcome, Placement)] == ["b"]
 
 
-def test_what_cannot_help_does_not_wake() -> None:
-    world = World()
-    world.pods.apply("ADDED", HOLDER)
-    world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
-    world.decided()
-    world.cluster.node_cache.put_node(node(labels={"a": "b"}))
-    world.cluster.node_cache.put_node(node(labels={"a": "b"}, allocatable={GPU: "200"}))
-    assert world.decided() == []
-
-
 # --- unknown allocations ----------------------------------------------------------------------------------------
 
 LOST = pod("lost", {NVIDIA: "1"}, on="node")
@@ -479,15 +356,6 @@ def test_a_bound_pod_without_annotation_blocks_its_nodes_cards() -> None:
     world.placed()
 
 
-def test_it_is_reported_once() -> None:
-    world = World()
-    world.pods.apply("ADDED", LOST)
-    assert world.reported() == ["ns/lost"]
-    world.pods.apply("MODIFIED", LOST)
-    relist(world.pods, [LOST], requested_at=1.0)
-    assert world.reported() == ["ns/lost"]
-
-
 def test_it_is_reported_when_node_and_device_are_known_too() -> None:
     world = World()
     other = pod("lost", {NVIDIA: "1"}, on="other")
@@ -497,20 +365,6 @@ def test_it_is_reported_when_node_and_device_are_known_too() -> None:
     assert world.reported() == []
     world.cluster.node_cache.put_device(device("other"))
     assert world.reported() == ["ns/lost"]
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        pytest.param(("DELETED", LOST), id="gone"),
-        pytest.param(("MODIFIED", pod("lost", {NVIDIA: "1"}, on="node", allocated=whole(0))), id="annotated"),
-    ],
-)
-def test_what_was_lost_and_found_is_not_reported(later: Any) -> None:
-    world = World()
-    world.pods.apply("ADDED", LOST)
-    world.pods.apply(*later)
-    assert world.reported() == []
 
 
 # --- nodes and Devices ------------------------------------------------------------------------------------------
@@ -554,19 +408,6 @@ def test_a_change_marks_its_node(change: Any, dirty: list[str]) -> None:
     world = World()
     change(world)
     assert world.dirty == dirty
-
-
-@pytest.mark.parametrize("seen_by", [pytest.param("answer", id="the answer"), pytest.param("watch", id="the watch")])
-def test_a_successful_bind_marks_its_node_whichever_report_is_first(seen_by: str) -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    assert world.dirty == []
-    if seen_by == "answer":
-        world.cluster.placements.finish_binding("uid-a")
-    else:
-        world.pods.apply("ADDED", BOUND)
-    assert world.dirty == ["node"]
 
 
 # --- agents -----------------------------------------------------------------------------------------------------
@@ -615,12 +456,6 @@ def test_a_lease_of_before_the_start_shows_since_when_the_agent_is_silent() -> N
     assert not fresh(world)
     assert len(world.dirty) == marked + 1
     assert world.cluster.node_cache.view("node").last_renewal == "2026-01-02T03:04:05.678901Z"
-
-
-def test_nothing_changes_nothing_is_marked() -> None:
-    world = World()
-    world.cluster.node_cache.check_alive("node")
-    assert world.dirty == []
 
 
 def test_running_pods_of_a_stale_agent_are_left_alone() -> None:

@@ -33,12 +33,6 @@ def objects(names: str) -> list[Raw]:
     return [{"name": name} for name in names]
 
 
-def test_a_first_list_is_put() -> None:
-    log = Log()
-    relist(log.table, objects("ab"))
-    assert log.take() == ["put a", "put b"]
-
-
 def test_what_is_missing_in_a_list_is_gone_at_its_end() -> None:
     log = Log()
     relist(log.table, objects("ab"))

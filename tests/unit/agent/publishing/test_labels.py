@@ -141,49 +141,17 @@ MIXED = {
     ("gpus", "strategy", "expected"),
     [
         pytest.param([divided(0, "1g.10gb", "1g.10gb"), divided(1, "1g.10gb")], "single", SINGLE, id="single"),
-        pytest.param([divided(0)], "single", INVALID, id="single, nothing divided off"),
         pytest.param([divided(0, "1g.10gb"), divided(1)], "single", INVALID, id="single, one card empty"),
         pytest.param([divided(0, "1g.10gb"), gpu(1)], "single", INVALID, id="single, one card whole"),
-        pytest.param([divided(0, "1g.10gb", "2g.20gb")], "single", INVALID, id="single, two profiles"),
         pytest.param(
             [gpu(0)], "single", {"mig.strategy": "single", "gpu.count": "1", "gpu.memory": "81920"}, id="single, no MIG"
         ),
         pytest.param([divided(0, "1g.10gb", "1g.10gb", "1g.10gb+me"), gpu(1)], "mixed", MIXED, id="mixed"),
         pytest.param(
-            [divided(0, "1g.10gb")],
-            "mixed",
-            {"gpu.replicas": "0", "gpu.sharing-strategy": "none", "gpu.count": "1", "mig.capable": "true"},
-            id="mixed, no card is whole",
-        ),
-        pytest.param([divided(0)], "mixed", {"gpu.count": "1", "mig.capable": "true"}, id="mixed, nothing divided off"),
-        pytest.param(
             [divided(0, "1g.10gb"), gpu(1)],
             "none",
             {"gpu.count": "2", "gpu.product": "NVIDIA-A100-SXM4-80GB", "mig.capable": "true"},
             id="none",
-        ),
-        pytest.param(
-            [gpu(0, replicas=4)],
-            "mixed",
-            {
-                "gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED",
-                "gpu.count": "1",
-                "gpu.replicas": "4",
-                "gpu.sharing-strategy": "time-slicing",
-            },
-            id="sliced",
-        ),
-        pytest.param(
-            [gpu(0, model="Tesla T4", memory="15360Mi"), gpu(1), gpu(2)],
-            "mixed",
-            {"gpu.product": "NVIDIA-A100-SXM4-80GB", "gpu.count": "2", "gpu.memory": "81920"},
-            id="two models, most of one",
-        ),
-        pytest.param(
-            [gpu(0, model="Tesla T4", memory="15360Mi"), gpu(1)],
-            "mixed",
-            {"gpu.product": "NVIDIA-A100-SXM4-80GB", "gpu.count": "1"},
-            id="two models, as many of each",
         ),
     ],
 )

@@ -112,14 +112,6 @@ def test_all_that_is_known_of_a_node_survives_growing() -> None:
     assert np.flatnonzero(made.of_vendor("nvidia")).tolist() == [row]
 
 
-def test_more_than_eight_cards_keep_their_own_columns() -> None:
-    made = fleet({"small": cards(2), "large": cards(17)})
-    for minor in range(17):
-        made.charge(charge(f"pod-{minor}", grant(minor, ratio=minor + 1), node="large"))
-    assert [free(made, "large", minor)["gpu-memory-ratio"] for minor in range(17)] == [99 - i for i in range(17)]
-    assert [free(made, "small", minor)["gpu-memory-ratio"] for minor in range(2)] == [100, 100]
-
-
 def test_minors_need_not_be_in_order_or_close() -> None:
     made = fleet({"node": (card(70, memory=GI), card(3, memory=2 * GI), card(9, memory=4 * GI))})
     row = made.rows["node"]
@@ -151,17 +143,6 @@ def test_what_a_node_no_longer_offers_is_gone() -> None:
 
 
 # --- charging ---------------------------------------------------------------------------------------------------
-
-
-def test_a_charge_takes_from_node_and_card() -> None:
-    made = fleet()
-    made.charge(charge("pod", grant(0, core=30, ratio=50), resources=(("cpu", 2000), ("pods", 1))))
-    assert free(made, "node", 0) == {
-        "gpu-core": 70,
-        "gpu-memory": A100_BYTES - A100_BYTES // 2,
-        "gpu-memory-ratio": 50,
-    }
-    assert [charge.pod for charge in made.on_node("node")] == ["ns/pod"]
 
 
 @pytest.mark.parametrize(
@@ -201,22 +182,6 @@ def test_two_unequal_cards_are_filled_in_each_by_its_own_memory() -> None:
     made.charge(charge("pod", grant(0, ratio=50), grant(1, ratio=50)))
     assert free(made, "node", 0)["gpu-memory"] == A100_BYTES - A100_BYTES // 2
     assert free(made, "node", 1)["gpu-memory"] == T4_BYTES // 2
-
-
-def test_a_second_charge_of_a_pod_replaces_the_first() -> None:
-    made = fleet({"a": cards(1), "b": cards(1)})
-    made.charge(charge("pod", grant(0, ratio=50), node="a"))
-    made.charge(charge("pod", grant(0, ratio=20), node="b"))
-    assert free(made, "a", 0)["gpu-memory-ratio"] == 100
-    assert free(made, "b", 0)["gpu-memory-ratio"] == 80
-    assert not list(made.on_node("a"))
-
-
-def test_releasing_a_pod_that_holds_nothing_does_nothing() -> None:
-    made = fleet()
-    before = arrays(made)
-    assert made.release("unknown") is None
-    assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
 
 
 def test_what_may_be_held_is_counted_by_type() -> None:
@@ -376,18 +341,6 @@ def test_a_vanished_cards_slot_is_used_again() -> None:
     for minor in range(2, 40):
         made.put_device("node", inventory(card(minor), card(minor + 1)))
     assert made.cards["gpu"].minor.shape[1] == width
-
-
-def test_a_device_deleted_and_made_again_books_nothing_twice() -> None:
-    made = fleet()
-    made.charge(charge("pod", grant(0, core=60, ratio=60)))
-    before = free(made, "node", 0)
-    made.remove_device("node")
-    assert not made.cards["gpu"].present.any()
-    made.put_device("node", inventory(card()))
-    assert free(made, "node", 0) == before
-    made.release("uid-pod")
-    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES
 
 
 def test_a_pod_known_before_its_device_is_filled_in_when_that_comes() -> None:

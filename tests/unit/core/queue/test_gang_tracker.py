@@ -45,17 +45,6 @@ def lacks(made: GangTracker, now: float = 100.0) -> list[str]:
 # --- ready ------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_is_ready_with_its_last_member() -> None:
-    made = gang_tracker("a")
-    assert made.ready(GANG, 0.0) is None
-    waits(made, "b", GANG)
-    gang = made.ready(GANG, 0.0)
-    assert gang is not None
-    assert [each.name for each in gang.members] == ["a", "b"]
-    assert (gang.minimum, gang.placed, gang.needed, gang.nodes) == (2, 0, 2, ())
-    assert gang.created == GROUP.created
-
-
 def test_a_gang_without_an_object_is_as_old_as_its_oldest_member() -> None:
     made = GangTracker(timeout=60.0)
     waits(made, "a", BY_TWO, created="2026-01-03T00:00:00Z")
@@ -70,22 +59,6 @@ def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
     waits(made, "b", BY_TWO)
     assert made.ready(GANG, 0.0) is None
     assert made.ready(BY_TWO, 0.0) is None
-
-
-def test_members_that_have_a_node_count_and_are_not_decided_again() -> None:
-    made = gang_tracker("a", "b")
-    holds(made, "a", bound=False)
-    gang = made.ready(GANG, 0.0)
-    assert gang is not None
-    assert [each.name for each in gang.members] == ["b"]
-    assert (gang.placed, gang.needed, gang.nodes) == (1, 1, ("node-a",))
-
-
-def test_terminating_pods_do_not_count() -> None:
-    made = gang_tracker("b")
-    holds(made, "a", terminating=True)
-    assert made.ready(GANG, 0.0) is None
-    assert lacks(made) == ["PodGroup ns/g: waiting for members: 1 of 2"]
 
 
 def test_only_what_matters_to_the_decision_makes_a_new_version() -> None:
@@ -124,16 +97,6 @@ def test_a_gang_waits_for_members_with_scheduling_gates() -> None:
     made.ungate("uid-c")
     assert made.ready(GANG, 0.0) is not None
     assert made.gang_of("uid-c") is None
-
-
-def test_succeeded_members_count_and_failed_ones_do_not() -> None:
-    made = gang_tracker("c")
-    made.end("uid-a", GANG, succeeded=False)
-    assert made.ready(GANG, 0.0) is None
-    made.end("uid-b", GANG, succeeded=True)
-    assert made.ready(GANG, 0.0) is not None
-    made.remove_ended("uid-b")
-    assert made.ready(GANG, 0.0) is None
 
 
 def test_an_ended_pod_counts_once_whichever_watch_is_first() -> None:
@@ -177,12 +140,6 @@ def test_a_group_that_cannot_be_decided_is_reported(group: Group | None, expecte
     assert lack.startswith(expected)
 
 
-def test_a_pod_group_that_goes_takes_its_gang_along() -> None:
-    made = gang_tracker("a", "b")
-    made.remove_group("ns/g")
-    assert made.ready(GANG, 0.0) is None
-
-
 # --- its time ---------------------------------------------------------------------------------------------------
 
 
@@ -202,46 +159,6 @@ def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
     assert made.retry_until("uid-a") is None
     made.release("uid-b")
     assert made.overdue(1e9) == []  # it has formed, so it is not aborted
-
-
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_generation_must_form_again_once_no_member_of_the_last_one_is_left(*, gone: bool) -> None:
-    made = gang_tracker("c", "d", group=replace(GROUP, formed=True))
-    for name in "ab":
-        holds(made, name)
-    for name in "ab":
-        if gone:
-            made.release(f"uid-{name}")
-        else:
-            holds(made, name, terminating=True)
-    gang = made.ready(GANG, 0.0)
-    assert gang is not None
-    assert gang.needed == 2
-    for name in "cd":
-        holds(made, name, bound=False)
-    made.binding_started(GANG, 0.0)
-    holds(made, "c")
-    assert made.overdue(60.0) == [GANG]
-
-
-def test_a_gang_that_has_formed_places_each_further_member_for_itself() -> None:
-    made = gang_tracker("c", "d", group=replace(GROUP, minimum=3))
-    for name in "abe":
-        holds(made, name)
-    for name in "ab":
-        made.release(f"uid-{name}")
-    gang = made.ready(GANG, 0.0)
-    assert gang is not None
-    assert (gang.formed, gang.placed, gang.needed) == (True, 1, 1)
-
-
-def test_the_deadline_is_the_groups_own_if_it_names_one() -> None:
-    made = gang_tracker("a", "b", group=replace(GROUP, timeout=5.0))
-    for name in "ab":
-        holds(made, name, bound=False)
-    made.binding_started(GANG, 0.0)
-    assert made.overdue(4.9) == []
-    assert made.overdue(5.0) == [GANG]
 
 
 # --- after another leader -----------------------------------------------------------------------------------------
@@ -449,17 +366,6 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     assert (gang.placed, gang.nodes) == (0, ())
     holds(made, "a", terminating=True)
     assert made.to_delete() == []
-
-
-def test_undoing_keeps_the_bound_where_that_is_wanted() -> None:
-    made = gang_tracker("b")
-    holds(made, "a")
-    _, to_delete = made.abort(GANG, 60.0, keep=True)
-    assert to_delete == []
-    assert made.to_delete() == []
-    gang = made.ready(GANG, 100.0)
-    assert gang is not None
-    assert gang.placed == 1
 
 
 def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:

@@ -81,19 +81,6 @@ def test_pods_come_in_order(pods: Sequence[PendingPod], order: Sequence[str]) ->
     assert drained(filled(*pods)) == list(order)
 
 
-def test_a_pod_comes_once() -> None:
-    queue = filled(waiting("a"))
-    queue.put(waiting("a"))
-    assert drained(queue) == ["a"]
-
-
-def test_a_pod_that_was_taken_is_still_known() -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    assert "uid-a" in queue
-    assert len(queue) == 1
-
-
 def claiming(name: str, namespace: str = "heavy", **fields: Any) -> PendingPod:
     pod = waiting(name, **fields)
     use = ClaimUse(claim=f"{namespace}/{name}")
@@ -119,78 +106,7 @@ def test_pods_with_claims_can_be_passed_over_and_are_put_back_unfinished() -> No
     assert (made.has_others(), made.needs_devices(), drained(made)) == (False, True, ["a"])
 
 
-# --- replaced and removed ---------------------------------------------------------------------------------------
-
-
-def test_a_pod_with_an_unchanged_place_keeps_it_and_shows_its_newest_fields() -> None:
-    queue = filled(waiting("a"), waiting("b"))
-    queue.put(waiting("a", last_message="news"))
-    first = queue.pop(0.0)
-    assert first is not None
-    assert (first.name, first.last_message) == ("a", "news")
-    assert drained(queue) == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "order"),
-    [
-        pytest.param(0, 1, "ba", id="up"),
-        pytest.param(1, -1, "ab", id="down"),
-    ],
-)
-def test_a_pod_whose_weight_changes_takes_its_new_place(before: int, after: int, order: str) -> None:
-    queue = filled(waiting("a"), waiting("b", weight=before))
-    queue.put(waiting("b", weight=after))
-    assert drained(queue) == list(order)
-
-
-def test_a_removed_pod_does_not_come() -> None:
-    queue = filled(waiting("a"), waiting("b"))
-    queue.remove("uid-a")
-    assert "uid-a" not in queue
-    assert drained(queue) == ["b"]
-
-
-def test_an_unknown_pod_may_be_removed() -> None:
-    queue = filled(waiting("a"))
-    queue.remove("uid-x")
-    assert drained(queue) == ["a"]
-
-
-def test_a_removed_pod_that_was_parked_is_not_woken() -> None:
-    queue = parked(waiting("a"), waiting("b"))
-    queue.remove("uid-a")
-    queue.wake(ANY)
-    assert drained(queue) == ["b"]
-
-
-def test_a_removed_pod_that_backed_off_does_not_come_back() -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a"), 0.0)
-    queue.remove("uid-a")
-    assert queue.next_due() is None
-    assert drained(queue, 100.0) == []
-
-
 # --- parking ----------------------------------------------------------------------------------------------------
-
-
-def test_a_parked_pod_waits() -> None:
-    queue = parked(waiting("a"))
-    assert drained(queue, 299.0) == []
-    assert "uid-a" in queue
-
-
-def test_the_first_failure_of_a_class_is_that_of_its_siblings() -> None:
-    queue = filled(waiting("a"), waiting("b"), waiting("other", {GPU: 50}))
-    first = queue.pop(0.0)
-    assert first is not None
-    queue.park(first, failure(message="why"))
-    parked_failure = queue.parked_failure(waiting("b"))
-    assert parked_failure is not None
-    assert parked_failure.message == "why"
-    assert queue.parked_failure(waiting("other", {GPU: 50})) is None
 
 
 def test_a_failure_is_outdated_for_a_pod_that_came_after_a_later_change() -> None:
@@ -226,14 +142,6 @@ def test_a_pod_with_an_error_is_of_a_class_of_its_own() -> None:
     assert queue.parked_failure(waiting("c", PodRequest(), error="wrong")) is not None
 
 
-def test_a_class_is_forgotten_with_its_last_pod() -> None:
-    queue = parked(waiting("a"), waiting("b"))
-    queue.remove("uid-a")
-    assert queue.parked_failure(waiting("c")) is not None
-    queue.remove("uid-b")
-    assert queue.parked_failure(waiting("c")) is None
-
-
 def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
     queue: Queue[PendingPod] = Queue()
     for name, cpu in (("a", 1), ("b", 2)):
@@ -251,30 +159,6 @@ def test_a_change_wakes_only_the_classes_that_it_concerns() -> None:
     assert not queue.wake(Change.POD_ASSIGNED)
 
 
-@pytest.mark.parametrize("wakes_on", [pytest.param(each, id=str(each.name)) for each in Change])
-def test_a_parked_pod_is_woken_by_its_changes_alone(wakes_on: Change) -> None:
-    queue = parked(waiting("a"), wakes_on=wakes_on)
-    queue.wake(ANY & ~wakes_on)
-    assert drained(queue) == []
-    queue.wake(wakes_on)
-    assert drained(queue) == ["a"]
-
-
-def test_a_pod_that_nothing_can_help_is_never_woken() -> None:
-    queue = parked(waiting("a"), wakes_on=Change(0))
-    queue.wake(ANY)
-    assert drained(queue) == []
-
-
-def test_a_class_wakes_together_and_in_order() -> None:
-    queue = parked(waiting("b"), waiting("c"))
-    queue.park(waiting("a"), failure())
-    queue.put(waiting("d", priority=1))
-    queue.wake(Change.CAPACITY_FREED)
-    assert drained(queue) == ["d", "a", "b", "c"]
-    assert queue.parked_failure(waiting("a")) is None
-
-
 def test_the_failure_of_one_parks_those_that_were_woken_with_it() -> None:
     queue = parked(waiting("a"), waiting("b"), waiting("c"), waiting("other", {GPU: 50}))
     queue.wake(Change.CAPACITY_FREED)
@@ -289,27 +173,12 @@ def test_the_failure_of_one_parks_those_that_were_woken_with_it() -> None:
     assert drained(queue) == ["b", "c"]
 
 
-@pytest.mark.parametrize("ended", [pytest.param("a", id="the first"), pytest.param("b", id="one that follows")])
-def test_the_others_of_a_woken_class_come_without_one_that_was_deleted(ended: str) -> None:
-    queue = parked(waiting("a"), waiting("b"), waiting("c"))
-    queue.wake(Change.CAPACITY_FREED)
-    queue.remove(f"uid-{ended}")
-    assert drained(queue) == sorted({"a", "b", "c"} - {ended})
-
-
 def test_pods_of_a_woken_class_let_others_go_between_them() -> None:
     queue = parked(waiting("a"), waiting("c"))
     queue.wake(Change.CAPACITY_FREED)
     queue.put(waiting("b", {GPU: 50}))
     assert [each.name for each in queue.active()] == ["a", "b", "c"]
     assert drained(queue) == ["a", "b", "c"]
-
-
-def test_a_parked_pod_that_changes_its_class_comes_at_once() -> None:
-    queue = parked(waiting("a"), waiting("b"))
-    queue.put(waiting("a", asks({GPU: 50})))
-    assert drained(queue) == ["a"]
-    assert queue.parked_failure(waiting("x")) is not None
 
 
 def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_fields() -> None:
@@ -344,20 +213,6 @@ def test_a_pod_backs_off_longer_each_time_up_to_ten_seconds() -> None:
         pauses.append(due - now)
         now = due
     assert pauses == [1.0, 2.0, 4.0, 8.0, *[10.0] * 8]
-
-
-@pytest.mark.parametrize(
-    ("now", "expected"), [pytest.param(0.9, [], id="too early"), pytest.param(1.0, ["a"], id="in time")]
-)
-def test_a_pod_comes_back_when_its_time_is_up(now: float, expected: list[str]) -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a"), 0.0)
-    assert drained(queue, now) == expected
-
-
-def test_nothing_is_due_if_no_unit_backs_off() -> None:
-    assert filled(waiting("a")).next_due() is None
 
 
 @pytest.mark.parametrize(
@@ -396,39 +251,6 @@ def test_a_pod_backs_off_from_wherever_it_is() -> None:
         queue.wake(ANY)
         assert drained(queue) == ["b"]
         assert drained(queue, 1.0) == ["a"]
-
-
-def test_a_pod_that_backs_off_delays_no_other() -> None:
-    queue = filled(waiting("a", priority=9), waiting("b"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a", priority=9), 0.0)
-    assert drained(queue) == ["b"]
-
-
-def test_a_change_does_not_shorten_a_back_off() -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a"), 0.0)
-    queue.wake(ANY)
-    assert drained(queue) == []
-
-
-def test_a_pod_that_changes_its_class_while_it_backs_off_comes_at_once() -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a"), 0.0)
-    queue.put(waiting("a", {GPU: 50}))
-    assert drained(queue) == ["a"]
-    assert queue.next_due() is None
-
-
-def test_the_newest_version_comes_back() -> None:
-    queue = filled(waiting("a"))
-    queue.pop(0.0)
-    queue.back_off(waiting("a", last_message="news"), 0.0)
-    unit = queue.pop(1.0)
-    assert unit is not None
-    assert unit.last_message == "news"
 
 
 def test_a_pod_made_again_starts_with_the_shortest_back_off() -> None:
