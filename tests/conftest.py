@@ -208,8 +208,7 @@ def promtool() -> Path:
 def _own_logging() -> Iterator[None]:
     """Undo what a program configures that a test runs in its own process: later tests capture log lines."""
     yield
-    if structlog.get_config()["processors"][-1] is not PLAIN:
-        _log_plainly()
+    _log_plainly()
 
 
 def _log_plainly() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from berth_api.objects.visibility import Card, FleetNode, HeldPart, Holder
+from berth_api.objects.visibility import Card, FleetNode, HeldPart, HoldingPod
 
 Raw = dict[str, Any]
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -70,7 +70,7 @@ def part(minor: int = 0, ratio: int = 100, **fields: Any) -> HeldPart:
     return checked
 
 
-def holder(name: str, *parts: HeldPart, namespace: str = "team", **fields: Any) -> Holder:
+def holder(name: str, *parts: HeldPart, namespace: str = "team", **fields: Any) -> HoldingPod:
     """Return a pod of a Job that holds these devices."""
     row: Any = {
         "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"},
@@ -86,7 +86,7 @@ def holder(name: str, *parts: HeldPart, namespace: str = "team", **fields: Any) 
         "exceeding": [],
         **fields,
     }
-    checked: Holder = row
+    checked: HoldingPod = row
     return checked
 
 

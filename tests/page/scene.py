@@ -18,7 +18,7 @@ from berth_api.objects.visibility import (
     Card,
     FleetNode,
     HeldPart,
-    Holder,
+    HoldingPod,
     LackingNode,
     NodeScore,
     ObjectMeta,
@@ -87,7 +87,7 @@ class Scene:
     now: datetime = field(default_factory=lambda: datetime.now(tz=UTC))
     """From which the ages of pods count."""
     fleet: dict[str, FleetNode] = field(default_factory=dict, init=False)
-    holders: dict[str, Holder] = field(default_factory=dict, init=False)
+    holders: dict[str, HoldingPod] = field(default_factory=dict, init=False)
     """By `namespace/name`."""
     queue: list[QueuedPod] = field(default_factory=list, init=False)
     _chance: random.Random = field(init=False)
@@ -176,7 +176,7 @@ class Scene:
         while all(not card["users"] for card in node["devices"]):
             self._place(node)
 
-    def _place(self, node: FleetNode) -> Holder | None:
+    def _place(self, node: FleetNode) -> HoldingPod | None:
         """Return a new pod that holds cards of a node; None if it has none that are free."""
         free = [card for card in node["devices"] if card["healthy"] and card["free"] == card["total"]]
         instances = [card for card in node["devices"] if card["free"].get(MIG_RESOURCE)]
@@ -187,11 +187,11 @@ class Scene:
             return self._hold(node, [_take(card, share) for card in free[:size]])
         return None
 
-    def _hold(self, node: FleetNode, parts: list[HeldPart]) -> Holder:
+    def _hold(self, node: FleetNode, parts: list[HeldPart]) -> HoldingPod:
         namespace, app, name = self._pod_name()
         since = self.now - timedelta(seconds=self._chance.randrange(30, 12 * 86400))
         ends = since + timedelta(days=14) if self._chance.random() < 0.3 else None
-        holder: Holder = {
+        holder: HoldingPod = {
             "metadata": {"name": name, "namespace": namespace, "uid": self._uid()},
             "node": node["metadata"]["name"],
             "owner": {"kind": APPS[app], "name": name.rpartition("-")[0]},
@@ -207,7 +207,7 @@ class Scene:
         self.holders[f"{namespace}/{name}"] = holder
         return holder
 
-    def _release(self, holder: Holder) -> None:
+    def _release(self, holder: HoldingPod) -> None:
         node = self.fleet[holder["node"]]
         for part in holder["devices"]:
             card = next(each for each in node["devices"] if each["minor"] == part["minor"])
@@ -280,7 +280,7 @@ class Scene:
     def step(self, *, share: float = CHURN, measured: bool = False) -> Iterator[Change]:
         """Start and end pods on a share of the nodes; `measured` if there are new metrics of all cards, too."""
         names = self._chance.sample(list(self.fleet), max(1, int(share * len(self.fleet))))
-        by_node: dict[str, list[Holder]] = {}
+        by_node: dict[str, list[HoldingPod]] = {}
         for holder in self.holders.values():
             by_node.setdefault(holder["node"], []).append(holder)
         for name in names:
@@ -290,7 +290,7 @@ class Scene:
             yield "fleet", "MODIFIED", self.fleet[name]
         yield from self._change_queue()
 
-    def _change_node(self, node: FleetNode, holders: list[Holder]) -> Iterator[Change]:
+    def _change_node(self, node: FleetNode, holders: list[HoldingPod]) -> Iterator[Change]:
         if holders:
             gone = self._chance.choice(holders)
             self._release(gone)
@@ -401,7 +401,7 @@ class Scene:
         ]
 
 
-def _bound(metadata: ObjectMeta, holder: Holder) -> PodExplanation:
+def _bound(metadata: ObjectMeta, holder: HoldingPod) -> PodExplanation:
     scores: list[NodeScore] = [
         {"node": holder["node"], "total": 241.5, "terms": {"binpack": 160.0, "topology": 81.5}},
         {"node": "gpu-0001", "total": 203.0, "terms": {"binpack": 120.0, "topology": 83.0}},
@@ -458,7 +458,7 @@ def _messages(nodes: int) -> list[tuple[int, str]]:
     ]
 
 
-def _key(holder: Holder) -> str:
+def _key(holder: HoldingPod) -> str:
     return f"{holder['metadata'].get('namespace', '')}/{holder['metadata']['name']}"
 
 

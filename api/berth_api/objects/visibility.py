@@ -28,7 +28,7 @@ class ObjectMeta(TypedDict):
 # --- fleet ------------------------------------------------------------------------------------------------------
 
 
-class Mig(TypedDict):
+class CardInstance(TypedDict):
     """A MIG instance."""
 
     profile: Annotated[str, "Its profile."]
@@ -62,7 +62,7 @@ class Card(TypedDict):
     unheld: NotRequired[Annotated[int, "Number of pods that use it and do not hold it; absent if it is 0."]]
     numaNode: Annotated[int, "-1 if it is not known."]
     pcie: Annotated[str, "The PCIe switch; empty if it is not known."]
-    mig: Annotated[list[Mig], "MIG instances."]
+    mig: Annotated[list[CardInstance], "MIG instances."]
     links: Annotated[dict[str, str], "Id of another card -> kind of link."]
     metrics: NotRequired[Annotated[Metrics, "What was measured; absent if that is not known, or too old."]]
 
@@ -123,7 +123,7 @@ class Exceeding(TypedDict):
     limit: Annotated[int, "Bytes of its share."]
 
 
-class Holder(TypedDict):
+class HoldingPod(TypedDict):
     """A pod that holds devices, or a place with devices that is promised to one."""
 
     metadata: ObjectMeta

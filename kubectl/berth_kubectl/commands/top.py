@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from berth_api import names
-from berth_api.objects.visibility import Card, FleetNode, Holder
+from berth_api.objects.visibility import Card, FleetNode, HoldingPod
 from berth_kubectl.arguments import forms, namespaces, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.commands.who import devices, hundredths, owner
@@ -136,7 +136,7 @@ def _card_row(node: FleetNode, card: Card) -> Row:
 # --- pods -------------------------------------------------------------------------------------------------------
 
 
-def of_pods(held: tuple[list[Holder], list[FleetNode]], *, idle: bool, now: datetime) -> Report:
+def of_pods(held: tuple[list[HoldingPod], list[FleetNode]], *, idle: bool, now: datetime) -> Report:
     """Return a row for each pod that holds GPUs, with the use of its cards, or for each whose cards are all idle."""
     holders, fleet = held
     cards = {(node["metadata"]["name"], card["minor"]): card for node in fleet for card in _gpus(node)}
@@ -146,12 +146,12 @@ def of_pods(held: tuple[list[Holder], list[FleetNode]], *, idle: bool, now: date
     return _report("pod", [_pod_row(*item, now) for item in kept], items, kept)
 
 
-def _cards_of(holder: Holder, cards: dict[tuple[str, int], Card]) -> Iterator[Card]:
+def _cards_of(holder: HoldingPod, cards: dict[tuple[str, int], Card]) -> Iterator[Card]:
     minors = dict.fromkeys(part["minor"] for part in holder["devices"] if part["type"] == names.GPU)
     return (cards[holder["node"], minor] for minor in minors if (holder["node"], minor) in cards)
 
 
-def _pod_row(holder: Holder, cards: Sequence[Card], now: datetime) -> Row:
+def _pod_row(holder: HoldingPod, cards: Sequence[Card], now: datetime) -> Row:
     since, metadata = time_of(holder["since"]), holder["metadata"]
     return (
         *(metadata.get("namespace", ""), metadata["name"], holder["node"]),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import held, mig
-from berth_api.objects.visibility import Exceeding, HeldPart, Holder
+from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
 from berth_api.resources import quantity
 from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-def report(holders: Sequence[Holder], *, by: str = "pod", now: datetime) -> Report:
+def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> Report:
     """Return a row for each pod that holds devices, or for each group of them."""
     columns: Sequence[Column]
     if by == "pod":
@@ -98,7 +98,7 @@ def report(holders: Sequence[Holder], *, by: str = "pod", now: datetime) -> Repo
 # --- pods -------------------------------------------------------------------------------------------------------
 
 
-def _row(holder: Holder, now: datetime) -> Row:
+def _row(holder: HoldingPod, now: datetime) -> Row:
     metadata, since = holder["metadata"], time_of(holder["since"])
     return (
         metadata.get("namespace", ""),
@@ -117,7 +117,7 @@ def _row(holder: Holder, now: datetime) -> Row:
     )
 
 
-def limited(holder: Holder) -> str:
+def limited(holder: HoldingPod) -> str:
     """Return what holds a pod to its part of a card: `mps,cooperative`, `MIG,enforced` or `none`."""
     if mode := holder["isolation"]:
         return f"{mode},cooperative"
@@ -139,12 +139,12 @@ def devices(parts: Iterable[HeldPart]) -> str:
     return ";".join(f"{kind}:{','.join(map(str, minors))}" for kind, minors in by_type.items())
 
 
-def owner(holder: Holder) -> str:
+def owner(holder: HoldingPod) -> str:
     """Return the controller of a pod: `job/train`."""
     return f"{holder['owner']['kind'].lower()}/{holder['owner']['name']}" if holder["owner"]["kind"] else "-"
 
 
-def hundredths(parts: Iterable[tuple[Holder, HeldPart]]) -> float:
+def hundredths(parts: Iterable[tuple[HoldingPod, HeldPart]]) -> float:
     """Return how much of GPUs parts are together, in hundredths; devices other than GPUs count as none."""
     cards: defaultdict[tuple[str, int | str], list[HeldPart]] = defaultdict(list)
     for holder, part in parts:
@@ -158,11 +158,11 @@ def hundredths(parts: Iterable[tuple[Holder, HeldPart]]) -> float:
 
 # --- groups -----------------------------------------------------------------------------------------------------
 
-_Part = tuple[Holder, HeldPart]
+_Part = tuple[HoldingPod, HeldPart]
 _Key = tuple[str, ...]
 
 
-def _grouped(holders: Iterable[Holder], by: str) -> list[tuple[_Key, list[_Part]]]:
+def _grouped(holders: Iterable[HoldingPod], by: str) -> list[tuple[_Key, list[_Part]]]:
     """Return the parts of each group, the largest first; for cards by node and minor."""
     groups: dict[_Key, list[_Part]] = defaultdict(list)
     for holder in holders:
@@ -173,7 +173,7 @@ def _grouped(holders: Iterable[Holder], by: str) -> list[tuple[_Key, list[_Part]
     return sorted(groups.items(), key=lambda item: (-hundredths(item[1]), item[0]))
 
 
-_KEYS: Final[dict[str, Callable[[Holder, HeldPart], _Key]]] = {
+_KEYS: Final[dict[str, Callable[[HoldingPod, HeldPart], _Key]]] = {
     "namespace": lambda holder, _: (holder["metadata"].get("namespace", ""),),
     "owner": lambda holder, _: (holder["metadata"].get("namespace", ""), _owner_or_pod(holder)),
     "node": lambda holder, _: (holder["node"],),
@@ -181,7 +181,7 @@ _KEYS: Final[dict[str, Callable[[Holder, HeldPart], _Key]]] = {
 }
 
 
-def _owner_or_pod(holder: Holder) -> str:
+def _owner_or_pod(holder: HoldingPod) -> str:
     return owner(holder) if holder["owner"]["kind"] else f"pod/{holder['metadata']['name']}"
 
 

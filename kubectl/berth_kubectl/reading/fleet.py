@@ -7,7 +7,7 @@ from typing import Any, Final
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig, short
 from berth_api.objects import faults
-from berth_api.objects.visibility import Amounts, Card, FleetNode, Mig
+from berth_api.objects.visibility import Amounts, Card, CardInstance, FleetNode
 from berth_api.resources import quantity
 from berth_kubectl.reading.objects import Object, condition, name_of
 
@@ -124,10 +124,10 @@ def total(card: Object) -> Amounts:
     return {**resources, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else resources
 
 
-def _instances(card: Object, free: Amounts) -> list[Mig]:
+def _instances(card: Object, free: Amounts) -> list[CardInstance]:
     left, listed = Counter(free), []
     for instance in (card.get("mig") or {}).get("instances") or ():
         resource = mig.resource(instance["profile"])
-        listed.append(Mig(profile=instance["profile"], minor=card["minor"], free=left[resource] > 0))
+        listed.append(CardInstance(profile=instance["profile"], minor=card["minor"], free=left[resource] > 0))
         left[resource] -= 1
     return listed

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from berth_api import allocation, names, resources
 from berth_api.allocation import AllocationError, Grant, held
-from berth_api.objects.visibility import Amounts, Exceeding, HeldPart, Holder
+from berth_api.objects.visibility import Amounts, Exceeding, HeldPart, HoldingPod
 from berth_api.request import isolation
 from berth_kubectl.reading import fleet
 from berth_kubectl.reading.objects import Object, condition, key_of, name_of, owner_of, time_of
@@ -16,7 +16,9 @@ Models = Mapping[str, str]
 """Id of a card -> its model."""
 
 
-def rows(pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: Iterable[Object] = ()) -> list[Holder]:
+def rows(
+    pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: Iterable[Object] = ()
+) -> list[HoldingPod]:
     """Return a row for each pod that holds devices, ordered by namespace and name.
 
     Models come from Devices, or from the GpuPods where those may not be read.
@@ -35,7 +37,7 @@ def _row(
     subdevices: Mapping[str, Amounts],
     drifted: set[Key],
     exceeding: Mapping[Key, list[Exceeding]],
-) -> Holder | None:
+) -> HoldingPod | None:
     annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
     node = pod["spec"].get("nodeName", "")
     if not annotation or not node:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from berth_api.objects.visibility import FleetNode, Holder, QueuedPod
+from berth_api.objects.visibility import FleetNode, HoldingPod, QueuedPod
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import fleet, holders, queue
 from berth_kubectl.reading.leases import without_leader
@@ -88,7 +88,7 @@ def _selected_fleet(lists: Lists, _now: datetime) -> list[FleetNode]:
     return fleet.rows([device for device in devices or () if name_of(device) in by_name], by_name)
 
 
-def holding(namespace: str, labels: str = "") -> list[View[Holder]]:
+def holding(namespace: str, labels: str = "") -> list[View[HoldingPod]]:
     """Return the views of the pods that hold devices, of one namespace or all."""
     selected = (Source(resource=PODS, namespace=namespace, labels=labels, fields=ALIVE),) if labels else ()
     return [
@@ -105,10 +105,10 @@ def holding(namespace: str, labels: str = "") -> list[View[Holder]]:
     ]
 
 
-def holding_and_fleet(namespace: str) -> View[tuple[list[Holder], list[FleetNode]]]:
+def holding_and_fleet(namespace: str) -> View[tuple[list[HoldingPod], list[FleetNode]]]:
     """Return the view of the pods that hold devices together with the fleet, of the visibility API alone."""
 
-    def rows(lists: Lists, _now: datetime) -> list[tuple[list[Holder], list[FleetNode]]]:
+    def rows(lists: Lists, _now: datetime) -> list[tuple[list[HoldingPod], list[FleetNode]]]:
         held: list[Any] = list(lists[0] or ())
         nodes: list[Any] = list(lists[1] or ())
         return [(held, nodes)]
@@ -121,7 +121,7 @@ def _selected_pods(lists: Lists, _now: datetime) -> list[Any]:
     return [row for row in lists[0] or () if selected is None or row["metadata"]["uid"] in selected]
 
 
-def _holders_of_pods(lists: Lists, _now: datetime) -> list[Holder]:
+def _holders_of_pods(lists: Lists, _now: datetime) -> list[HoldingPod]:
     pods, devices, gpu_pods = lists
     return holders.rows(pods or (), devices=devices or (), gpu_pods=gpu_pods or ())
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
-from berth_api.objects.visibility import FleetNode, Holder, PodExplanation, QueuedPod
+from berth_api.objects.visibility import FleetNode, HoldingPod, PodExplanation, QueuedPod
 from berth_kubectl.commands import devices, explaining, free, queue, top, who
 
 ANSWERS = json.loads((Path(__file__).parent / "recorded/answers.json").read_text())
@@ -29,7 +29,7 @@ def missing(value: Any, of: Any, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize(
     ("resource", "of"),
-    [("fleet", FleetNode), ("queue", QueuedPod), ("holders", Holder), ("explanations", PodExplanation)],
+    [("fleet", FleetNode), ("queue", QueuedPod), ("holders", HoldingPod), ("explanations", PodExplanation)],
 )
 def test_they_have_every_field_that_the_console_relies_on(resource: str, of: type) -> None:
     assert ANSWERS[resource]

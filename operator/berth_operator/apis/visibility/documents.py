@@ -2,14 +2,22 @@
 
 from typing import Final
 
-from berth_api.objects.visibility import GROUP, VERSION, FleetNode, Holder, OperatorSettings, PodExplanation, QueuedPod
+from berth_api.objects.visibility import (
+    GROUP,
+    VERSION,
+    FleetNode,
+    HoldingPod,
+    OperatorSettings,
+    PodExplanation,
+    QueuedPod,
+)
 from berth_operator.apis.aggregated import discovery, openapi
 from berth_operator.apis.visibility.kinds import EXPLANATION, EXPLANATIONS, KINDS, PODS, SETTINGS
 
 OBJECTS: Final[dict[str, type]] = {
     "FleetNode": FleetNode,
     "QueuedPod": QueuedPod,
-    "Holder": Holder,
+    "Holder": HoldingPod,
     EXPLANATION: PodExplanation,
     SETTINGS: OperatorSettings,
 }

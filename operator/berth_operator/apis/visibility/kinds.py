@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api.names import GPU
-from berth_api.objects.visibility import GROUP, VERSION, FleetNode, Holder, QueuedPod
+from berth_api.objects.visibility import GROUP, VERSION, FleetNode, HoldingPod, QueuedPod
 from berth_operator.apis.aggregated import kinds
 from berth_operator.apis.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Cells, column
 
@@ -48,7 +48,7 @@ def _queue_cells(row: QueuedPod) -> Cells:
     return [row["position"], row["state"], row["priority"], row["waitingSeconds"], requests, row["message"]]
 
 
-def _holder_cells(row: Holder) -> Cells:
+def _holder_cells(row: HoldingPod) -> Cells:
     owner = row["owner"]
     devices = ", ".join(f"{device['type']} {device['minor']}" for device in row["devices"])
     owned_by = f"{owner['kind']}/{owner['name']}" if owner["kind"] else ""

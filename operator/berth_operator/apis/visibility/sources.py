@@ -13,7 +13,7 @@ import numpy.typing as npt
 from berth_api.allocation import long, short
 from berth_api.device import ExceedingUse
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, PREFIX
-from berth_api.objects.visibility import Exceeding, FleetNode, Holder, QueuedPod, WaitingGang
+from berth_api.objects.visibility import Exceeding, FleetNode, HoldingPod, QueuedPod, WaitingGang
 from berth_api.request import AMOUNTS
 from berth_api.resources import PODS, quantity
 from berth_api.values import keys
@@ -122,7 +122,7 @@ class HolderRows:
             else:
                 yield None
 
-    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> Holder | None:
+    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> HoldingPod | None:
         if charge.node not in self._cluster.fleet.rows:
             return None
         return holder_row(self._cluster.fleet, charge, [*map(_exceeding, exceeding)], drifted=drifted)

@@ -7,7 +7,7 @@ from typing import Final
 
 from berth_api.allocation import held, mig, visible
 from berth_api.names import GPU, GPU_MEMORY, ISOLATION_KEY
-from berth_api.objects.visibility import Card, FleetNode, Metrics, Mig
+from berth_api.objects.visibility import Card, CardInstance, FleetNode, Metrics
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
@@ -163,7 +163,7 @@ def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
 
 def _instances(
     cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...], free: Mapping[str, int]
-) -> list[Mig]:
+) -> list[CardInstance]:
     """Return the instances of a card; none is free of a profile of which nothing can be allocated."""
     taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
     return [

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from berth_api.allocation import Grant, held
-from berth_api.objects.visibility import Exceeding, HeldPart, Holder
+from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
 from berth_api.values import keys
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,7 +21,7 @@ def holds_devices(charge: Charge) -> bool:
     return bool(charge.grants or charge.unknown) and is_pod(charge)
 
 
-def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> Holder:
+def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> HoldingPod:
     """Return the row of a pod that is charged to a node, or of a promised place.
 
     `exceeding`: what it uses above its shares; `drifted`: whether it holds other devices than it was allocated.
