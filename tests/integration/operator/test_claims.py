@@ -81,6 +81,7 @@ def holders(world: World) -> dict[tuple[str, str], list[str]]:
     uuids = {
         (each["spec"]["pool"]["name"], device["name"]): device["attributes"]["uuid"]["string"]
         for each in world.api.get(f"{GROUP}/resourceslices")["items"]
+        if each["spec"]["pool"]["name"].startswith(f"{world.arena.id}-")  # those of other tests have other attributes
         for device in each["spec"].get("devices") or ()
     }
     for claim in claims(world):
