@@ -281,7 +281,7 @@ class LeaderElection:
             return None if self.record is None else self.record(term)
         except ValueError as error:
             # The term is worth more: what was written last stays.
-            log.error("record for the next leader not written", lease=self.name, why=str(error))  # noqa: TRY400
+            log.warning("record for the next leader not written", lease=self.name, why=str(error))
             return None
 
     async def _release(self) -> None:

@@ -262,7 +262,7 @@ def record(text: str) -> dict[str, object]:
 
 
 def left(election: leader.LeaderElection, text: str) -> None:
-    """Let a leader leave a record once it has a term."""
+    """Make a leader write this record with each renewal of its term."""
     election.record = lambda term: record(text) if term == election.term or election.term is None else None
 
 
