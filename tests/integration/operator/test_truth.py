@@ -307,7 +307,7 @@ def test_drift_is_counted_and_outlives_the_operator(world: World) -> None:
     give(world, "p", 0)
     world.operator(metrics_port=port)
     wait_consistent(world, "p", "True")
-    assert words.metrics(port, "berth_drifted_pods") == ["0.0"]
+    world.wait(lambda: words.metrics(port, "berth_drifted_pods") == ["0.0"], what="the metric")
     # A crash has left half of a swap: the second half is repaired.
     world.pod("q", NVIDIA)
     [other] = words.minors(world.bound("q"))
