@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from berth_operator.core.claims import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.dra import status
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.queue import Queue
