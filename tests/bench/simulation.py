@@ -104,7 +104,7 @@ class Simulation:
             self._advance(at, start)
             self._occupancy.end(str(number))
             if (charge := self._fleet.release(str(number))) is not None:
-                self._waker.pod_left(charge)
+                self._waker.capacity_freed(charge)
             self._schedule()
 
     def _schedule(self) -> None:

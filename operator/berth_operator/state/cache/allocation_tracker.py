@@ -246,7 +246,7 @@ class AllocationTracker:
             if known is not None:
                 self._fleet.release(uid)
                 self._listener.status_changed(StatusKind.DEVICE, known.node)
-                self._waker.pod_left(known)
+                self._waker.capacity_freed(known)
         elif known is None or not charges.is_same(known, charge):
             self._waker.record_change()
             self._fleet.charge(charge)
