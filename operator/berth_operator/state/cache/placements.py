@@ -135,7 +135,7 @@ class Placements:
             self._gangs.put_bound(raw, charge, charge.gang)
         if charge.grants and known is None and self._pending.get(uid) is None and self._is_counted(charge.scheduler):
             # It was not counted for the typical workload while it waited.
-            fleet.workload.see(pods.request_of(raw, self._kinds))
+            fleet.pod_mix.see(pods.request_of(raw, self._kinds))
         self._pending.remove(uid)
         if uid in self._assumed:
             # The watch may be faster than the answer to the Binding, which then has no effect.

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from berth_api.request.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.fleet.pods import workload, workload_document
-from berth_operator.core.fleet.pods.workload import Workload
+from berth_operator.core.fleet.pods import pod_mix, pod_mix_document
+from berth_operator.core.fleet.pods.pod_mix import PodMix
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
 
 T4 = ModelConstraint(globs=("t4",))
 
 
-def mix(*pods: dict[str, int], model: ModelConstraint = ANY_MODEL) -> Workload:
-    made = Workload()
+def mix(*pods: dict[str, int], model: ModelConstraint = ANY_MODEL) -> PodMix:
+    made = PodMix()
     for each in pods:
         made.see(asks(each, model=model))
     return made
 
 
-def demand(of: Workload) -> dict[ModelConstraint, float]:
+def demand(of: PodMix) -> dict[ModelConstraint, float]:
     return dict(zip(of.typical.constraints, of.typical.demand.tolist(), strict=True))
 
 
@@ -42,11 +42,11 @@ def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: flo
 
 
 def test_the_latest_pods_count_most() -> None:
-    made, early, late = Workload(), asks({"cpu": 1000, GPU: 100}), asks({"cpu": 3000, GPU: 100})
-    for _ in range(workload.HALF_LIFE):
+    made, early, late = PodMix(), asks({"cpu": 1000, GPU: 100}), asks({"cpu": 3000, GPU: 100})
+    for _ in range(pod_mix.HALF_LIFE):
         made.see(early)
     halved = made.typical.cpu_per_card
-    for _ in range(workload.HALF_LIFE):
+    for _ in range(pod_mix.HALF_LIFE):
         made.see(late)
     assert halved == pytest.approx(1000)
     # The first pods count half, so that a third of the weight is theirs.
@@ -58,7 +58,7 @@ def test_models_that_are_no_longer_requested_are_forgotten() -> None:
     made = mix({GPU: 100}, model=T4)
     assert (made.typical.constrained, demand(made)) == (True, {T4: 1.0})
     request = asks({GPU: 100})
-    for _ in range(45 * workload.HALF_LIFE):
+    for _ in range(45 * pod_mix.HALF_LIFE):
         made.see(request)
     assert (made.typical.constrained, demand(made)) == (False, {ANY_MODEL: 1.0})
 
@@ -79,7 +79,7 @@ def test_the_share_of_typical_pods_that_lack_cpu() -> None:
 
 
 def test_no_typical_pod_starves_before_the_first_pod() -> None:
-    assert Workload().typical.starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
+    assert PodMix().typical.starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
 
 
 def test_shares_are_common_if_they_come_often() -> None:
@@ -88,7 +88,7 @@ def test_shares_are_common_if_they_come_often() -> None:
     assert mix({NVIDIA: 1}).typical.common == ()
 
 
-def large(of: Workload) -> dict[tuple[int, int, ModelConstraint], float]:
+def large(of: PodMix) -> dict[tuple[int, int, ModelConstraint], float]:
     kinds = ((kind.cards, kind.cpu, kind.model) for kind in of.typical.large)
     return dict(zip(kinds, of.typical.large_demand.tolist(), strict=True))
 
@@ -103,38 +103,38 @@ def test_large_pods_are_those_with_several_cards() -> None:
 
 def test_the_kinds_of_large_pods_are_limited_to_those_with_most_demand() -> None:
     made = mix(*[{"cpu": 64_000, NVIDIA: 8}] * 9)
-    for number in range(2 * workload.MAX_COUNTED):
+    for number in range(2 * pod_mix.MAX_COUNTED):
         made.see(asks({"cpu": number, NVIDIA: 2}))
-    assert len(made.counts.large) == workload.MAX_COUNTED
-    assert len(large(made)) == workload.MAX_LARGE
+    assert len(made.counts.large) == pod_mix.MAX_COUNTED
+    assert len(large(made)) == pod_mix.MAX_LARGE
     assert max(large(made), key=large(made).__getitem__) == (8, 64_000, ANY_MODEL)
 
 
 def test_large_pods_that_no_longer_come_are_forgotten() -> None:
     made, request = mix({NVIDIA: 8}), asks({NVIDIA: 2})
-    for _ in range(45 * workload.HALF_LIFE):
+    for _ in range(45 * pod_mix.HALF_LIFE):
         made.see(request)
     assert large(made) == {(2, 0, ANY_MODEL): 1.0}
 
 
 def test_users_cannot_fill_the_mix_with_constraints() -> None:
-    made = Workload()
+    made = PodMix()
     for number in range(1000):
         made.see(asks({NVIDIA: 1}, model=T4))
         made.see(asks({NVIDIA: 1}, model=ModelConstraint(globs=(f"hostile-{number}",))))
-    assert len(made.typical.constraints) <= workload.MAX_CONSTRAINTS
+    assert len(made.typical.constraints) <= pod_mix.MAX_CONSTRAINTS
     assert T4 in made.typical.constraints
 
 
 def test_a_saved_mix_continues_exactly() -> None:
-    made = Workload()
+    made = PodMix()
     models = (ANY_MODEL, T4, ModelConstraint(exact="H100", regex="H.*", globs=("a", "b"), excluded=("c",)))
     for number in range(700):
         asked = {NVIDIA: number % 5} if number % 3 else {GPU: number % 100}
         made.see(asks({"cpu": 100 * (number % 37), **asked}, model=models[number % 3]))
-    again = workload_document.of_document(json.loads(json.dumps(workload_document.document(made))))
+    again = pod_mix_document.of_document(json.loads(json.dumps(pod_mix_document.document(made))))
     for _ in range(2):
-        assert workload_document.document(again) == workload_document.document(made)
+        assert pod_mix_document.document(again) == pod_mix_document.document(made)
         assert again.typical.enough.tolist() == made.typical.enough.tolist()
         for each in (made, again):
             each.see(asks({"cpu": 7_000, NVIDIA: 2}, model=T4))
@@ -142,6 +142,6 @@ def test_a_saved_mix_continues_exactly() -> None:
 
 
 def test_a_mix_before_any_pod_can_be_saved() -> None:
-    again = workload_document.of_document(workload_document.document(Workload()))
+    again = pod_mix_document.of_document(pod_mix_document.document(PodMix()))
     again.see(asks({"cpu": 1000, GPU: 100}))
     assert again.typical.cpu_per_card == mix({"cpu": 1000, GPU: 100}).typical.cpu_per_card

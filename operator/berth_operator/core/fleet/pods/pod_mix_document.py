@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.request.model import ModelConstraint
-from berth_operator.core.fleet.pods.workload import STEPS, LargeKind, MixWeights, Typical, Workload
+from berth_operator.core.fleet.pods.pod_mix import STEPS, LargeKind, MixWeights, PodMix, Typical
 
 Object = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -19,9 +19,9 @@ Floats = npt.NDArray[np.float64]
 _WEIGHTS: Final = ("weight", "total", "unseen", "cpu")
 
 
-def document(workload: Workload) -> Object:
+def document(pod_mix: PodMix) -> Object:
     """Return the mix as an object."""
-    counts, typical = workload.counts, workload.typical
+    counts, typical = pod_mix.counts, pod_mix.typical
     return {
         **{name: getattr(counts, name) for name in _WEIGHTS},
         "byCPU": _sparse(counts.by_cpu),
@@ -38,7 +38,7 @@ def document(workload: Workload) -> Object:
     }
 
 
-def of_document(saved: Mapping[str, Any]) -> Workload:
+def of_document(saved: Mapping[str, Any]) -> PodMix:
     """Return the mix that `document` has returned.
 
     Raises:
@@ -50,7 +50,7 @@ def of_document(saved: Mapping[str, Any]) -> Workload:
     _fill(counts.by_share, saved["byShare"])
     counts.demand = {_constraint(each[0]): float(each[1]) for each in saved["demand"]}
     counts.large = {_kind(each): float(each[-1]) for each in saved["large"]}
-    return Workload(_typical(saved["typical"]), counts)
+    return PodMix(_typical(saved["typical"]), counts)
 
 
 def _typical(saved: Mapping[str, Any]) -> Typical:

@@ -96,7 +96,7 @@ class MixWeights:
     """Of the latest pod."""
     total: float = 0.0
     unseen: float = 0.0
-    """Weight of the pods that were seen after `Workload.typical` was computed."""
+    """Weight of the pods that were seen after `PodMix.typical` was computed."""
     cpu: float = 0.0
     by_cpu: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of cpu per card -> weight of the cards."""
@@ -107,7 +107,7 @@ class MixWeights:
     """Kind of pods with several cards -> weight of the cards."""
 
 
-class Workload:
+class PodMix:
     """What pods with GPUs request; later pods have more weight."""
 
     def __init__(self, typical: Typical | None = None, counts: MixWeights | None = None) -> None:
