@@ -22,8 +22,8 @@ from berth_api.request import BUILT_IN
 from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.continuation import Continuation
 from berth_operator.apis.aggregated.statuses import StatusError
-from berth_operator.apis.debug_api import server as debug_api
-from berth_operator.apis.debug_api.server import DebugApi
+from berth_operator.apis.debug_api import debug_server as debug_api
+from berth_operator.apis.debug_api.debug_server import DebugApi
 from berth_operator.apis.extender import protocol
 from berth_operator.apis.list_watch import kinds
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows

@@ -26,9 +26,9 @@ from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.registration import Registration
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
-from berth_operator.apis.visibility.server import Leading, VisibilityServer
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.apis.visibility.visibility_server import Leading, VisibilityServer
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
