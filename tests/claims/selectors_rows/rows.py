@@ -10,7 +10,7 @@ from tests.claims.selectors_rows.devices import DEVICES, view
 from tests.claims.selectors_rows.expressions import expressions
 from tests.claims.selectors_rows.grammar import random_expressions
 
-RECORDED: Final = Path(__file__).parents[2] / "unit" / "core" / "claims" / "selectors.json"
+RECORDED: Final = Path(__file__).parents[2] / "unit" / "core" / "dra" / "selectors.json"
 SEED: Final = 1
 RANDOM: Final = 2_600
 

@@ -4,7 +4,7 @@
     claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
     claim_choice.choose_together(fleet, row, pods)    ->  the PodClaims of several pods, or None
 
-The search is the allocator of `core.claims`. It runs on the row with the highest score alone, and on the next one if it
+The search is the allocator of `core.dra`. It runs on the row with the highest score alone, and on the next one if it
 finds nothing; why is kept for the row until something changes there.
 """
 
