@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from berth_kubectl.dashboard.dashboard_server import Limits, Server
 from berth_kubectl.dashboard.relay import Relay
-from berth_kubectl.dashboard.server import Limits, Server
 from berth_kubectl.transport.proxy import Proxy
 
 BASE: Final = "/apis/visibility.berth.dev/v1alpha1"

@@ -11,7 +11,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.request import NodeTerm, PodRequest
-from berth_operator.core.values.storage import Capacity, Claim, StorageClass, Volume
+from berth_operator.core.values.storage import Capacity, StorageClass, Volume, VolumeClaim
 from tests.builders import GI, Raw, asks, charge, label
 
 LOCAL = StorageClass(name="local", provisioner="kubernetes.io/no-provisioner", delayed=True)
@@ -23,13 +23,13 @@ DRIVER = "csi.example"
 # --- values of the core -----------------------------------------------------------------------------------------
 
 
-def claim(name: str = "claim", **fields: Any) -> Claim:
+def claim(name: str = "claim", **fields: Any) -> VolumeClaim:
     """Return a claim of 10 GiB that waits for its first consumer."""
     base = {"key": f"ns/{name}", "uid": f"uid-{name}", "storage_class": "local", "size": 10 * GI}
-    return Claim(**{**base, "modes": frozenset({"ReadWriteOnce"}), **fields})
+    return VolumeClaim(**{**base, "modes": frozenset({"ReadWriteOnce"}), **fields})
 
 
-def bound(name: str = "claim", to: str = "volume", **fields: Any) -> Claim:
+def bound(name: str = "claim", to: str = "volume", **fields: Any) -> VolumeClaim:
     """Return a claim that is bound."""
     return claim(name, volume=to, bound=True, **fields)
 
@@ -85,7 +85,7 @@ def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None)
         match obj:
             case StorageClass():
                 store.put_class(obj)
-            case Claim():
+            case VolumeClaim():
                 store.put_claim(obj)
             case Volume():
                 store.put_volume(obj)

@@ -295,7 +295,7 @@ class Agent:
             self._observed = readings
 
     def _update(self, current: Mapping[str, Reading]) -> None:
-        """Hand the devices and their health to the device plugin, the isolation and the keeper."""
+        """Hand the devices and their health to the device plugin, the isolation and the reporter of usage."""
         for name, reading in current.items():
             if self._plugin:
                 self._plugin.update(reading)

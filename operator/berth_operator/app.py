@@ -11,7 +11,7 @@ from berth_api import names, words
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
-from berth_operator.apis.debug_api import server as debug_server
+from berth_operator.apis.debug_api import debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
 from berth_operator.apis.visibility.service import Decisions, VisibilityService
 from berth_operator.binding.evictions.moves import Moves

@@ -78,7 +78,7 @@ def build(nodes: int, templates: Sequence[PendingPod], rng: random.Random) -> Fl
     """Return a fleet whose cards are charged up to `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
     for template in templates:
-        fleet.workload.see(template.request)
+        fleet.pod_mix.see(template.request)
     serial = itertools.count()
     for number in range(nodes):
         name = f"node-{number}"

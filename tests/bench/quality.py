@@ -102,7 +102,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
     tasks = openb.arrivals(trace, rng, ratio)
     fleet = openb.fleet(trace.machines, rng)
     for task in trace.tasks:
-        fleet.workload.see(requests[task])
+        fleet.pod_mix.see(requests[task])
     policy = Policy() if name == OURS else baselines.policy(name, trace.tasks, seed)
     run, hopeless, capacity, arrived, allocated = Run(), set[Task](), trace.capacity, 0, 0
     for serial, task in enumerate(tasks):

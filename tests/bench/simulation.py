@@ -92,7 +92,7 @@ class Simulation:
         number = len(self._run.pods)
         self._run.pods.append(Pod(arrival.task, arrival.at, arrival.lifetime))
         self._waiting += arrival.task.size
-        self._fleet.workload.see(request)
+        self._fleet.pod_mix.see(request)
         uid = str(number)
         self._waker.put(PendingPod(uid=uid, namespace="openb", name=f"pod-{uid}", request=request, arrived=number))
         self._schedule()
@@ -104,7 +104,7 @@ class Simulation:
             self._advance(at, start)
             self._occupancy.end(str(number))
             if (charge := self._fleet.release(str(number))) is not None:
-                self._waker.pod_left(charge)
+                self._waker.capacity_freed(charge)
             self._schedule()
 
     def _schedule(self) -> None:

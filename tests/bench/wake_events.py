@@ -207,7 +207,7 @@ SCENES: Final[Mapping[str, Scene]] = {
         event=lambda stage, number: stage.arena.create([stage.holder(number, labels=_app(number))]),
         happened=lambda watcher, _stage, number: watcher.bound.get(f"holds-{number}"),
     ),
-    "capacity_freed": Scene(
+    "pod_left": Scene(
         holder=lambda stage, number: stage.holder(number, {"cpu": str(CORES - 2)}),
         pod=lambda stage, number: stage.pod(number, {"cpu": f"{10_000 + number}m"}),
         event=Stage.holder_leaves,

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from berth_operator.core.claims import requests, slices
-from berth_operator.core.claims.allocated import Allocated
-from berth_operator.core.claims.allocator import allocate
-from berth_operator.core.claims.nodes import TargetNode
-from berth_operator.core.claims.pools import NodePools, SliceIndex, gather
-from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.search import MAX_STEPS
+from berth_operator.core.dra import requests, slices
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.allocator import allocate
+from berth_operator.core.dra.nodes import TargetNode
+from berth_operator.core.dra.pools import NodePools, SliceIndex, gather
+from berth_operator.core.dra.results import Allocation
+from berth_operator.core.dra.search import MAX_STEPS
 
 Object = dict[str, Any]
 

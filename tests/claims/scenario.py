@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from berth_operator.core.claims import requests, slices
-from berth_operator.core.claims.allocated import Allocated
-from berth_operator.core.claims.allocator import allocate
-from berth_operator.core.claims.amounts import ExactQuantity
-from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
-from berth_operator.core.claims.features import Features
-from berth_operator.core.claims.nodes import TargetNode
-from berth_operator.core.claims.pools import SliceIndex, gather
-from berth_operator.core.claims.preference import Preference
-from berth_operator.core.claims.slices import DeviceID
+from berth_operator.core.dra import requests, slices
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.allocator import allocate
+from berth_operator.core.dra.amounts import ExactQuantity
+from berth_operator.core.dra.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
+from berth_operator.core.dra.features import Features
+from berth_operator.core.dra.nodes import TargetNode
+from berth_operator.core.dra.pools import SliceIndex, gather
+from berth_operator.core.dra.preference import Preference
+from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet import claim_choice
 
 Object = Mapping[str, Any]

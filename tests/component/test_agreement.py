@@ -22,8 +22,8 @@ from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs, Origin
 from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Failure, Placement, decide
-from berth_operator.core.fleet.pods import workload_document
-from berth_operator.core.fleet.pods.workload import Workload
+from berth_operator.core.fleet.pods import pod_mix_document
+from berth_operator.core.fleet.pods.pod_mix import PodMix
 from berth_operator.process.configured import Configured
 from berth_operator.settings import configuration
 from berth_operator.settings.flags import Settings
@@ -168,9 +168,9 @@ def bound(raw: Raw) -> str:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
-def mix(case: Case, waiting: list[Raw]) -> Workload:
+def mix(case: Case, waiting: list[Raw]) -> PodMix:
     """Return the mix of pods that the operator has seen: of those that exist."""
-    return world_of(case, copy.deepcopy(waiting)).fleet.workload
+    return world_of(case, copy.deepcopy(waiting)).fleet.pod_mix
 
 
 def planner(case: Case, file: Path | None, waiting: list[Raw], *, is_served: bool = True) -> Planner:
@@ -178,7 +178,7 @@ def planner(case: Case, file: Path | None, waiting: list[Raw], *, is_served: boo
     served = SettingsInUse(
         settings=case.settings,
         configuration=lambda: case.configured.scheduled_configuration,
-        mix=lambda: workload_document.document(mix(case, waiting)),
+        mix=lambda: pod_mix_document.document(mix(case, waiting)),
         reserved=dict,
     )
 

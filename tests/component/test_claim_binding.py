@@ -17,13 +17,13 @@ from berth_operator.binding.prebind.claim_objects import FINALIZER, ResourceClai
 from berth_operator.binding.prebind.claim_writer import TRIES
 from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
 from berth_operator.binding.upkeep import doubled_claims
-from berth_operator.core.claims import requests, slices, status
-from berth_operator.core.claims.requests import Config, DeviceClass
-from berth_operator.core.claims.results import Allocation, Result
-from berth_operator.core.claims.slices import PoolID
-from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.dra import requests, slices, status
+from berth_operator.core.dra.requests import Config, DeviceClass
+from berth_operator.core.dra.results import Allocation, Result
+from berth_operator.core.dra.slices import PoolID
+from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims

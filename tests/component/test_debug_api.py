@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from berth_client.access import Guard, RefusedError, needs_guard
 from berth_client.errors import ApiError
-from berth_operator.apis.debug_api.server import PATH, SLICE, DebugApi
+from berth_operator.apis.debug_api.debug_server import PATH, SLICE, DebugApi
 from berth_operator.apis.debug_api.snapshots import UnreadError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet

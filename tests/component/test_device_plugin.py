@@ -21,9 +21,9 @@ from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError, PluginManager
+from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.response import AllocationContext
-from berth_agent.kubelet.device_plugin.server import PluginServer
 from berth_agent.kubelet.device_plugin.servers import SETTLING
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
@@ -299,7 +299,7 @@ async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncItera
     options = Options()
     [offer] = resources.offers(spec(1), options).offers
     machine = AllocationContext(spec=spec(1), options=options)
-    service = Service(offer=offer, handler=GpuHandler(machine=machine, chooser=choices))
+    service = Service(offer=offer, handler=GpuHandler(context=machine, chooser=choices))
     server = PluginServer(service, folder=folder / "plugins", with_numa=False, changed=lambda: None)
     await server.start()
     await server.register(kubelet.socket)

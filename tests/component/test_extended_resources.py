@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.claims import status
+from berth_operator.core.dra import status
 from tests.builders import NVIDIA, bare_node, pod, pod_group
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Claims

@@ -12,8 +12,8 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client import REGISTRY
 
+from berth_operator.apis.extender.extender_server import PATH, VERBS, ExtenderServer
 from berth_operator.apis.extender.protocol import MAX_BYTES
-from berth_operator.apis.extender.server import PATH, VERBS, ExtenderServer
 from berth_operator.core.decision.extender import NOT_BEST, UNKNOWN
 from tests.builders import A100, NVIDIA, device, entry, half, node, pod, whole
 from tests.component.extender_stage import HALF, WHOLE, Raw, Stage, asking

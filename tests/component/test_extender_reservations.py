@@ -135,10 +135,10 @@ async def test_pods_that_were_bound_count_for_the_typical_workload() -> None:
     stage = staged("a")
     raw = stage.create(asking())
     stage.filter(raw)
-    assert stage.world.fleet.workload.typical.constraints == ()
+    assert stage.world.fleet.pod_mix.typical.constraints == ()
     async with stage.world.running():
         assert await stage.bind(raw, "a") == ""
-    assert len(stage.world.fleet.workload.typical.constraints) == 1
+    assert len(stage.world.fleet.pod_mix.typical.constraints) == 1
 
 
 async def test_a_pod_that_kube_scheduler_bound_itself_is_charged_as_a_foreign_pod() -> None:

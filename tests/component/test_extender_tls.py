@@ -13,7 +13,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from berth_operator.apis.extender.server import PATH, ExtenderServer
+from berth_operator.apis.extender.extender_server import PATH, ExtenderServer
 from berth_operator.apis.serving.certificates import Files
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from tests.certificates import Authority

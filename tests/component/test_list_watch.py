@@ -23,7 +23,7 @@ from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import Limits
 from berth_operator.apis.list_watch.cache import ReflectedCache
 from berth_operator.apis.list_watch.kinds import GROUP, KINDS, NODES, PODS, VERSION
-from berth_operator.apis.list_watch.server import ListWatchServer
+from berth_operator.apis.list_watch.list_watch_server import ListWatchServer
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.serving.certificates import Pair
 from berth_operator.apis.serving.tls import Clients, ServedCertificate

@@ -30,7 +30,7 @@ from berth_operator.commands.preparing import Inputs
 from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.pods import workload_document
+from berth_operator.core.fleet.pods import pod_mix_document
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from tests import manifests_of_others
@@ -339,15 +339,15 @@ async def filled(case: Case, draw: random.Random) -> Server:
 def see_others(leader: Leader) -> None:
     """Show a leader pods that end before the snapshot is taken, so that it continues with another mix."""
     for _ in range(500):
-        leader.fleet.workload.see(asks({"cpu": 14_000, "kubernetes.io/gpu": 25}))
-        leader.fleet.workload.see(asks({"cpu": 30_000, "nvidia.com/gpu": 2}))
+        leader.fleet.pod_mix.see(asks({"cpu": 14_000, "kubernetes.io/gpu": 25}))
+        leader.fleet.pod_mix.see(asks({"cpu": 30_000, "nvidia.com/gpu": 2}))
 
 
 def settings_of(leader: Leader, case: Case) -> Raw:
     served = SettingsInUse(
         settings=SETTINGS,
         configuration=lambda: Configuration(policies={names.SCHEDULER: case.policy}),
-        mix=lambda: workload_document.document(leader.fleet.workload),
+        mix=lambda: pod_mix_document.document(leader.fleet.pod_mix),
         reserved=lambda: {each.uid: each.node for each in leader.inherited.node_reservations},
     )
     served_as: Raw = json.loads(json.dumps(served.of_cluster()))

@@ -9,8 +9,8 @@ import pytest
 from berth_api import names
 from berth_client.errors import ApiError
 from berth_operator.binding.prebind.claims import CONDITIONS_TIMEOUT, TIMEOUT
-from berth_operator.core.claims import status
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.dra import status
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import pod, pod_group
 from tests.component import claim_server

@@ -31,12 +31,12 @@ from berth_operator.apis.visibility.kinds import QUEUE
 from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
-from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, VisibilityServer
 from berth_operator.apis.visibility.service import connections
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.apis.visibility.visibility_server import MIN_COMPRESSED, Leading, VisibilityServer
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings

@@ -22,8 +22,8 @@ from berth_api.request import BUILT_IN
 from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.continuation import Continuation
 from berth_operator.apis.aggregated.statuses import StatusError
-from berth_operator.apis.debug_api import server as debug_api
-from berth_operator.apis.debug_api.server import DebugApi
+from berth_operator.apis.debug_api import debug_server as debug_api
+from berth_operator.apis.debug_api.debug_server import DebugApi
 from berth_operator.apis.extender import protocol
 from berth_operator.apis.list_watch import kinds
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
@@ -32,9 +32,9 @@ from berth_operator.apis.webhook.review import ReviewError, responders
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.commands import snapshots, workload
 from berth_operator.commands.errors import InputError
-from berth_operator.core.claims.selectors import SelectorError, compile_selector
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.dra.selectors import SelectorError, compile_selector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.metrics.gpu import exposition
 from berth_operator.metrics.gpu.answers import AnswerError, vector

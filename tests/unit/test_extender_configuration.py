@@ -8,7 +8,7 @@ import yaml
 from berth_api import names, request
 from berth_api.allocation import mig
 from berth_api.request import amounts
-from berth_operator.apis.extender import server
+from berth_operator.apis.extender import extender_server
 from berth_operator.settings.flags import Settings
 from tests import kube_scheduler
 
@@ -39,8 +39,8 @@ def test_no_pod_is_bound_without_the_extender_and_no_node_is_left_out() -> None:
 
 
 def test_the_paths_are_those_of_the_server() -> None:
-    assert EXTENDER["urlPrefix"].endswith(f"/{server.PATH.lstrip('/')}")
-    assert {EXTENDER[f"{verb}Verb"] for verb in server.VERBS} == set(server.VERBS)
+    assert EXTENDER["urlPrefix"].endswith(f"/{extender_server.PATH.lstrip('/')}")
+    assert {EXTENDER[f"{verb}Verb"] for verb in extender_server.VERBS} == set(extender_server.VERBS)
 
 
 @pytest.mark.parametrize("field", re.findall(r"^\| `(\w+)[:`]", kube_scheduler.PAGE.read_text(), re.MULTILINE))

@@ -16,8 +16,8 @@ from berth_agent.isolation.mps import ListPods, MpsProvider
 from berth_agent.isolation.provider import NodeView, Provider, ProviderStatus, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
+from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
-from berth_agent.kubelet.device_plugin.server import PluginServer
 from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from berth_kubectl.arguments import namespace
 from berth_kubectl.commands import doctor
+from berth_kubectl.dashboard.dashboard_server import Server
 from berth_kubectl.dashboard.health import now
 from berth_kubectl.dashboard.relay import Relay
-from berth_kubectl.dashboard.server import Server
 from berth_kubectl.dashboard.supervision import supervise
 from berth_kubectl.errors import ANSWERED
 from berth_kubectl.transport import kubectl, proxy

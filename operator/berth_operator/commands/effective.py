@@ -15,8 +15,8 @@ from berth_client.errors import ApiError
 from berth_operator.apis.visibility.kinds import EXPLANATIONS, FLEET, PODS, SETTINGS_PARAMETER
 from berth_operator.commands.errors import InputError
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.pods import workload_document
-from berth_operator.core.fleet.pods.workload import Workload
+from berth_operator.core.fleet.pods import pod_mix_document
+from berth_operator.core.fleet.pods.pod_mix import PodMix
 from berth_operator.settings import configuration
 from berth_operator.settings.configuration import Configuration, ConfigurationError
 from berth_operator.state.objects import genius_priority
@@ -75,7 +75,7 @@ class Effective:
     memory_units: Mapping[str, int]
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
-    mix: Workload | None = None
+    mix: PodMix | None = None
     """The mix of pods that the operator has seen; None if it is not known."""
     note: str = ""
     """What is assumed, and why; empty if nothing is."""
@@ -150,7 +150,7 @@ def combined(given: Given, served: Served) -> Effective:
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=_memory_units(given, settings),
         reserved_nodes=dict(settings.get("reservedNodes", {})),
-        mix=None if (mix := settings.get("podMix")) is None else workload_document.of_document(mix),
+        mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=_note(given, served),
     )
 
@@ -161,7 +161,7 @@ def _readable(served: Served) -> tuple[Served, Configuration]:
         return served, DEFAULT
     try:
         if "podMix" in served.settings:
-            workload_document.of_document(served.settings["podMix"])
+            pod_mix_document.of_document(served.settings["podMix"])
         return served, configuration.of_document(served.settings["configuration"], "its configuration")
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
         return Served(why_not=f"the operator has another version: {error}"), DEFAULT

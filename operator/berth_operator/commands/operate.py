@@ -24,7 +24,7 @@ from berth_operator.apis.serving import listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
 from berth_operator.core.plugins import DevicePlugin
-from berth_operator.metrics import server as metrics
+from berth_operator.metrics import metrics_server as metrics
 from berth_operator.settings import device_plugins
 from berth_operator.settings.configuration import Configuration, ConfigurationError
 from berth_operator.settings.flags import Settings

@@ -79,7 +79,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     origin.read(snapshot, settings)
     if settings.mix is not None:
         # In place of that of the existing pods: it has those that have ended, too.
-        snapshot.cluster.fleet.workload = settings.mix
+        snapshot.cluster.fleet.pod_mix = settings.mix
     plan = Planner(snapshot, policies, namespace=inputs.namespace, reserved=settings.reserved_nodes)
     if requested is not None:
         plan.add(requested)

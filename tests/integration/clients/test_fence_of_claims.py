@@ -11,7 +11,7 @@ import pytest
 from berth_client.errors import ApiError
 from berth_operator.binding.prebind import claim_objects
 from berth_operator.clients import kube
-from berth_operator.core.claims import status
+from berth_operator.core.dra import status
 from devcluster import Arena, waiting
 from tests import fence
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS

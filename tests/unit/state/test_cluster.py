@@ -636,7 +636,7 @@ def test_a_pod_that_has_left_is_leaving_no_more() -> None:
 
 def test_each_pod_is_counted_once_however_often_it_is_seen() -> None:
     world = World()
-    workload = world.cluster.fleet.workload
+    workload = world.cluster.fleet.pod_mix
     for name in ("a", "b"):
         world.cluster.put_pending(pod(name, {"cpu": "8", NVIDIA: "1"}))
     first = workload.typical
@@ -653,7 +653,7 @@ def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> No
     bound = pod("a", requests, on="node", allocated=whole(0), annotations={"berth.dev/gpu-model": "*A100*"})
     world.cluster.put_bound(bound)
     world.cluster.put_bound(bound)
-    typical = world.cluster.fleet.workload.typical
+    typical = world.cluster.fleet.pod_mix.typical
     assert typical.cpu_per_card == pytest.approx(4000)
     assert [each.globs for each in typical.constraints] == [("*A100*",)]
 
@@ -663,7 +663,7 @@ def test_where_other_instances_have_nodes_only_pods_of_our_schedulers_count() ->
     world.cluster.gangs.set_schedulers(["ours"])
     theirs = pod("a", {"cpu": "4", NVIDIA: "1"}, on="node", allocated=whole(0), schedulerName="theirs")
     world.cluster.put_bound(theirs)
-    assert world.cluster.fleet.workload.typical.cpu_per_card == 0
+    assert world.cluster.fleet.pod_mix.typical.cpu_per_card == 0
     ours = pod("b", {"cpu": "8", NVIDIA: "1"}, on="node", allocated=whole(1), schedulerName="ours")
     world.cluster.put_bound(ours)
-    assert world.cluster.fleet.workload.typical.cpu_per_card == pytest.approx(8000)
+    assert world.cluster.fleet.pod_mix.typical.cpu_per_card == pytest.approx(8000)

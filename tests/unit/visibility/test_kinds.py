@@ -15,7 +15,7 @@ from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.documents import DOCUMENTS, OBJECTS
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import A100, pod, whole
 from tests.claims.objects import claim, request

@@ -52,7 +52,7 @@ class KubeletClient(Protocol):
         """Return what kubelet allocated to containers.
 
         Raises:
-            Away: it does not answer.
+            UnavailableError: it does not answer.
         """
         ...
 
@@ -64,7 +64,7 @@ class PodSource(Protocol):
         """List the node's pods at quorum, with the version of the list.
 
         Raises:
-            Away: it does not answer.
+            UnavailableError: it does not answer.
         """
         ...
 
@@ -186,7 +186,7 @@ class Admission:
             if any(snapshot.is_waiting(pod) and not snapshot.is_late(pod) for pod in snapshot.pods):
                 quiet_since = self._clock()
 
-    # --- what the node's keeper asks ---------------------------------------------------------------------------
+    # --- what the reporter of usage asks ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
         """Read what pods have from kubelet and the machine; `has_news` says whether it may have changed."""

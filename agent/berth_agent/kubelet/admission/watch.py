@@ -37,7 +37,7 @@ class NodePods:
         """List them at quorum.
 
         Raises:
-            Away: the server does not answer.
+            UnavailableError: the server does not answer.
         """
         try:
             objects, version = await self._client.list(PODS, {"fieldSelector": self._selector})

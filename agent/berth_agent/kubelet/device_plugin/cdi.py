@@ -26,22 +26,22 @@ NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 Specification = dict[str, Any]
 
 
-def specifications(machine: AllocationContext) -> dict[str, Specification]:
+def specifications(context: AllocationContext) -> dict[str, Specification]:
     """Return each specification by its class; none without cards, or where no container is given its devices by CDI."""
-    flags = machine.options.flags
-    if not flags.by_cdi or not any(_cards(machine.spec)):
+    flags = context.options.flags
+    if not flags.by_cdi or not any(_cards(context.spec)):
         return {}
     root = flags.dev_root.rstrip("/")
-    specifications = {"gpu": _specification("gpu", _gpus(machine, root))}
-    specifications["gpu"]["containerEdits"] = _edits(machine.nodes.control, root)
+    specifications = {"gpu": _specification("gpu", _gpus(context, root))}
+    specifications["gpu"]["containerEdits"] = _edits(context.nodes.control, root)
     if flags.by_cdi_only:
         # Else NVIDIA's container runtime would add what an image asks for. With another strategy the environment
         # is that strategy's.
         specifications["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
     for kind in extras(flags):
-        if paths := machine.nodes.extras.get(kind):
+        if paths := context.nodes.extras.get(kind):
             specifications[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(paths, root)}])
-    if channels := [channel for channel in flags.imex_channel_ids if channel in machine.nodes.channels]:
+    if channels := [channel for channel in flags.imex_channel_ids if channel in context.nodes.channels]:
         specifications["imex-channel"] = _specification(
             "imex-channel", [_channel(channel, root) for channel in channels]
         )
@@ -52,14 +52,14 @@ def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specifica
     return {"cdiVersion": VERSION, "kind": f"{OWN_VENDOR}/{kind}", "devices": list(devices)}
 
 
-def _gpus(machine: AllocationContext, root: str) -> list[dict[str, Any]]:
+def _gpus(context: AllocationContext, root: str) -> list[dict[str, Any]]:
     """Return cards and instances, by UUID or index, whichever containers get, and `all` cards."""
-    device_paths = device_nodes.paths(machine.spec, machine.nodes)
-    by_index = machine.options.flags.device_id_strategy == "index"
+    device_paths = device_nodes.paths(context.spec, context.nodes)
+    by_index = context.options.flags.device_id_strategy == "index"
     called: Mapping[str, str] = (
-        resources.indices(machine.spec) if by_index else {device: device for device in device_paths}
+        resources.indices(context.spec) if by_index else {device: device for device in device_paths}
     )
-    cards = [path for card in _cards(machine.spec) for path in device_paths[card]]
+    cards = [path for card in _cards(context.spec) for path in device_paths[card]]
     named = [(called[device], device_paths[device]) for device in device_paths]
     return [{"name": name, "containerEdits": _edits(paths, root)} for name, paths in [*named, ("all", tuple(cards))]]
 

@@ -22,7 +22,7 @@ OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
 class GpuHandler:
     """Allocates cards and instances, as the chooser decides."""
 
-    machine: AllocationContext
+    context: AllocationContext
     chooser: Chooser
 
     @property
@@ -33,7 +33,7 @@ class GpuHandler:
     @property
     def one_at_most(self) -> bool:
         """Return whether a container may have one replica only."""
-        return self.machine.options.sharing.one_at_most
+        return self.context.options.sharing.one_at_most
 
     async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
         """Return the chooser's preference, else what fits best together.
@@ -43,8 +43,8 @@ class GpuHandler:
         """
         asked = (request.available_deviceIDs, request.must_include_deviceIDs, request.allocation_size)
         chosen = await self.chooser.prefer(offer.resource, *asked)
-        policy = self.machine.options.flags.shared_devices_allocation_policy
-        return chosen or preferred.prefer(self.machine.spec, offer, *asked, policy=policy)
+        policy = self.context.options.flags.shared_devices_allocation_policy
+        return chosen or preferred.prefer(self.context.spec, offer, *asked, policy=policy)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
         """Return how a container gets the devices.
@@ -53,7 +53,7 @@ class GpuHandler:
             AllocationRefusedError: no pod is to have them.
         """
         await self.chooser.admit(resource, ids)
-        return response.compose(self.machine, ids, key=str(uuid.uuid4()))
+        return response.compose(self.context, ids, key=str(uuid.uuid4()))
 
     async def before_start(self, ids: Sequence[str]) -> None:
         """Do nothing: the options make kubelet skip this call."""

@@ -22,10 +22,10 @@ from berth_agent.kubelet.device_plugin.chooser import Chooser
 from berth_agent.kubelet.device_plugin.device_nodes import MissingDeviceNodeError
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
+from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.resources import LayoutError, Offers
 from berth_agent.kubelet.device_plugin.response import AllocationContext
-from berth_agent.kubelet.device_plugin.server import PluginServer
 from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 from berth_api import names
@@ -175,9 +175,9 @@ class PluginManager:
     async def _offer(self, spec: DeviceSpec) -> None:
         if self._context is None:
             self._context = self._allocation_context(spec)
-        machine = self._context
+        context = self._context
         try:
-            device_nodes.check(machine.nodes, channels=_needed(self._options))
+            device_nodes.check(context.nodes, channels=_needed(self._options))
             offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
         except (LayoutError, MissingDeviceNodeError):
             self._offers = Offers()
@@ -186,8 +186,8 @@ class PluginManager:
         for warning in set(offers.warnings).difference(self._offers.warnings):
             _log.warning("not offered", why=warning)
         self._offers = offers
-        self._cdi.write(cdi.specifications(machine))
-        handler = GpuHandler(machine=machine, chooser=self._chooser)
+        self._cdi.write(cdi.specifications(context))
+        handler = GpuHandler(context=context, chooser=self._chooser)
         await self._servers.keep(Service(offer=offer, handler=handler) for offer in offers.offers)
 
     def _allocation_context(self, spec: DeviceSpec) -> AllocationContext:

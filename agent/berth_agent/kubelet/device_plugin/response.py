@@ -67,14 +67,14 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
-def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
+def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
     """Compose the answer for one container; `key` ends the name of its CDI annotation."""
-    flags = machine.options.flags
+    flags = context.options.flags
     devices = list(dict.fromkeys(map(resources.device_of, ids)))
-    device_names = list(_device_names(machine, devices))
-    channels = [channel for channel in flags.imex_channel_ids if channel in machine.nodes.channels]
+    device_names = list(_device_names(context, devices))
+    channels = [channel for channel in flags.imex_channel_ids if channel in context.nodes.channels]
     answer = ContainerAllocateResponse()
-    _by_cdi(answer, machine, device_names, channels, key=key)
+    _by_cdi(answer, context, device_names, channels, key=key)
     if flags.by_cdi_only:
         return answer
     if "envvar" in flags.device_list_strategy:
@@ -85,7 +85,7 @@ def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
         answer.envs[VISIBLE] = LISTED
         answer.mounts.extend(_mounts([*device_names, *(f"imex/{channel}" for channel in channels)]))
     if flags.pass_device_specs:
-        answer.devices.extend(_device_nodes(machine, devices))
+        answer.devices.extend(_device_nodes(context, devices))
     answer.envs.update({f"NVIDIA_{kind.upper()}": "enabled" for kind in extras(flags)})
     return answer
 
@@ -96,26 +96,26 @@ def extras(flags: Flags) -> list[str]:
     return [kind for kind, enabled in switches.items() if enabled]
 
 
-def _device_names(machine: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
-    if machine.options.flags.device_id_strategy == "uuid":
+def _device_names(context: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
+    if context.options.flags.device_id_strategy == "uuid":
         return devices
-    numbers: Mapping[str, str] = resources.indices(machine.spec)
+    numbers: Mapping[str, str] = resources.indices(context.spec)
     return [numbers[device] for device in devices]
 
 
 def _by_cdi(
     answer: ContainerAllocateResponse,
-    machine: AllocationContext,
+    context: AllocationContext,
     device_names: Sequence[str],
     channels: Sequence[int],
     *,
     key: str,
 ) -> None:
-    flags = machine.options.flags
+    flags = context.options.flags
     qualified = [
-        *(f"{machine.vendor}/gpu={device}" for device in device_names),
-        *(f"{machine.vendor}/imex-channel={channel}" for channel in channels),
-        *(f"{machine.vendor}/{kind}=all" for kind in extras(flags) if kind in machine.nodes.extras),
+        *(f"{context.vendor}/gpu={device}" for device in device_names),
+        *(f"{context.vendor}/imex-channel={channel}" for channel in channels),
+        *(f"{context.vendor}/{kind}=all" for kind in extras(flags) if kind in context.nodes.extras),
     ]
     if "cdi-annotations" in flags.device_list_strategy:
         answer.annotations[f"{flags.cdi_annotation_prefix}nvidia-device-plugin_{key}"] = ",".join(qualified)
@@ -128,9 +128,9 @@ def _mounts(entries: Iterable[str]) -> Iterator[Mount]:
         yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{mount}")
 
 
-def _device_nodes(machine: AllocationContext, devices: Iterable[str]) -> Iterator[DeviceNode]:
-    paths = device_nodes.paths(machine.spec, machine.nodes)
+def _device_nodes(context: AllocationContext, devices: Iterable[str]) -> Iterator[DeviceNode]:
+    paths = device_nodes.paths(context.spec, context.nodes)
     every = [path for device in devices for path in paths[device]]
-    root = machine.options.flags.dev_root.rstrip("/")
-    for path in dict.fromkeys([*machine.nodes.control, *every]):
+    root = context.options.flags.dev_root.rstrip("/")
+    for path in dict.fromkeys([*context.nodes.control, *every]):
         yield DeviceNode(container_path=path, host_path=root + path, permissions="rw")

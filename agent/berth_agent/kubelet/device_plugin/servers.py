@@ -9,8 +9,8 @@ from typing import Final
 
 from berth_agent.kubelet.device_plugin import registration
 from berth_agent.kubelet.device_plugin.handler import Service
+from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
-from berth_agent.kubelet.device_plugin.server import PluginServer
 
 SETTLING: Final = 5.0
 """Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in

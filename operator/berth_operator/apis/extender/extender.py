@@ -318,7 +318,7 @@ class Extender:
     def _apply(self, placement: Placement, outcome: BindOutcome, why: str) -> None:
         counters.BINDS.labels(outcome.value).inc()
         if outcome is BindOutcome.BOUND:
-            self._fleet.workload.see(placement.pod.request)
+            self._fleet.pod_mix.see(placement.pod.request)
             self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._fleet, placement))
         else:

@@ -9,7 +9,7 @@ import structlog
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.extender import endpoints
 from berth_operator.apis.extender.extender import Binds, Extender, ExtenderOptions
-from berth_operator.apis.extender.server import ExtenderServer
+from berth_operator.apis.extender.extender_server import ExtenderServer
 from berth_operator.apis.extender.waiting import ForeignWaitingPods
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.binding.reports.reporter import Reporter

@@ -26,7 +26,7 @@ from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import Limits
 from berth_operator.apis.list_watch.cache import ReflectedCache
 from berth_operator.apis.list_watch.kinds import GROUP, KINDS, VERSION, SourcedKind
-from berth_operator.apis.list_watch.server import ListWatchServer
+from berth_operator.apis.list_watch.list_watch_server import ListWatchServer
 from berth_operator.apis.serving import certificates, listening
 from berth_operator.apis.serving.certificates import ApiService, Files, Shared
 from berth_operator.apis.serving.settings import ServerSettings

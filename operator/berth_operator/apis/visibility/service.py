@@ -26,14 +26,14 @@ from berth_operator.apis.visibility.operator_settings import SettingsInUse
 from berth_operator.apis.visibility.registration import Registration
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
-from berth_operator.apis.visibility.server import Leading, VisibilityServer
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.apis.visibility.visibility_server import Leading, VisibilityServer
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
-from berth_operator.core.fleet.pods import workload_document
+from berth_operator.core.fleet.pods import pod_mix_document
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -139,7 +139,7 @@ class VisibilityService:
         in_use = SettingsInUse(
             settings=self._settings,
             configuration=decisions.configuration,
-            mix=lambda: workload_document.document(cluster.fleet.workload),
+            mix=lambda: pod_mix_document.document(cluster.fleet.pod_mix),
             reserved=lambda: {uid: pod.reserved_node for uid, pod in cluster.pending.items() if pod.reserved_node},
         )
         self._leading = Leading(caches=caches, explainer=explainer, settings=in_use)

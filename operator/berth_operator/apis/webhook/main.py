@@ -23,8 +23,8 @@ from berth_operator.apis.serving.settings import ServerSettings
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
-from berth_operator.apis.webhook.server import WebhookServer
 from berth_operator.apis.webhook.validation import Validation
+from berth_operator.apis.webhook.webhook_server import WebhookServer
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.plugins import kinds_of
 from berth_operator.settings import device_plugins

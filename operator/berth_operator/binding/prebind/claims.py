@@ -29,10 +29,10 @@ from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimEr
 from berth_operator.binding.prebind.claim_writer import Api, ClaimWriter
 from berth_operator.binding.prebind.extended_claims import ExtendedClaims
 from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
-from berth_operator.core.claims.errors import NodeError
-from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.dra.errors import NodeError
+from berth_operator.core.dra.results import Allocation
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 

@@ -13,7 +13,7 @@ from berth_operator.binding.prebind import claim_objects
 from berth_operator.binding.prebind.changes import GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.prebind.claim_writer import ClaimWriter
-from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 
 

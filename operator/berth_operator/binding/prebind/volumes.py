@@ -18,7 +18,7 @@ from berth_client.errors import CallError
 from berth_operator.binding.prebind.changes import Changes, GoneError, PreBindError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import matching_mask
-from berth_operator.core.values.storage import Claim, Volume
+from berth_operator.core.values.storage import Volume, VolumeClaim
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import SELECTED_NODE
 
@@ -171,7 +171,7 @@ class VolumeBinder:
                 f'binding volumes: pv "{volume.name}" node affinity doesn\'t match node "{placement.node}"'
             )
 
-    def _claim(self, key: str) -> Claim:
+    def _claim(self, key: str) -> VolumeClaim:
         if (claim := self._volumes.claims.get(key)) is None:
             raise VolumeError(f'binding volumes: persistentvolumeclaim "{keys.split(key)[1]}" not found')
         return claim
@@ -182,7 +182,7 @@ class VolumeBinder:
         return volume
 
 
-def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
+def _for_claim(volume: Volume, claim: VolumeClaim) -> dict[str, Any]:
     """Return the patch that reserves a volume for a claim."""
     namespace, name = keys.split(claim.key)
     metadata: dict[str, Any] = {"resourceVersion": volume.version}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
-from berth_operator.core.claims.selectors import DeviceView, Selector, SelectorError, compile_selector
+from berth_operator.core.dra.selectors import DeviceView, Selector, SelectorError, compile_selector
 
 MAX_MEMORY: Final = 256 * 2**20
 """Bytes of address space."""

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import structlog
 
 from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
-from berth_operator.core.claims.offload import Job, Offload
-from berth_operator.core.claims.selectors import DeviceView
+from berth_operator.core.dra.offload import Job, Offload
+from berth_operator.core.dra.selectors import DeviceView
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 

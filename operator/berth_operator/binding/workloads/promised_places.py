@@ -165,7 +165,7 @@ class PromisedPlaces:
             self._reserved[pod.uid] = found.placed
         for each in before:
             if each.uid not in kept or (kept[each.uid].node, kept[each.uid].grants) != (each.node, each.grants):
-                self._cluster.waker.pod_left(each)
+                self._cluster.waker.capacity_freed(each)
 
     def end_reservations(self) -> None:
         """End the node reservations."""

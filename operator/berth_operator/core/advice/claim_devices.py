@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
-from berth_operator.core.claims import extended, features
-from berth_operator.core.claims.allocated import Allocated
-from berth_operator.core.claims.choices import Choices, prevented
-from berth_operator.core.claims.errors import AllocationError, NoWorkError
-from berth_operator.core.claims.plans import Context, RequestPlan
-from berth_operator.core.claims.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
-from berth_operator.core.claims.slices import Device, DeviceID
-from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.dra import extended, features
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.choices import Choices, prevented
+from berth_operator.core.dra.errors import AllocationError, NoWorkError
+from berth_operator.core.dra.plans import Context, RequestPlan
+from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
+from berth_operator.core.dra.slices import Device, DeviceID
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters import dynamic_resources, resource_claims
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet

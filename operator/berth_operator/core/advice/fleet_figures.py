@@ -107,5 +107,5 @@ def _fragmentation(free: Amounts, size: int) -> float:
 def _stranded(fleet: Fleet, free: Amounts) -> float:
     """Return the share of free GPUs that typical pods cannot use for want of cpu."""
     total = float(free.sum())
-    starved = fleet.workload.typical.starved(np.maximum(fleet.left(CPU), 0))
+    starved = fleet.pod_mix.typical.starved(np.maximum(fleet.left(CPU), 0))
     return float((free * starved).sum()) / total if total else 0.0

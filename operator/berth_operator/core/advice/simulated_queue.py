@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from berth_operator.core.claims import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.dra import status
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.queue import Queue
@@ -87,13 +87,13 @@ class SimulatedQueue:
         before = self._fleet.withdraw(pod.uid)
         self._fleet.nominate(nominee)
         if before is not None and (before.node, before.grants) != (nominee.node, nominee.grants):
-            waking.pod_left(self._fleet, self._queue, before)
+            waking.capacity_freed(self._fleet, self._queue, before)
         return self._replaced(pod, reserved_node=nominee.node)
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
         """Withdraw what is kept for a pod; return the pod without it."""
         if (nominee := self._fleet.withdraw(pod.uid)) is not None:
-            waking.pod_left(self._fleet, self._queue, nominee)
+            waking.capacity_freed(self._fleet, self._queue, nominee)
         return self._replaced(pod)
 
     def nominees(self, uid: str) -> list[Charge]:
@@ -147,7 +147,7 @@ class SimulatedQueue:
         self.in_flight.add(charge.uid)
         if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
             # Even on the nominated node it may take other cards than were kept for it.
-            waking.pod_left(self._fleet, self._queue, nominee)
+            waking.capacity_freed(self._fleet, self._queue, nominee)
         waking.pod_assigned(self._fleet, self._queue, charge)
 
     def _show_claims(self, placement: Placement) -> None:

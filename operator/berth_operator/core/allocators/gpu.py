@@ -80,7 +80,7 @@ def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
     """Return the grants of the best cards of the row."""
-    common = fleet.workload.typical.common
+    common = fleet.pod_mix.typical.common
     card_loads, overused = policy.loads(fleet, row, part), candidates.overused(fleet, row, request, part)
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common, card_loads, overused)
     place = fleet.names[row] if part.names_cards else ""

@@ -64,7 +64,7 @@ def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Row
 
 
 def _wasted(fleet: Fleet, part: Part, free: Column, rows: Rows) -> Column:
-    spoilt = residues(fleet.workload.typical.common)
+    spoilt = residues(fleet.pod_mix.typical.common)
     rest = free - need(fleet.cards[part.type], part, rows)
     wasted: Column = rest + SPOILT * (spoilt[rest] - spoilt[free])
     return wasted

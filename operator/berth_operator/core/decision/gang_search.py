@@ -18,16 +18,16 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.claims.errors import NoWorkError
-from berth_operator.core.claims.requests import Alternatives, Constraint
-from berth_operator.core.claims.status import used_by
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.dra.errors import NoWorkError
+from berth_operator.core.dra.requests import Alternatives, Constraint
+from berth_operator.core.dra.status import used_by
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
-from berth_operator.core.fleet.claims.answers import DeviceKind
+from berth_operator.core.fleet.dra.answers import DeviceKind
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY

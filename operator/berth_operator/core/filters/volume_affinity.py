@@ -17,7 +17,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
-WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+WAKES_ON: Final = Change.VOLUME | Change.VOLUME_CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
 TRAITS: Final = Traits(plugin="VolumeBinding", of_volumes=True, one_node=False)
 MISMATCH: Final = "node(s) didn't match PersistentVolume's node affinity"
 GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"

@@ -15,7 +15,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-binding"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = (
-    Change.CLAIM
+    Change.VOLUME_CLAIM
     | Change.VOLUME
     | Change.STORAGE_CLASS
     | Change.STORAGE_CAPACITY

@@ -14,7 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-claims"
 VERDICT: Final = Verdict.UNRESOLVABLE
-WAKES_ON: Final = Change.CLAIM | Change.STORAGE_CLASS
+WAKES_ON: Final = Change.VOLUME_CLAIM | Change.STORAGE_CLASS
 TRAITS: Final = Traits(
     plugin="VolumeBinding",
     of_volumes=True,

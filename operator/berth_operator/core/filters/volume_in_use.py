@@ -16,7 +16,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.POD_DELETED | Change.CLAIM
+WAKES_ON: Final = Change.POD_DELETED | Change.VOLUME_CLAIM
 TRAITS: Final = Traits(
     plugin="VolumeRestrictions",
     of_volumes=True,

@@ -23,7 +23,9 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
-WAKES_ON: Final = Change.POD_ASSIGNED | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
+WAKES_ON: Final = (
+    Change.POD_ASSIGNED | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.VOLUME_CLAIM | Change.NODE_ADDED
+)
 TRAITS: Final = Traits(plugin="NodeVolumeLimits", of_volumes=True, one_node=False)
 REASON: Final = "node(s) exceed max volume count"
 

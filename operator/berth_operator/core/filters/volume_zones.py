@@ -21,7 +21,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "volume-zones"
 VERDICT: Final = Verdict.UNRESOLVABLE
-WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+WAKES_ON: Final = Change.VOLUME | Change.VOLUME_CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
 TRAITS: Final = Traits(plugin="VolumeZone", of_volumes=True, one_node=False)
 REASON: Final = "node(s) had no available volume zone"
 

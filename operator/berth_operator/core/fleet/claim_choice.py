@@ -4,7 +4,7 @@
     claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
     claim_choice.choose_together(fleet, row, pods)    ->  the PodClaims of several pods, or None
 
-The search is the allocator of `core.claims`. It runs on the row with the highest score alone, and on the next one if it
+The search is the allocator of `core.dra`. It runs on the row with the highest score alone, and on the next one if it
 finds nothing; why is kept for the row until something changes there.
 """
 
@@ -15,23 +15,23 @@ from itertools import count, islice
 from typing import Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.claims import allocator
-from berth_operator.core.claims.allocated import Allocated
-from berth_operator.core.claims.choices import prevented
-from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError, NoWorkError, TooMuchWorkError
-from berth_operator.core.claims.extended import RequestMapping
-from berth_operator.core.claims.plans import Order, RequestPlan
-from berth_operator.core.claims.pools import MAX_SELECTORS
-from berth_operator.core.claims.preference import Preference
-from berth_operator.core.claims.requests import ALL, Request
-from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.slices import Device
-from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.dra import allocator
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.choices import prevented
+from berth_operator.core.dra.errors import AllocationError, ClaimError, NodeError, NoWorkError, TooMuchWorkError
+from berth_operator.core.dra.extended import RequestMapping
+from berth_operator.core.dra.plans import Order, RequestPlan
+from berth_operator.core.dra.pools import MAX_SELECTORS
+from berth_operator.core.dra.preference import Preference
+from berth_operator.core.dra.requests import ALL, Request
+from berth_operator.core.dra.results import Allocation
+from berth_operator.core.dra.slices import Device
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet import claim_charges, extended_resources
 from berth_operator.core.fleet.claim_counts import LOOK, key_of, kind_of, matches, refusal, states
-from berth_operator.core.fleet.claims.matching import NO_MATCH
-from berth_operator.core.fleet.claims.node_devices import NodeDevices
-from berth_operator.core.fleet.claims.withheld import Held
+from berth_operator.core.fleet.dra.matching import NO_MATCH
+from berth_operator.core.fleet.dra.node_devices import NodeDevices
+from berth_operator.core.fleet.dra.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims

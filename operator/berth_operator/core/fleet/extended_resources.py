@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from berth_operator.core.claims import extended
-from berth_operator.core.claims.extended import RequestMapping
-from berth_operator.core.claims.requests import Alternatives, ResourceClaim
-from berth_operator.core.claims.results import Allocation
-from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.dra import extended
+from berth_operator.core.dra.extended import RequestMapping
+from berth_operator.core.dra.requests import Alternatives, ResourceClaim
+from berth_operator.core.dra.results import Allocation
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest

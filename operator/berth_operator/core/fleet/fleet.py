@@ -22,7 +22,7 @@ from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import SizedCache
-from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.arrays import columns
 from berth_operator.core.fleet.arrays.column_cache import ALL, ColumnCache, Rows, pick
 from berth_operator.core.fleet.arrays.columns import sealed
@@ -31,7 +31,7 @@ from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
-from berth_operator.core.fleet.claims.store import Claims, claim_uid
+from berth_operator.core.fleet.dra.store import Claims, claim_uid
 from berth_operator.core.fleet.namespaces import NamespaceLimits, Namespaces
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.nodes.images import Images
@@ -39,8 +39,8 @@ from berth_operator.core.fleet.nodes.labels import Labels
 from berth_operator.core.fleet.nodes.node_columns import NodeColumns, node_columns
 from berth_operator.core.fleet.pods.affinity_index import AffinityIndex
 from berth_operator.core.fleet.pods.placed_pods import PlacedPodsCache
+from berth_operator.core.fleet.pods.pod_mix import PodMix
 from berth_operator.core.fleet.pods.ports import Ports
-from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.core.fleet.storage.volumes import Volumes
 from berth_operator.core.values import releases
 from berth_operator.core.values.affinity import NO_IDENTITY
@@ -111,7 +111,7 @@ class Fleet(NodeColumns):
         self.namespaces = Namespaces()
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.prepared = Prepared()
-        self.workload = Workload()
+        self.pod_mix = PodMix()
         """What pods typically request; charges do not change it."""
         self._on_node: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.

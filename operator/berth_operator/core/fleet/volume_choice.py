@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.fleet.storage.volumes import Counts, Rows
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, Mounts, PodVolumes
-from berth_operator.core.values.storage import NO_PROVISIONER, Capacity, Claim, StorageClass, Terms
+from berth_operator.core.values.storage import NO_PROVISIONER, Capacity, StorageClass, Terms, VolumeClaim
 
 NONE: Final = -1
 MAX_RESULTS: Final = 2**16
@@ -32,7 +32,7 @@ Picks = npt.NDArray[np.int64]
 class Option:
     """What one claim gets on each node."""
 
-    claim: Claim
+    claim: VolumeClaim
     volumes: Mapping[str, int]
     """Volume -> its number in `picks`, the best first."""
     picks: Picks
@@ -96,13 +96,13 @@ def matching_mask(fleet: Fleet, terms: Terms | None) -> Mask:
     return mask
 
 
-def _delayed(fleet: Fleet, mounts: Mounts) -> list[Claim]:
+def _delayed(fleet: Fleet, mounts: Mounts) -> list[VolumeClaim]:
     claims = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
     waiting = [each for each in claims.values() if each and not each.bound and fleet.volumes.is_delayed(each)]
     return sorted(waiting, key=lambda each: (each.size, each.key))
 
 
-def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
+def _option(fleet: Fleet, claim: VolumeClaim, earlier: Sequence[Option]) -> Option:
     selected = fleet.volumes.selected_node(claim)
     # Once provisioning has started, existing volumes are not considered.
     volumes = [] if selected is not None else list(fleet.volumes.candidates(claim))
@@ -135,7 +135,7 @@ def _provisionable(fleet: Fleet, storage_class: StorageClass, selected: str | No
     return allowed if selected is None else allowed & fleet.named(selected)
 
 
-def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
+def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: VolumeClaim) -> Mask:
     """Return the rows for which the driver has enough capacity; all rows if it does not report its capacity."""
     if not _is_tracked(fleet, storage_class, claim):
         return np.ones(len(fleet.names), np.bool_)
@@ -143,19 +143,19 @@ def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Ma
     return reduce(np.logical_or, (matching_mask(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))
 
 
-def _is_tracked(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> bool:
+def _is_tracked(fleet: Fleet, storage_class: StorageClass, claim: VolumeClaim) -> bool:
     """Return whether the capacity for a claim is known."""
     return claim.has_size and storage_class.provisioner in fleet.volumes.tracked
 
 
-def _sufficient(fleet: Fleet, claim: Claim) -> list[Capacity]:
+def _sufficient(fleet: Fleet, claim: VolumeClaim) -> list[Capacity]:
     """Return the capacities of a claim's class that are enough for it, the largest last."""
     capacities = fleet.volumes.capacities.get(claim.storage_class, {}).values()
     enough = (each for each in capacities if each.limit is not None and each.limit >= claim.size)
     return sorted(enough, key=lambda each: (each.capacity, each.key))
 
 
-def provided(fleet: Fleet, claim: Claim) -> Counts | None:
+def provided(fleet: Fleet, claim: VolumeClaim) -> Counts | None:
     """Return for each row the bytes that the driver of a claim can provision; None if it does not report them."""
     if not _is_tracked(fleet, fleet.volumes.classes[claim.storage_class], claim):
         return None

@@ -35,7 +35,7 @@ _OF_CHANGES: Final = (
     (Change.DEVICE, "DeviceUpdate"),
     (Change.GPU_METRICS, "GPUMetricsUpdate"),
     (Change.NAMESPACE_LABELS, "NamespaceUpdate"),
-    (Change.CLAIM, "PersistentVolumeClaimUpdate"),
+    (Change.VOLUME_CLAIM, "PersistentVolumeClaimUpdate"),
     (Change.VOLUME, "PersistentVolumeUpdate"),
     (Change.STORAGE_CLASS, "storage.k8s.io/StorageClassUpdate"),
     (Change.STORAGE_CAPACITY, "storage.k8s.io/CSIStorageCapacityUpdate"),

@@ -18,8 +18,8 @@ from functools import reduce
 from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
-from berth_operator.core.claims.turns import NamespaceTurns
 from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.dra.turns import NamespaceTurns
 from berth_operator.core.filters import Filter
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.claim_lane import ClaimLane, Order

@@ -31,7 +31,7 @@ def pod_assigned(fleet: Fleet, queue: Queue[Unit], charge: Charge) -> None:
     happened(fleet, queue, ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
 
 
-def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
+def capacity_freed(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     """Wake the units that may fit, or may preempt others, after a pod has left; return whether one may preempt."""
     change = Change.POD_DELETED | Change.CAPACITY_FREED
     # The volumes that its decision chose are free again.

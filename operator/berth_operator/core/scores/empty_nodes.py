@@ -49,11 +49,11 @@ class Worth:
 
 def worth(fleet: Fleet) -> Worth:
     """Return what each node is worth if it is empty, to pods of the typical mix."""
-    return fleet.column_cache.of_nodes((__name__, fleet.workload.typical), lambda: _computed(fleet))
+    return fleet.column_cache.of_nodes((__name__, fleet.pod_mix.typical), lambda: _computed(fleet))
 
 
 def _computed(fleet: Fleet) -> Worth:
-    typical = fleet.workload.typical
+    typical = fleet.pod_mix.typical
     if not typical.large:
         return Worth(key=(), values=np.zeros(len(fleet.names)))
     hosts = _hosts(fleet)
@@ -66,7 +66,7 @@ def _computed(fleet: Fleet) -> Worth:
 
 def _hosts(fleet: Fleet) -> Mask:
     """Return whether each node could take a pod of each large kind if it was empty: shape (rows, kinds)."""
-    kinds = fleet.workload.typical.large
+    kinds = fleet.pod_mix.typical.large
     sizes, cpu = np.array([kind.cards for kind in kinds]), np.array([kind.cpu for kind in kinds])
     accepted = {model: _accepted(fleet, model) for model in {kind.model for kind in kinds}}
     number = np.stack([accepted[kind.model] for kind in kinds], axis=1)

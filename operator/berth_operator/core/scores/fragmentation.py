@@ -26,7 +26,7 @@ from berth_operator.core.allocators import gpu, least_waste
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
-from berth_operator.core.fleet.pods.workload import Typical
+from berth_operator.core.fleet.pods.pod_mix import Typical
 from berth_operator.core.scores import empty_nodes
 from berth_operator.core.values.request import PodRequest
 
@@ -54,7 +54,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
-    typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
+    typical, cpu = fleet.pod_mix.typical, dict(request.resources).get(CPU, 0)
     worth = empty_nodes.worth(fleet)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
@@ -129,7 +129,7 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
 
 def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
     """Return the waste of each node as a whole in hundredths of a card, plus the tie-breaker."""
-    typical, free = fleet.workload.typical, fleet.left(CPU, rows)
+    typical, free = fleet.pod_mix.typical, fleet.left(CPU, rows)
     wasted = empty_nodes.worth(fleet).delay(fleet, rows)
     if typical.cpu_per_card:
         wasted += _imbalance(typical, free - cpu, left - taken) - _imbalance(typical, free, left)
@@ -145,7 +145,7 @@ def _imbalance(typical: Typical, free: Column, cards: Column) -> Amounts:
 
 def _scarcity(fleet: Fleet) -> Amounts:
     """Return each model's share of demand over its share of free cards."""
-    typical = fleet.workload.typical
+    typical = fleet.pod_mix.typical
     free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
     scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts

@@ -26,7 +26,7 @@ MIGRATED: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class VolumeClaim:
     """A PersistentVolumeClaim."""
 
     key: str
@@ -80,7 +80,7 @@ class Volume:
     csi: bool = False
     """Whether the spec has a `csi` source, instead of an in-tree source that was migrated."""
 
-    def is_for(self, claim: Claim) -> bool:
+    def is_for(self, claim: VolumeClaim) -> bool:
         """Return whether the volume is bound to the claim or reserved for it."""
         return self.claim == claim.key and self.claim_uid in ("", claim.uid)
 

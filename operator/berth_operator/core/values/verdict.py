@@ -33,7 +33,7 @@ class Change(enum.IntFlag):
     """A placed pod's labels changed, or the pod started to terminate."""
     NAMESPACE_LABELS = enum.auto()
     NODE_REMOVED = enum.auto()
-    CLAIM = enum.auto()
+    VOLUME_CLAIM = enum.auto()
     """A PersistentVolumeClaim was added or changed; only pods that use it wait for this."""
     VOLUME = enum.auto()
     """A PersistentVolume was added or changed, or is no longer reserved for a pod."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.claims.slices import DeviceID
+from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -246,7 +246,7 @@ class AllocationTracker:
             if known is not None:
                 self._fleet.release(uid)
                 self._listener.status_changed(StatusKind.DEVICE, known.node)
-                self._waker.pod_left(known)
+                self._waker.capacity_freed(known)
         elif known is None or not charges.is_same(known, charge):
             self._waker.record_change()
             self._fleet.charge(charge)

@@ -6,11 +6,11 @@ arrive in any order, and each change computes the charges that it may affect aga
 
 from collections.abc import Callable, Iterator
 
-from berth_operator.core.claims.slices import DeviceID
-from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.claims.bars import barred
-from berth_operator.core.fleet.claims.store import claim_uid
+from berth_operator.core.fleet.dra.bars import barred
+from berth_operator.core.fleet.dra.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory

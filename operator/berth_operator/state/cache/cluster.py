@@ -26,14 +26,14 @@ from typing import Any, Final
 
 import structlog
 
-from berth_operator.core.claims import extended
-from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.dra import extended
+from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_choice, claim_counts
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker

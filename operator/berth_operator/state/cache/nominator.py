@@ -53,7 +53,7 @@ class Nominator:
         before = self._fleet.withdraw(pod.uid)
         self._fleet.nominate(charge)
         if before is not None and (before.node, before.grants) != (charge.node, charge.grants):
-            self._waker.pod_left(before)
+            self._waker.capacity_freed(before)
         return self._replaced(pod, reserved_node=charge.node)
 
     def end_reservation(self, pod: PendingPod) -> PendingPod:
@@ -69,7 +69,7 @@ class Nominator:
     def release(self, uid: str) -> None:
         """Release the capacity that is kept for a pod, which no longer waits."""
         if (nominee := self._fleet.withdraw(uid)) is not None:
-            self._waker.pod_left(nominee)
+            self._waker.capacity_freed(nominee)
 
     def has_nominated(self, uid: str, node: str) -> bool:
         """Return whether a nomination that the watch shows is one of ours, which it has not shown yet."""

@@ -82,7 +82,7 @@ class PendingPods:
             self.remove(uid)
         is_charged = uid in self._fleet.charges
         if known is None and not is_charged:
-            self._fleet.workload.see(pod.request)
+            self._fleet.pod_mix.see(pod.request)
         if known is None and pod.workload:
             pod = self._promises.hand_over(pod)
         self._by_uid[uid] = pod

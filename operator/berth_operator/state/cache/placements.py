@@ -86,7 +86,7 @@ class Placements:
             self._gangs.assume(charge, pod.gang)
         if nominee is not None and not charges.is_same(nominee, charge):
             # Even on the nominated node it may take other cards than were kept for it.
-            self._waker.pod_left(nominee)
+            self._waker.capacity_freed(nominee)
         self._waker.pod_assigned(charge)
 
     def assume_all(self, placements: Sequence[Placement]) -> None:
@@ -135,7 +135,7 @@ class Placements:
             self._gangs.put_bound(raw, charge, charge.gang)
         if charge.grants and known is None and self._pending.get(uid) is None and self._is_counted(charge.scheduler):
             # It was not counted for the typical workload while it waited.
-            fleet.workload.see(pods.request_of(raw, self._kinds))
+            fleet.pod_mix.see(pods.request_of(raw, self._kinds))
         self._pending.remove(uid)
         if uid in self._assumed:
             # The watch may be faster than the answer to the Binding, which then has no effect.
@@ -164,7 +164,7 @@ class Placements:
             if charge.gang is not None:
                 self._gangs.release(uid, charge.gang)
             self._mark_device(charge)
-            self._waker.pod_left(charge)
+            self._waker.capacity_freed(charge)
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
         """Charge a pod, in place of its known charge."""

@@ -62,7 +62,7 @@ class PlacePromises:
         pods = self._of.get(workload, {})
         for uid in list(pods if uids is None else uids):
             if (place := self._take(workload, uid)) is not None:
-                self._waker.pod_left(place)
+                self._waker.capacity_freed(place)
 
     def _take(self, workload: str, uid: str) -> Charge | None:
         pods = self._of.get(workload, {})

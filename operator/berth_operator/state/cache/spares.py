@@ -68,7 +68,7 @@ class Spares:
     def _withdraw(self, charges: Iterable[Charge]) -> None:
         for charge in charges:
             if self._fleet.withdraw(charge.uid) is not None:
-                self._waker.pod_left(charge)
+                self._waker.capacity_freed(charge)
 
 
 def _nodes(outcome: Placement | Sequence[Placement] | Failure | None) -> set[str]:

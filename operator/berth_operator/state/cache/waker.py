@@ -97,9 +97,9 @@ class Waker:
         if self._queue.wake(Change.BOUND):
             self._listener.work_ready()
 
-    def pod_left(self, gone: Charge) -> None:
+    def capacity_freed(self, gone: Charge) -> None:
         """Wake the pods that may fit, or may preempt others, after a pod has left its node."""
         self.record_change()
         for queue in self._queues:
-            if waking.pod_left(self._fleet, queue, gone):
+            if waking.capacity_freed(self._fleet, queue, gone):
                 self._listener.work_ready()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from berth_api import names, resources
 from berth_api.admission import renaming, routing
 from berth_api.request import BUILT_IN, Kinds
-from berth_operator.core.claims.fields import Field, FieldError
+from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods, terms, topology_assignments

@@ -18,8 +18,8 @@ from berth_api.words import misspelt
 from berth_api.words.no_devices import ABOUT_DEVICES
 from berth_client import times
 from berth_client.objects import without_managed_fields
-from berth_operator.core.claims.extended import ExtendedRequest
 from berth_operator.core.decision import messages
+from berth_operator.core.dra.extended import ExtendedRequest
 from berth_operator.core.values import limits, releases
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.owner import NO_OWNER, Owner

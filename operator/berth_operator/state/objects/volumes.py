@@ -8,7 +8,7 @@ from berth_api.values.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requir
 from berth_operator.core.filters.volume_zones import LABELS
 from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm
-from berth_operator.core.values.storage import Attachment, Capacity, Claim, StorageClass, Terms, Volume
+from berth_operator.core.values.storage import Attachment, Capacity, StorageClass, Terms, Volume, VolumeClaim
 from berth_operator.state.objects import mounts, terms
 
 Object = Mapping[str, Any]
@@ -27,13 +27,13 @@ def key(obj: Object) -> str:
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
-def claim(raw: Object) -> Claim:
+def claim(raw: Object) -> VolumeClaim:
     """Read a PersistentVolumeClaim."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     requests = (spec.get("resources") or {}).get("requests") or {}
     volume = spec.get("volumeName") or ""
-    return Claim(
+    return VolumeClaim(
         key=key(raw),
         uid=metadata["uid"],
         version=metadata.get("resourceVersion") or "",

@@ -9,11 +9,11 @@ import structlog
 from berth_api import names
 from berth_client.objects import without_managed_fields
 from berth_client.reflector import Source
-from berth_operator.core.claims import requests, slices, status, taint_rules
-from berth_operator.core.claims.fields import FieldError
-from berth_operator.core.claims.slices import Slice
-from berth_operator.core.claims.status import ClaimState
-from berth_operator.core.claims.taint_rules import TaintRule
+from berth_operator.core.dra import requests, slices, status, taint_rules
+from berth_operator.core.dra.fields import FieldError
+from berth_operator.core.dra.slices import Slice
+from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.dra.taint_rules import TaintRule
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 

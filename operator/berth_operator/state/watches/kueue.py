@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from berth_client.reflector import Source
-from berth_operator.core.claims.fields import Field, FieldError
+from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pod_sets, workloads

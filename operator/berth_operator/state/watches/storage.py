@@ -34,7 +34,7 @@ class Storage:
         known = self.volumes.claims.get(claim.key)
         self.volumes.put_claim(claim)
         if known != claim:
-            self._changed(Change.CLAIM, lambda key: key == claim.key)
+            self._changed(Change.VOLUME_CLAIM, lambda key: key == claim.key)
         self.on_claim(claim.key)
 
     def remove_claim(self, key: str) -> None:

@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PendingPod, Taint
-from berth_operator.core.values.storage import Claim
+from berth_operator.core.values.storage import VolumeClaim
 from tests import volumes
 from tests.builders import GI, OFFERED, SUMS, add, card, inventory, node_info, other_card
 
@@ -305,7 +305,7 @@ def _more_members(world: World, count: str, like: str) -> Iterator[World]:
 
 def _bound(world: World, listed: str) -> Iterator[World]:
     """Yield the cluster with claims that are bound to volumes which every node reaches."""
-    claims = {each.key: each for each in world.volumes if isinstance(each, Claim)}
+    claims = {each.key: each for each in world.volumes if isinstance(each, VolumeClaim)}
     made = list[object]()
     for name in re.findall(r'"(\S+?)"', listed):
         claim = claims.get(f"ns/{name}") or volumes.claim(name)

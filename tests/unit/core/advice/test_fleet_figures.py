@@ -77,7 +77,7 @@ def test_free_cards_without_cpu_are_stranded() -> None:
     built = Fleet()
     add(built, node_info("rich"), inventory(*cards(3)))
     add(built, node_info("poor", cpu=1_000), inventory(*cards(1)))
-    built.workload.see(asks({NVIDIA: 1, "cpu": 8_000}))
+    built.pod_mix.see(asks({NVIDIA: 1, "cpu": 8_000}))
     assert fleet_figures(built).stranded == pytest.approx(0.25)
 
 

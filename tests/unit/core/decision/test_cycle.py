@@ -143,7 +143,7 @@ def test_whole_cards_go_to_the_node_that_is_fullest() -> None:
     made = fleet({"a": cards(4), "b": cards(4)})
     made.charge(charge("pod", grant(0, core=100, ratio=100), node="b"))
     # Once pods with several cards are known, for which the other node is kept empty.
-    made.workload.see(waiting("whole", {GPU: 200}).request)
+    made.pod_mix.see(waiting("whole", {GPU: 200}).request)
     assert place(made, waiting("whole", {GPU: 200})).node == "b"
 
 

@@ -315,7 +315,7 @@ def test_the_end_of_a_pod_of_the_namespace_wakes(namespace: str, wakes: bool) ->
     assert failure.wakes_on & Change.POD_DELETED
     queue.park(waits, failure)
     made.release(gone.uid)
-    waking.pod_left(made, queue, gone)
+    waking.capacity_freed(made, queue, gone)
     assert (queue.pop(0.0) == waits) is wakes
 
 

@@ -482,9 +482,13 @@ ZONED = (("topology.kubernetes.io/zone", ("a",)),)
 C3 = [bound(), volume(attachable=csi("h"), csi=True)]
 
 WAKES = [
-    pytest.param("volume-claims", given(), then(claim(), volume()), Change.CLAIM, id="the claim comes"),
+    pytest.param("volume-claims", given(), then(claim(), volume()), Change.VOLUME_CLAIM, id="the claim comes"),
     pytest.param(
-        "volume-claims", given(claim(storage_class="")), then(bound(), volume()), Change.CLAIM, id="the claim is bound"
+        "volume-claims",
+        given(claim(storage_class="")),
+        then(bound(), volume()),
+        Change.VOLUME_CLAIM,
+        id="the claim is bound",
     ),
     pytest.param(
         "volume-claims", given(claim(storage_class="late")), then(LATE), Change.STORAGE_CLASS, id="its class comes"

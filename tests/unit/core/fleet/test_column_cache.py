@@ -296,7 +296,7 @@ def act(made: Fleet, what: str, node: int, number: int) -> None:
         case "fresh":
             made.set_fresh(name, fresh=number > 0)
         case "seen":
-            made.workload.see(REQUESTS[-1 - 2 * number])
+            made.pod_mix.see(REQUESTS[-1 - 2 * number])
 
 
 @given(st.lists(STEPS, max_size=40))
@@ -325,7 +325,7 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
     assert chosen(made, asks({GPU: 6}, model=ModelConstraint(globs=("tesla*",)))) == [2]
     assert chosen(made, small, "LeastAllocated") == [2]
     for _ in range(100):
-        made.workload.see(asks({GPU: 47}))
+        made.pod_mix.see(asks({GPU: 47}))
     assert chosen(made, small) == [1]  # of 50 free ones 44 could be of no use to the next pods
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.claims import slices
-from berth_operator.core.claims.slices import Device
-from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, Match, match, normal_address
+from berth_operator.core.dra import slices
+from berth_operator.core.dra.slices import Device
+from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match, normal_address
 from berth_operator.core.values.inventory import CardInfo
 from tests.resource_claims import NVIDIA_DRIVER, PCI, listed, resource_slice
 

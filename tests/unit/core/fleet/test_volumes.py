@@ -13,7 +13,7 @@ from berth_operator.core.filters import volume_binding
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import PodVolumes
-from berth_operator.core.values.storage import Attachment, Claim, Volume
+from berth_operator.core.values.storage import Attachment, Volume, VolumeClaim
 from tests.builders import add, charge, label, node_info, waiting
 from tests.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
 
@@ -26,7 +26,7 @@ NAMES = ("a", "b", "c")
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> list[Claim]:
+def claims(draw: st.DrawFn) -> list[VolumeClaim]:
     selected = st.sampled_from([None] * 8 + ["n0", "n2"])
     return [
         claim(
@@ -61,7 +61,7 @@ def volumes(draw: st.DrawFn) -> list[Volume]:
     ]
 
 
-def reference(claims: Sequence[Claim], there: Sequence[Volume], node: str) -> list[str] | None:
+def reference(claims: Sequence[VolumeClaim], there: Sequence[Volume], node: str) -> list[str] | None:
     """Return each claim's volume on a node in order of size, "new" if one is provisioned; None if a claim fails."""
     taken: set[str] = set()
     given: list[str] = []
@@ -74,11 +74,11 @@ def reference(claims: Sequence[Claim], there: Sequence[Volume], node: str) -> li
     return given
 
 
-def _made(each: Claim, node: str) -> bool:
+def _made(each: VolumeClaim, node: str) -> bool:
     return each.storage_class == "made" and each.selected_node in (None, node)
 
 
-def _picked(each: Claim, there: Iterable[Volume], node: str, taken: set[str]) -> Volume | None:
+def _picked(each: VolumeClaim, there: Iterable[Volume], node: str, taken: set[str]) -> Volume | None:
     best = None
     for one in sorted((one for one in there if one.storage_class == each.storage_class), key=lambda one: one.size):
         mine = one.claim == each.key and one.claim_uid in ("", each.uid)
@@ -105,7 +105,7 @@ def fleet_of(*objects: object) -> Fleet:
 
 @settings(max_examples=100, deadline=None)
 @given(claims(), volumes())
-def test_claims_get_what_kubernetes_would_give_them(found: list[Claim], there: list[Volume]) -> None:
+def test_claims_get_what_kubernetes_would_give_them(found: list[VolumeClaim], there: list[Volume]) -> None:
     own = [each for each in there if each.claim == "ns/a" and each.claim_uid in ("", "uid-a")]
     if len(own) > 1:
         return  # two volumes set aside for one claim: which one is a matter of taste
@@ -244,7 +244,7 @@ EVENTS = st.one_of(
 def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
     store = fleet.volumes
     match kind:
-        case "put" if isinstance(who, Claim):
+        case "put" if isinstance(who, VolumeClaim):
             store.put_claim(who)
         case "put":
             store.put_volume(who)

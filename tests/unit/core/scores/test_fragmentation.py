@@ -30,7 +30,7 @@ def wasted(on: Fleet, request: PodRequest) -> dict[str, int]:
 
 def seen(on: Fleet, *pods: dict[str, int], model: ModelConstraint | None = None) -> Fleet:
     for pod in pods:
-        on.workload.see(asks(pod, model=model) if model else asks(pod))
+        on.pod_mix.see(asks(pod, model=model) if model else asks(pod))
     return on
 
 

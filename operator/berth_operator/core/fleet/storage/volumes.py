@@ -21,7 +21,7 @@ from berth_operator.core.fleet.arrays.copies import with_own
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.storage.attached_volumes import Attached
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
-from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
+from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, StorageClass, Terms, Volume, VolumeClaim
 
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
@@ -89,7 +89,7 @@ class Volumes:
     """All claims, volumes, classes, capacities and attachments, and the pods that use them on each row."""
 
     def __init__(self, rows: int, row_of: Mapping[str, int]) -> None:
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, VolumeClaim] = {}
         self.volumes: dict[str, Volume] = {}
         self.classes: dict[str, StorageClass] = {}
         self.capacities: dict[str, dict[str, Capacity]] = {}
@@ -128,7 +128,7 @@ class Volumes:
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
-    def put_claim(self, claim: Claim) -> None:
+    def put_claim(self, claim: VolumeClaim) -> None:
         """Add or replace a claim."""
         self._drop_claim(claim.key)
         self.claims[claim.key] = claim
@@ -254,12 +254,12 @@ class Volumes:
 
     # --- what filters ask -------------------------------------------------------------------------------------
 
-    def is_delayed(self, claim: Claim) -> bool:
+    def is_delayed(self, claim: VolumeClaim) -> bool:
         """Return whether an unbound claim waits for its first consumer; a claim that names a volume does not."""
         storage_class = self.classes.get(claim.storage_class)
         return not claim.volume and storage_class is not None and storage_class.delayed
 
-    def candidates(self, claim: Claim) -> Iterable[Volume]:
+    def candidates(self, claim: VolumeClaim) -> Iterable[Volume]:
         """Return the volumes that fit a claim, the smallest first; only the one reserved for it if there is one."""
         fitting = [each for each in self._of_class.get(claim.storage_class, {}).values() if _holds(each, claim)]
         own = [each for each in fitting if self._is_for(each, claim)]
@@ -282,7 +282,7 @@ class Volumes:
             or volume.storage_class == known_claim.storage_class
         )
 
-    def selected_node(self, claim: Claim) -> str | None:
+    def selected_node(self, claim: VolumeClaim) -> str | None:
         """Return the node for which a volume is or will be provisioned; None if there is none."""
         return self._selected.get(claim.key) or claim.selected_node
 
@@ -306,13 +306,13 @@ class Volumes:
         volume = self.volumes.get(claim.volume)
         return self._to_be_made(claim) if volume is None else volume.attachable
 
-    def _to_be_made(self, claim: Claim) -> Attachable | None:
+    def _to_be_made(self, claim: VolumeClaim) -> Attachable | None:
         storage_class = self.classes.get(claim.storage_class)
         driver = MIGRATED.get(storage_class.provisioner, storage_class.provisioner) if storage_class else ""
         # No driver has volume handles of this form.
         return Attachable(driver=driver, handle=f"for claim {claim.key}") if driver else None
 
-    def _is_for(self, volume: Volume, claim: Claim) -> bool:
+    def _is_for(self, volume: Volume, claim: VolumeClaim) -> bool:
         promised = self._promised.get(volume.name)
         return volume.is_for(claim) if promised is None else promised == claim.key
 
@@ -400,7 +400,7 @@ class Volumes:
             column[row] = limits.get(driver, NO_LIMIT)
 
 
-def _holds(volume: Volume, claim: Claim) -> bool:
+def _holds(volume: Volume, claim: VolumeClaim) -> bool:
     """Return whether a volume fits a claim by what even a volume reserved for the claim must meet."""
     return (
         volume.claim in ("", claim.key)  # first, because it excludes most volumes
@@ -411,7 +411,7 @@ def _holds(volume: Volume, claim: Claim) -> bool:
     )
 
 
-def _suits(volume: Volume, claim: Claim) -> bool:
+def _suits(volume: Volume, claim: VolumeClaim) -> bool:
     """Return whether a volume that is not reserved may be bound to a claim."""
     return claim.modes <= volume.modes and claim.selector.matches(dict(volume.labels))
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.plugin_server import socket_name
 from berth_agent.kubelet.device_plugin.registration import (
     CRASH_WINDOW,
     MAX_CRASHES,
@@ -10,7 +11,6 @@ from berth_agent.kubelet.device_plugin.registration import (
     CrashLoopError,
     WatchTracker,
 )
-from berth_agent.kubelet.device_plugin.server import socket_name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,273 @@
+"""What a narrowing search needs of a pod's requests, as masks: integers with one bit for each device of the node."""
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from berth_operator.core.dra import capacity
+from berth_operator.core.dra.choices import Choices
+from berth_operator.core.dra.constraints import Constrained
+from berth_operator.core.dra.errors import TooMuchWorkError
+from berth_operator.core.dra.plans import Planned, RequestPlan
+from berth_operator.core.dra.slices import CounterID, Device, PoolID
+
+Mask = int
+Left = tuple[int, ...]
+"""What is left of each counter of a set, in billionths."""
+
+NONE: Final[Mask] = 0
+MAX_LOOKS: Final = 10_000
+"""Comparisons of devices, capacities and values with all requests before the first step, about a microsecond each."""
+
+
+class CounterSetID(NamedTuple):
+    """A set of counters."""
+
+    pool: PoolID
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DemandOption:
+    """A request or subrequest of a demand."""
+
+    plan: RequestPlan
+    count: int
+    order: tuple[int, ...]
+    """The devices that it may get, as they are tried."""
+    devices: Mask
+    """The same."""
+    constraints: tuple[int, ...]
+    amounts: Mapping[int, Mapping[str, int]]
+    """What it takes of the capacities of shared devices, in billionths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Demand:
+    """A request with its subrequests, or several that are alike."""
+
+    claim: int
+    requests: tuple[int, ...]
+    """Their places in the claim."""
+    options: tuple[DemandOption, ...]
+
+    @property
+    def count(self) -> int:
+        """Return how many devices it gets at least."""
+        return min(option.count for option in self.options) * len(self.requests)
+
+
+class CandidateDevices:
+    """The devices that requests may get, if nothing else is chosen."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self.demands: tuple[Demand, ...] = ()
+        self.shared: Mask = NONE
+        self.devices: list[Device] = []
+        self._numbers: dict[Device, int] = {}
+        self.constraints: list[Constrained] = []
+        self.looks = 0
+        """How many devices and capacities were compared."""
+        self._likeness: dict[int, Hashable] = {}
+        self._suitable: defaultdict[Hashable, dict[Device, bool]] = defaultdict(dict)
+        """Kind of a request -> whether it may get a device."""
+
+    def compare(self, planned: Planned) -> None:
+        """Compare all devices with all requests.
+
+        Raises:
+            AllocationError: a selector fails, or this would take too long.
+        """
+        self.demands = self._merged(
+            Demand(claim=claim, requests=(place,), options=tuple(self._option(plan) for plan in request.plans))
+            for claim, requests in enumerate(planned)
+            for place, request in enumerate(requests)
+        )
+        self.shared = _mask(number for number, device in enumerate(self.devices) if self._choices.is_shared(device))
+
+    def _option(self, plan: RequestPlan) -> DemandOption:
+        constraints = tuple(map(self._constraint, plan.constraints))
+        order, amounts = [], {}
+        suitable = self._suitable[_kind(plan)]
+        self._look(len(plan.devices) // 4)
+        for device in plan.devices:
+            if device not in suitable:
+                suitable[device] = self._choices.is_candidate(plan, device)
+                self._look(1 + len(device.capacity) if suitable[device] else 1)
+            if suitable[device]:
+                number = self._number(device)
+                order.append(number)
+                if self._choices.is_shared(device):
+                    taken = capacity.consumed(device.capacity, plan.request.capacity) or {}
+                    amounts[number] = {name: quantity.amount for name, quantity in taken.items()}
+        return DemandOption(
+            plan=plan,
+            # `All` of no devices fails.
+            count=max(plan.count, 1),
+            order=tuple(order),
+            devices=_mask(order),
+            constraints=constraints,
+            amounts=amounts,
+        )
+
+    def _look(self, looks: int) -> None:
+        self.looks += looks
+        if self.looks > MAX_LOOKS:
+            raise TooMuchWorkError(f"no devices were found within {MAX_LOOKS} comparisons")
+
+    def _number(self, device: Device) -> int:
+        number = self._numbers.setdefault(device, len(self.devices))
+        if number == len(self.devices):
+            self.devices.append(device)
+        return number
+
+    def _constraint(self, constraint: Constrained) -> int:
+        # By identity: those of two claims may be equal.
+        known = next((place for place, each in enumerate(self.constraints) if each is constraint), None)
+        if known is None:
+            self.constraints.append(constraint)
+        return len(self.constraints) - 1 if known is None else known
+
+    def _merged(self, demands: Iterable[Demand]) -> tuple[Demand, ...]:
+        """Return demands without those that equal an earlier one, which then stands for both: their order is free."""
+        merged: dict[Hashable, Demand] = {}
+        for demand in demands:
+            option = demand.options[0]
+            alike = len(demand.options) == 1 and not (option.plan.wants_all or option.amounts)
+            key = (demand.claim, option.devices, option.count, option.constraints, option.plan.request.admin)
+            if not alike or key not in merged:
+                merged[key if alike else demand] = demand
+                continue
+            first = merged[key]
+            merged[key] = Demand(claim=first.claim, requests=(*first.requests, *demand.requests), options=first.options)
+        return tuple(merged.values())
+
+    # --- constraints --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def equal(self) -> list[dict[int, Mask]]:
+        """Return for each constraint the devices with an equal value; those without one are not there."""
+        return [self._equal(constraint.constraint.attribute) for constraint in self.constraints]
+
+    def _equal(self, attribute: str) -> dict[int, Mask]:
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for number, device in enumerate(self.devices):
+            value = device.attributes.get(attribute)
+            if value is not None:
+                # Values that cannot be compared equal none.
+                groups[value if value.comparable else number].append(number)
+        masks = {key: _mask(numbers) for key, numbers in groups.items()}
+        return {number: masks[key] for key, numbers in groups.items() for number in numbers}
+
+    @cached_property
+    def values(self) -> dict[int, frozenset[Mask]]:
+        """Return for each constraint that wants different values the devices of each value."""
+        distinct = (place for place, each in enumerate(self.constraints) if each.constraint.distinct)
+        return {place: frozenset(self.equal[place].values()) for place in distinct}
+
+    def allowed(self) -> tuple[Mask, ...]:
+        """Return for each constraint the devices that may be chosen first.
+
+        Of values that must be equal, one that is not there often enough for every request is left out.
+        """
+        return tuple(map(self._allowed, range(len(self.constraints))))
+
+    def _allowed(self, constraint: int) -> Mask:
+        constrained = [
+            (demand.options[0].devices, demand.count)
+            for demand in self.demands
+            if len(demand.options) == 1 and constraint in demand.options[0].constraints
+        ]
+        allowed, distinct = NONE, self.constraints[constraint].constraint.distinct
+        for equal in set(self.equal[constraint].values()):
+            self._look(1 + len(constrained) // 4)
+            if distinct or all((devices & equal).bit_count() >= count for devices, count in constrained):
+                allowed |= equal
+        return allowed
+
+    # --- counters -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def needs(self) -> list[dict[CounterSetID, list[tuple[int, int]]]]:
+        """Return what each device takes of its sets: places of counters, with amounts."""
+        return [self._needs(device) for device in self.devices]
+
+    def _needs(self, device: Device) -> dict[CounterSetID, list[tuple[int, int]]]:
+        needs: dict[CounterSetID, list[tuple[int, int]]] = defaultdict(list)
+        for counter, amount in device.consumes:
+            of_set = CounterSetID(device.pool, counter.set)
+            needs[of_set].append((self._places[device.pool][counter], amount))
+        return dict(needs)
+
+    @cached_property
+    def _places(self) -> dict[PoolID, dict[CounterID, int]]:
+        """Return the place of each counter in its set."""
+        places: dict[PoolID, dict[CounterID, int]] = {}
+        for pool in {device.pool for device in self.devices if device.consumes}:
+            sizes: dict[str, int] = defaultdict(int)
+            places[pool] = {}
+            for counter in self._choices.pools.by_id[pool].counters:
+                places[pool][counter] = sizes[counter.set]
+                sizes[counter.set] += 1
+        return places
+
+    def counters(self) -> tuple[dict[CounterSetID, Left], Mask]:
+        """Return what is left of each set, and the devices of pools of which others have taken too much."""
+        left: dict[CounterSetID, list[int]] = defaultdict(list)
+        exceeded = set()
+        for pool in self._places:
+            counters = self._choices.counters(pool)
+            exceeded |= {pool} if counters.exceeded else set()
+            for counter, amount in counters.left.items():
+                left[CounterSetID(pool, counter.set)].append(amount)
+        blocked = _mask(number for number, device in enumerate(self.devices) if self._is_of(exceeded, number, device))
+        return {key: tuple(amounts) for key, amounts in left.items()}, blocked
+
+    def _is_of(self, pools: Collection[PoolID], number: int, device: Device) -> bool:
+        return bool(device.consumes) and device.pool in pools and not self.shared >> number & 1
+
+    @cached_property
+    def of_set(self) -> dict[CounterSetID, list[int]]:
+        """Return the devices that take from each set; those that are shared take once, and are not there."""
+        members: dict[CounterSetID, list[int]] = defaultdict(list)
+        for number, needs in enumerate(self.needs):
+            for of_set in needs if not self.shared >> number & 1 else ():
+                members[of_set].append(number)
+        return members
+
+    # --- devices that are alike ---------------------------------------------------------------------------------
+
+    def likeness(self, number: int) -> Hashable:
+        """Return what is equal for devices of which it does not matter which one is chosen."""
+        if number not in self._likeness:
+            self._likeness[number] = number if self.shared >> number & 1 else self._like(number, self.devices[number])
+        return self._likeness[number]
+
+    def _like(self, number: int, device: Device) -> Hashable:
+        options = (option.devices >> number & 1 for demand in self.demands for option in demand.options)
+        values = (equal.get(number, NONE) for equal in self.equal)
+        return tuple(options), tuple(values), device.consumes and (device.pool, device.consumes)
+
+
+def _kind(plan: RequestPlan) -> Hashable:
+    """Return what plans have in common that may get the same devices."""
+    request = plan.request
+    # What the selectors match is kept once for all requests with these selectors.
+    return (
+        id(plan.matched),
+        plan.wants_all,
+        request.admin,
+        request.tolerations,
+        tuple(sorted(request.capacity.items(), key=itemgetter(0))),
+    )
+
+
+def _mask(numbers: Iterable[int]) -> Mask:
+    mask = NONE
+    for number in numbers:
+        mask |= 1 << number
+    return mask

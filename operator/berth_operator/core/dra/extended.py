@@ -1,0 +1,114 @@
+"""The ResourceClaim for a pod's extended resources: one request for each container and resource.
+
+It exists in memory until a node is chosen. Init containers use the devices of the containers that run after them, and
+what they need beyond that is requested once, for the one that needs the most.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from berth_operator.core.dra.requests import EXACT, Alternatives, Request
+
+CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of resources that name a DeviceClass implicitly, without `extendedResourceName` in the class."""
+IN_MEMORY: Final = "<extended-resources>"
+"""The name of the claim before it is made, which no claim can have."""
+
+
+class ExtendedRequest(NamedTuple):
+    """A container's request for an extended resource, which a DeviceClass may provide."""
+
+    resource: str
+    container: str
+    position: int
+    """The container's place among the init containers, followed by the others."""
+    place: int
+    """The resource's place among the names of all resources that the container requests, in order."""
+    amount: int
+    short_lived: bool
+    """Whether it is an init container that ends before the next one starts."""
+
+
+class RequestMapping(NamedTuple):
+    """Which request of a pod's claim for extended resources a container gets its devices of."""
+
+    container: str
+    resource: str
+    request: str
+
+
+Wanted = tuple[Request | None, list[RequestMapping]]
+"""What a container requests in addition to what it uses of others, and where its devices come from."""
+
+
+def providers(classes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return which DeviceClass provides each extended resource; `classes` has the resource it names, and its creation.
+
+    Each class provides the resource of its own name, too. Of classes that name one resource the newest provides it, and
+    of those of one second the first by name.
+    """
+    by_name = {CLASS_PREFIX + name: name for name in classes}
+    # Two stable sorts: the last one of a resource counts.
+    ordered = sorted(sorted(classes, reverse=True), key=lambda name: classes[name][1])
+    return by_name | {classes[name][0]: name for name in ordered if classes[name][0]}
+
+
+def requests(
+    extended: Sequence[ExtendedRequest], classes: Mapping[str, str]
+) -> tuple[tuple[Alternatives, ...], tuple[RequestMapping, ...]]:
+    """Return the requests for extended resources, by name, and their mappings.
+
+    `classes` maps each resource to the DeviceClass that provides it; other resources are left out.
+    """
+    made: list[Request] = []
+    mappings: list[RequestMapping] = []
+    for resource, device_class in sorted(classes.items()):
+        of_resource = [each for each in extended if each.resource == resource]
+        requests_, more = _of_resource(of_resource, device_class)
+        made += requests_
+        mappings += more
+    made.sort(key=lambda each: each.name)
+    return tuple(Alternatives(name=each.name, choices=(each,), prioritized=False) for each in made), tuple(mappings)
+
+
+def spec(claimed: Sequence[Alternatives]) -> dict[str, Any]:
+    """Return the spec of a claim with these requests, as it is written."""
+    items = [
+        {
+            "name": request.name,
+            "exactly": {"deviceClassName": request.device_class, "allocationMode": EXACT, "count": request.count},
+        }
+        for alternatives in claimed
+        for request in alternatives.choices
+    ]
+    return {"devices": {"requests": items}}
+
+
+def _of_resource(extended: Sequence[ExtendedRequest], device_class: str) -> tuple[list[Request], list[RequestMapping]]:
+    lasting = {each.position: _wanted(each, device_class, ()) for each in extended if not each.short_lived}
+    short = [
+        _wanted(each, device_class, [request for position, (request, _) in lasting.items() if position > each.position])
+        for each in extended
+        if each.short_lived
+    ]
+    own = [request for request, _ in short if request is not None]
+    # Init containers run one after the other: what the first with the largest request has serves all of them.
+    largest = max(own, key=lambda request: request.count, default=None)
+    shared = {request.name: largest.name for request in own} if largest is not None else {}
+    mappings = [mapping for _, some in lasting.values() for mapping in some]
+    mappings += [each._replace(request=shared.get(each.request, each.request)) for _, some in short for each in some]
+    made = [request for request, _ in lasting.values() if request is not None]
+    return [*made, *([largest] if largest is not None else [])], mappings
+
+
+def _wanted(extended: ExtendedRequest, device_class: str, reusable: Sequence[Request | None]) -> Wanted:
+    mappings: list[RequestMapping] = []
+    missing = extended.amount
+    for request in filter(None, reusable):
+        mappings.append(RequestMapping(extended.container, extended.resource, request.name))
+        missing -= request.count
+        if missing <= 0:
+            return None, mappings
+    name = f"container-{extended.position}-request-{extended.place}"
+    made = Request(name=name, device_class=device_class, count=missing, capacity={})
+    return made, [*mappings, RequestMapping(extended.container, extended.resource, name)]

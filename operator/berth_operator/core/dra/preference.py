@@ -1,0 +1,115 @@
+"""Berth's own order of devices for the requests of one search: kube-scheduler's is the order of lists.
+
+The first devices for a request are the ones that it had best get: they cost least (`stock`), fewest other requests of
+late would have taken them, and they are close to each other and to what the pod's other requests get (`closeness`). The
+search takes the first solution in this order, so what it finds is valid in any case.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.closeness import Closeness, groups
+from berth_operator.core.dra.plans import RequestPlan
+from berth_operator.core.dra.pools import NodePools
+from berth_operator.core.dra.slices import Device, DeviceID
+from berth_operator.core.dra.stock import Stock, scale_of
+
+MAX_RANKED: Final = 256
+"""Devices that are compared for one request; those after them stay in their order."""
+MAX_LOOKS: Final = 2_000
+"""Devices that are compared for all requests of a search, each about two microseconds."""
+DIGITS: Final = 6
+"""Decimals of costs that count."""
+
+Rank = tuple[bool, float, int]
+
+
+class Preference:
+    """The order for one search: what its requests had best get is taken from the stock one after the other."""
+
+    def __init__(
+        self, pools: NodePools, allocated: Allocated, links: Mapping[DeviceID, Hashable] | None = None
+    ) -> None:
+        """Create the order of a node; `links` are equal for devices with NVLinks between all of them."""
+        self._pools = pools
+        self._allocated = allocated
+        self._links = links or {}
+        self._stock = Stock(pools, allocated)
+        self._picked: list[Device] = []
+        self.looks = 0
+        """How many devices were compared."""
+
+    def order(self, plan: RequestPlan, devices: Sequence[Device]) -> Sequence[Device]:
+        """Return the devices for a plan's request, the best first; raise AllocationError if a selector fails."""
+        if len(devices) <= 1 or plan.request.admin or self.looks >= MAX_LOOKS:
+            return devices
+        compared = devices[:MAX_RANKED]
+        candidates = [device for device in compared if self._may_get(plan, device)]
+        scale = scale_of(candidates)
+        ranks = {device: self._rank(device, scale) for device in candidates}
+        best = self._group(plan, ranks)
+        first = self._pick(best, plan.count, ranks, scale)
+        rest = [*sorted(_without(best, first), key=ranks.__getitem__), *_without(candidates, best)]
+        for device in first if plan.request.parent else ():
+            # The search takes another subrequest perhaps.
+            self._stock.take(device, -1)
+        self._picked += [] if plan.request.parent else first
+        return [*first, *rest, *_without(compared, candidates), *devices[MAX_RANKED:]]
+
+    def _may_get(self, plan: RequestPlan, device: Device) -> bool:
+        self.looks += 1
+        if device.id in self._allocated.devices or not plan.selects(device):
+            return False
+        if not device.shareable:
+            return device not in self._picked
+        held = self._allocated.capacity.get(device.id)
+        return plan.has_capacity(device, () if held is None else (held,))
+
+    def _group(self, plan: RequestPlan, ranks: Mapping[Device, Rank]) -> list[Device]:
+        """Return the candidates with equal values of the attributes that constraints want to be equal."""
+        names = [each.constraint.attribute for each in plan.constraints if not each.constraint.distinct]
+        if not names:
+            return list(ranks)
+
+        def values(device: Device) -> Hashable:
+            found = tuple(device.attributes.get(name) for name in names)
+            return None if None in found else found
+
+        touched = set(map(values, self._picked))
+        alike = [sorted(each, key=ranks.__getitem__) for each in groups(ranks, values) if len(each) >= plan.count]
+        return min(
+            alike,
+            key=lambda each: (values(each[0]) not in touched, [ranks[one] for one in each[: plan.count]], len(each)),
+            default=list(ranks),
+        )
+
+    def _pick(
+        self, candidates: Sequence[Device], number: int, ranks: dict[Device, Rank], scale: Mapping[str, int]
+    ) -> list[Device]:
+        """Take a number of devices from the stock, the cheapest ones, and of equally cheap ones the closest."""
+        picked: list[Device] = []
+        while candidates and len(picked) < number and self.looks < MAX_LOOKS:
+            lowest = min(map(ranks.__getitem__, candidates))
+            equal = [device for device in candidates if ranks[device] == lowest]
+            # What is taken from counters changes the costs of others.
+            wanted = 1 if equal[0].consumes else min(number - len(picked), len(equal))
+            close = Closeness(number=wanted, links=self._links, picked=(*self._picked, *picked))
+            chosen = close.closest(equal) if len(equal) > wanted else equal
+            picked += chosen
+            candidates = _without(candidates, chosen)
+            for device in chosen:
+                self._stock.take(device)
+            if chosen[0].consumes and len(picked) < number:
+                ranks.update({device: self._rank(device, scale) for device in candidates})
+        return picked
+
+    def _rank(self, device: Device, scale: Mapping[str, int]) -> Rank:
+        self.looks += 1
+        cost = round(self._stock.cost(device, scale), DIGITS)
+        return bool(device.binding_conditions), cost, self._pools.selected.matching(device)
+
+
+def _without(devices: Sequence[Device], others: Sequence[Device]) -> list[Device]:
+    left = set(others)
+    return [device for device in devices if device not in left]

@@ -1,0 +1,63 @@
+"""Expressions that only compare attributes with constants, such as a UUID or a model.
+
+What they match is looked up in an index of the attributes' values, without an evaluation for each device.
+"""
+
+from typing import Final, NamedTuple
+
+from berth_operator.core.dra.selectors.terms import Call, Ident, Literal, Select, Term
+
+MAX_EQUALITIES: Final = 16
+
+
+class Equality(NamedTuple):
+    """`device.attributes["domain"].name == value`; without a domain it is `device.driver`."""
+
+    domain: str
+    name: str
+    value: bool | int | str
+
+
+def equalities(term: Term) -> tuple[Equality, ...] | None:
+    """Return the operands of an `&&` of equalities, or a single one, in their order; None for other terms."""
+    found: list[Equality] = []
+    left = [term]
+    while left:
+        part = left.pop()
+        if isinstance(part, Call) and part.function == "_&&_":
+            left.extend(reversed(part.args))
+        elif (one := _equality(part)) is not None:
+            found.append(one)
+        else:
+            return None
+    return tuple(found) if len(found) <= MAX_EQUALITIES else None
+
+
+def _equality(term: Term) -> Equality | None:
+    if not isinstance(term, Call) or term.function != "_==_":
+        return None
+    left, right = term.args
+    # With the constant on the left, a version would be compared in another way.
+    path = _path(left)
+    if path is None or not isinstance(right, Literal) or type(right.value) not in (bool, int, str):
+        return None
+    return Equality(*path, right.value)
+
+
+def _path(term: Term) -> tuple[str, str] | None:
+    """Return the domain and name of the attribute that a term reads."""
+    match term:
+        case Select(Ident("device"), "driver", optional=False, test=False):
+            return "", "driver"
+        case Select(operand, str(name), optional=False, test=False):
+            return _attribute(operand, name)
+        case Call("_[_]", None, [operand, Literal(str(name))]):
+            return _attribute(operand, name)
+    return None
+
+
+def _attribute(term: Term, name: str) -> tuple[str, str] | None:
+    match term:
+        case Call("_[_]", None, [Select(Ident("device"), "attributes", optional=False, test=False), Literal(str(at))]):
+            return at, name
+    return None

@@ -1,0 +1,246 @@
+"""ResourceSlices: devices of a pool, and the counters that they share."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from berth_operator.core.dra import capacity, nodes
+from berth_operator.core.dra.capacity import DeviceCapacity
+from berth_operator.core.dra.fields import Field
+from berth_operator.core.dra.nodes import Nodes
+from berth_operator.core.dra.selectors import DeviceView, Version, parse_version
+from berth_operator.core.dra.selectors.version import VersionError
+
+TYPES: Final = ("int", "bool", "string", "version")
+"""The types of attributes."""
+LISTS: Final = ("ints", "bools", "strings", "versions")
+"""Types that are alpha: no selector sees such an attribute, and no constraint holds between two."""
+
+
+class PoolID(NamedTuple):
+    """The driver, and the pool's name among its pools."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}"
+
+
+class DeviceID(NamedTuple):
+    """The identity of a device in the cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+    @property
+    def in_pool(self) -> PoolID:
+        """Return its pool."""
+        return PoolID(self.driver, self.pool)
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+class Attribute(NamedTuple):
+    """An attribute; two are equal if type and value are."""
+
+    type: str
+    """One of TYPES or LISTS, or empty for a type that is not known."""
+    value: bool | int | str | None
+
+    @property
+    def comparable(self) -> bool:
+        """Return whether constraints can compare it."""
+        return self.type in TYPES
+
+
+PREVENTING: Final = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep requests and pods away; others are for information."""
+
+
+class CounterID(NamedTuple):
+    """A counter of a pool."""
+
+    set: str
+    counter: str
+
+
+class DeviceTaint(NamedTuple):
+    """A device taint."""
+
+    key: str
+    value: str
+    effect: str
+
+
+# Compared and hashed by identity: each device is parsed once, and is a key of what a search remembers.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Device:
+    """A device of a slice."""
+
+    id: DeviceID
+    pool: PoolID
+    view: DeviceView
+    attributes: Mapping[str, Attribute]
+    """By qualified name: names without a domain have the driver's."""
+    capacity: Mapping[str, DeviceCapacity]
+    """By the name in the slice."""
+    consumes: tuple[tuple[CounterID, int], ...]
+    """What it takes of counters, in billionths."""
+    consumes_sets: tuple[str, ...]
+    taints: tuple[DeviceTaint, ...]
+    nodes: Nodes
+    """Its own with per-device node selection, else the slice's."""
+    own_nodes: bool
+    binds_to_node: bool
+    binding_conditions: tuple[str, ...]
+    binding_failure_conditions: tuple[str, ...]
+    shareable: bool
+    """Whether it allows multiple allocations."""
+    unsupported: str
+    """What selectors cannot evaluate of it, if anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slice:
+    """A ResourceSlice."""
+
+    name: str
+    pool: PoolID
+    generation: int
+    count: int
+    """How many slices of this generation the pool has."""
+    nodes: Nodes
+    own_nodes: bool
+    """Whether each device names its nodes."""
+    devices: tuple[Device, ...]
+    counter_sets: tuple[tuple[str, Mapping[str, int]], ...]
+    """Shared counters by set and name, in billionths."""
+    has_groups: bool
+    """Whether a device declares compatibility groups, which are alpha and not supported."""
+
+
+def read(raw: Mapping[str, Any]) -> Slice:
+    """Read a ResourceSlice of `resource.k8s.io/v1`.
+
+    Raises:
+        FieldError: a field cannot be read.
+    """
+    slice_ = Field(raw, "")
+    spec = slice_.at("spec")
+    pool = PoolID(spec.at("driver").text(), spec.at("pool").at("name").text())
+    own_nodes, of_slice = spec.at("perDeviceNodeSelection").boolean(), nodes.read(spec)
+    devices = tuple(_device(item, pool, None if own_nodes else of_slice) for item in spec.at("devices").items())
+    return Slice(
+        name=slice_.at("metadata").at("name").text(),
+        pool=pool,
+        generation=spec.at("pool").at("generation").integer(),
+        count=spec.at("pool").at("resourceSliceCount").integer(),
+        nodes=of_slice,
+        own_nodes=own_nodes,
+        devices=devices,
+        counter_sets=tuple(map(_counter_set, spec.at("sharedCounters").items())),
+        has_groups=any(map(_has_groups, spec.at("devices").items())),
+    )
+
+
+def read_unknown(raw: Mapping[str, Any]) -> Slice:
+    """Read of a ResourceSlice only its pool and node; it lists one device of which nothing is known.
+
+    Raises:
+        FieldError: these cannot be read either.
+    """
+    spec = Field(raw, "").at("spec")
+    pool = {"name": spec.at("pool").at("name").text()}
+    where = {"driver": spec.at("driver").text(), "nodeName": spec.at("nodeName").text()}
+    return read({"metadata": raw["metadata"], "spec": {**where, "pool": pool, "devices": [{"name": ""}]}})
+
+
+def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
+    attributes = dict(_attributes(item, pool.driver))
+    capacities = {name: capacity.read(entry) for name, entry in item.at("capacity").entries()}
+    visible, unsupported = _visible(attributes)
+    shareable = item.at("allowMultipleAllocations").boolean()
+    consumptions = tuple(item.at("consumesCounters").items())
+    return Device(
+        id=DeviceID(*pool, item.at("name").text()),
+        pool=pool,
+        view=DeviceView(
+            pool.driver,
+            visible,
+            {_qualified(name, pool.driver): entry.value.decimal() for name, entry in capacities.items()},
+            shareable,
+        ),
+        attributes=attributes,
+        capacity=capacities,
+        consumes=tuple(amount for consumption in consumptions for amount in _consumed(consumption)),
+        consumes_sets=tuple(consumption.at("counterSet").text() for consumption in consumptions),
+        taints=tuple(map(_taint, item.at("taints").items())),
+        nodes=nodes.read(item) if of_slice is None else of_slice,
+        own_nodes=of_slice is None,
+        binds_to_node=item.at("bindsToNode").boolean(),
+        binding_conditions=item.at("bindingConditions").texts(),
+        binding_failure_conditions=item.at("bindingFailureConditions").texts(),
+        shareable=shareable,
+        unsupported=unsupported,
+    )
+
+
+def _attributes(item: Field, driver: str) -> Iterator[tuple[str, Attribute]]:
+    """Yield attributes; of two with the same name the one that is written with its domain is last and counts."""
+    for name, entry in sorted(item.at("attributes").entries(), key=lambda named: "/" in named[0]):
+        yield _qualified(name, driver), _attribute(entry)
+
+
+def _attribute(entry: Field) -> Attribute:
+    kind = next((kind for kind in (*TYPES, *LISTS) if entry.at(kind).value is not None), "")
+    value = entry.at(kind)
+    match kind:
+        case "int":
+            return Attribute(kind, value.integer())
+        case "bool":
+            return Attribute(kind, value.boolean())
+        case "string" | "version":
+            return Attribute(kind, value.text())
+    return Attribute(kind, None)
+
+
+def _visible(attributes: Mapping[str, Attribute]) -> tuple[dict[str, bool | int | str | Version], str]:
+    """Return what selectors see of attributes, and why they can see nothing, if so."""
+    visible: dict[str, bool | int | str | Version] = {}
+    for name, (kind, value) in attributes.items():
+        if kind == "version":
+            try:
+                visible[name] = parse_version(str(value))
+            except VersionError as error:
+                return {}, f"attribute {name}: parse semantic version: {error}"
+        elif kind not in LISTS:
+            if value is None:
+                return {}, f"attribute {name}: unsupported attribute value"
+            visible[name] = value
+    return visible, ""
+
+
+def _qualified(name: str, driver: str) -> str:
+    return name if "/" in name else f"{driver}/{name}"
+
+
+def _consumed(consumption: Field) -> Iterator[tuple[CounterID, int]]:
+    name = consumption.at("counterSet").text()
+    for counter, entry in consumption.at("counters").entries():
+        yield CounterID(name, counter), entry.at("value").quantity().amount
+
+
+def _counter_set(item: Field) -> tuple[str, Mapping[str, int]]:
+    counters = item.at("counters").entries()
+    return item.at("name").text(), {name: entry.at("value").quantity().amount for name, entry in counters}
+
+
+def _taint(item: Field) -> DeviceTaint:
+    return DeviceTaint(item.at("key").text(), item.at("value").text(), item.at("effect").text())
+
+
+def _has_groups(item: Field) -> bool:
+    return any(consumption.at("compatibilityGroups").value for consumption in item.at("consumesCounters").items())

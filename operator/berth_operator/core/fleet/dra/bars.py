@@ -1,0 +1,104 @@
+"""Which cards are not given by name: other schedulers may give them to ResourceClaims, or a taint is on them."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from berth_api.allocation import mig
+from berth_api.objects import device_text
+from berth_operator.core.dra.slices import PREVENTING, Device, DeviceTaint, Slice
+from berth_operator.core.dra.taint_rules import TaintRule
+from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, match
+from berth_operator.core.fleet.dra.store import Claims
+from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
+
+
+def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInventory:
+    """Return a node's inventory without what must not be given by name; the same if that is nothing."""
+    if not (bars := _bars(claims, node, inventory.cards)):
+        return inventory
+    cards = tuple(_without(card, bars.get(CardKey(card.type, card.minor))) for card in inventory.cards)
+    return replace(inventory, cards=cards)
+
+
+def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
+    """Return why cards are barred; the first reason of each, so a slice counts before a taint."""
+    devices = tuple(claims.devices_on(node))
+    if not devices and not claims.anywhere:
+        return {}
+    index = CardIndex.of(cards)
+    rules = {pool: claims.rules_on(pool) for pool in {device.pool for device in devices}}
+    listed = {key: _for_many(slices) for card, key in index.by_id.items() if (slices := claims.anywhere.get(card))}
+    tainted: dict[CardKey, Bar] = {}
+    for device in devices:
+        if not (keys := _cards_of(device, index)):
+            continue
+        if not claims.serves(device.pool):
+            _add(listed, keys, _contested(claims, device) if claims.own.include(device.pool) else _listed(device))
+        # A slice of an older generation may stay, and lists taints that are over.
+        if claims.device(device.id) is device:
+            for taint in _taints(device, rules[device.pool]):
+                _add(tainted, keys, _tainted(device, taint))
+    return tainted | listed
+
+
+def _add(bars: dict[CardKey, Bar], keys: Collection[CardKey], bar: Bar) -> None:
+    for key in keys:
+        bars.setdefault(key, bar)
+
+
+def _taints(device: Device, rules: Collection[TaintRule]) -> Iterator[DeviceTaint]:
+    """Yield the taints that keep pods off a device: its slice's, then those of the rules for its pool."""
+    of_rules = (rule.taint for rule in rules if rule.device in ("", device.id.device))
+    yield from (taint for taint in (*device.taints, *of_rules) if taint.effect in PREVENTING)
+
+
+def _cards_of(device: Device, index: CardIndex) -> frozenset[CardKey]:
+    """Return the cards that a device may be."""
+    found = match(device, device.id.driver, index)
+    return found.cards or frozenset(key for key in index.by_id.values() if key.type == found.unknown)
+
+
+def _listed(device: Device) -> Bar:
+    driver, pool, _ = device.id
+    return Bar(
+        reason=f"listed by {driver} for ResourceClaims",
+        detail=(
+            f"{device_text.listed_by(driver, pool)} so kube-scheduler may give it to a ResourceClaim; if no other "
+            f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
+            "configuration"
+        ),
+    )
+
+
+def _for_many(slices: Mapping[str, Slice]) -> Bar:
+    driver, pool = slices[min(slices)].pool
+    return Bar(
+        reason=f"listed by {driver} for ResourceClaims on many nodes",
+        detail=f"listed by driver {driver} in pool {pool} for many nodes, so it is given to ResourceClaims alone",
+    )
+
+
+def _contested(claims: Claims, device: Device) -> Bar:
+    driver, pool, _ = device.id
+    keys = sorted(claims.foreign(device.pool))
+    return Bar(
+        reason=f"another scheduler allocates in pool {pool} of {driver}",
+        detail=(
+            f"another scheduler allocated devices of driver {driver} in pool {pool} to {len(keys)} ResourceClaim(s), "
+            f"such as {keys[0]}, so Berth gives none of this pool; keep it from the pool (docs/claims.md), and delete "
+            "the pods of these claims"
+        ),
+    )
+
+
+def _tainted(device: Device, taint: DeviceTaint) -> Bar:
+    shown = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return Bar(reason=f"device taint {taint.key}:{taint.effect}", detail=f"device taint {shown} on {device.id}")
+
+
+def _without(card: CardInfo, bar: Bar | None) -> CardInfo:
+    """Return a card of which nothing is given; its amounts and the places of its instances stay, for charges."""
+    if bar is None or not (card.healthy or card.instances):
+        return card
+    amounts = tuple((name, amount) for name, amount in card.amounts if not mig.is_resource(name))
+    return replace(card, bar=bar, healthy=False, instances=(), instance_memory=(), amounts=amounts)

@@ -1,0 +1,137 @@
+"""Which cards of a node are the devices that ResourceSlices list."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+from berth_operator.core.dra.slices import Device
+from berth_operator.core.fleet.dra.drivers import DRIVERS, OTHER, Driver
+from berth_operator.core.fleet.nodes.cards import NVLINK
+from berth_operator.core.values.inventory import CardInfo
+
+_ADDRESS: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+
+
+class CardKey(NamedTuple):
+    """A card of a node."""
+
+    type: str
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The cards that a device is, or is a part of."""
+
+    cards: frozenset[CardKey] = frozenset()
+    instance: str = ""
+    """The UUID of the MIG instance that the device is, if the Device lists it."""
+    unknown: str = ""
+    """The type of the cards of which it may be any; empty if `cards` is all that is known of it, or it is no card."""
+
+
+NO_MATCH: Final = Match()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardIndex:
+    """The cards of a node by what identifies them."""
+
+    by_id: Mapping[str, CardKey]
+    """By id, and by the UUIDs of their MIG instances; in lower case."""
+    by_address: Mapping[str, frozenset[CardKey]]
+    """By normal PCI address, also of virtual functions."""
+    instances: Collection[str]
+    """UUIDs of MIG instances that can be allocated."""
+    types: frozenset[str]
+    unaddressed: frozenset[str]
+    """The types of which a card has no known PCI address."""
+    broken: frozenset[CardKey]
+    """Cards that are not healthy."""
+    linked: Mapping[CardKey, frozenset[int]]
+    """For cards with NVLinks: the minors at their ends, and the card's own. Equal sets are linked all with all."""
+
+    @classmethod
+    def of(cls, cards: Collection[CardInfo]) -> Self:
+        """Return the index of a node's cards."""
+        by_address: dict[str, frozenset[CardKey]] = {}
+        for card in cards:
+            for address in filter(None, map(normal_address, _addresses(card))):
+                by_address[address] = by_address.get(address, frozenset()) | {CardKey(card.type, card.minor)}
+        return cls(
+            by_id={name.lower(): CardKey(card.type, card.minor) for card in cards for name in (card.id, *card.parts)},
+            by_address=by_address,
+            instances=frozenset(name for card in cards for name, _ in card.instances),
+            types=frozenset(card.type for card in cards),
+            unaddressed=frozenset(card.type for card in cards if not normal_address(card.address)),
+            # A card in MIG mode cannot be given as a whole either, but it has instances.
+            broken=frozenset(CardKey(card.type, card.minor) for card in cards if not (card.healthy or card.parts)),
+            linked={
+                CardKey(card.type, card.minor): ends | {card.minor}
+                for card in cards
+                if (ends := frozenset(minor for minor, strength in card.links if strength >= NVLINK))
+            },
+        )
+
+
+def match(device: Device | None, driver: str, index: CardIndex) -> Match:
+    """Return the cards of a node that a device of a driver is; `device` is None if no slice lists it.
+
+    Each attribute that names a card counts, so if two of them name different cards, it is both.
+    """
+    known = DRIVERS.get(driver, OTHER)
+    if device is None:
+        return Match(unknown=known.device_type) if known.device_type in index.types else NO_MATCH
+    ids = list(_texts(device, known.ids))
+    addresses = list(filter(None, map(normal_address, _texts(device, known.addresses))))
+    for name in ids:
+        if (instance := _original(name, index.instances)) and (card := index.by_id.get(name.lower())):
+            return Match(cards=frozenset({card}), instance=instance)
+    cards = {index.by_id[name.lower()] for name in ids if name.lower() in index.by_id}
+    for address in addresses:
+        cards |= index.by_address.get(address, frozenset())
+    if cards:
+        return Match(cards=frozenset(cards))
+    return NO_MATCH if _is_another(device, known, index, addresses) else Match(unknown=known.device_type)
+
+
+def card_ids(device: Device) -> frozenset[str]:
+    """Return the ids of cards or their parts, in lower case, that a device of a known driver has."""
+    return frozenset(name.lower() for name in _texts(device, DRIVERS.get(device.id.driver, OTHER).ids))
+
+
+def normal_address(text: str) -> str:
+    """Return a PCI address as the kernel writes it, `0000:3b:00.0`; empty for what is none."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None:
+        return ""
+    domain, bus, slot, function = (int(part or "0", 16) for part in found.groups())
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _is_another(device: Device, known: Driver, index: CardIndex, addresses: Collection[str]) -> bool:
+    """Return whether a device is certainly none of the node's cards: it is at another address than all of them."""
+    if known.device_type not in index.types:
+        return True
+    virtual = device.attributes.get(known.virtual)
+    if virtual is not None and virtual.value is True:
+        return True
+    return bool(addresses) and known.device_type not in index.unaddressed
+
+
+def _texts(device: Device, names: Collection[str]) -> Iterator[str]:
+    for name in names:
+        attribute = device.attributes.get(name)
+        if attribute is not None and isinstance(attribute.value, str) and attribute.value:
+            yield attribute.value
+
+
+def _original(name: str, among: Collection[str]) -> str:
+    return next((each for each in among if each.lower() == name.lower()), "")
+
+
+def _addresses(card: CardInfo) -> Iterator[str]:
+    yield card.address
+    for _, functions in card.functions:
+        yield from (bus_id for _, bus_id in functions)

@@ -1,0 +1,65 @@
+"""The devices that claims may get on one node, and which of its cards they are."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_operator.core.dra.nodes import TargetNode
+from berth_operator.core.dra.pools import NodePools, SliceIndex, gather
+from berth_operator.core.dra.slices import Device, DeviceID, PoolID
+from berth_operator.core.fleet.dra.matching import CardIndex, Match, match
+
+PRODUCT_ATTRIBUTES: Final = ("productName", "model")
+"""How drivers name the product that a device is, in their own domain: there is no standard attribute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevices:
+    """What of a node does not depend on who holds devices; valid until slices, rules, labels or cards change."""
+
+    pools: NodePools
+    own: tuple[Device, ...]
+    """The devices of own pools that can be given, in the order in which they are tried."""
+    foreign: frozenset[DeviceID]
+    """The devices of all other pools."""
+    cards: Mapping[DeviceID, Match]
+    """The cards that devices of all pools are, for those that are cards or may be."""
+    links: Mapping[DeviceID, Hashable]
+    """Of whole cards with NVLinks: equal for those that are linked all with all."""
+    products: frozenset[tuple[str, Hashable]]
+    """The drivers of the own devices, with the products that these are; None for devices that name none."""
+
+    @property
+    def driver_count(self) -> int:
+        """Return the number of drivers that list cards."""
+        return len({device.driver for device in self.cards})
+
+
+def of_node(
+    index: SliceIndex, node: TargetNode, is_own: Callable[[PoolID], bool], cards: CardIndex | None
+) -> NodeDevices:
+    """Return the devices of a node; `cards` has those of its Device, None if it has none."""
+    pools = gather(index, node)
+    own = tuple(each for each in pools.devices if is_own(each.pool))
+    matches = {} if cards is None else {each.id: match(each, each.id.driver, cards) for each in pools.devices}
+    return NodeDevices(
+        pools=pools,
+        own=own,
+        foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
+        cards={name: each for name, each in matches.items() if each.cards or each.unknown},
+        links={} if cards is None else dict(_links(matches, cards)),
+        products=frozenset((each.id.driver, _product(each)) for each in own),
+    )
+
+
+def _product(device: Device) -> Hashable:
+    found = (device.attributes.get(f"{device.id.driver}/{name}") for name in PRODUCT_ATTRIBUTES)
+    return next((each.value for each in found if each is not None), None)
+
+
+def _links(matches: Mapping[DeviceID, Match], index: CardIndex) -> Iterator[tuple[DeviceID, Hashable]]:
+    for name, each in matches.items():
+        if len(each.cards) == 1 and not each.instance:
+            (card,) = each.cards
+            if card in index.linked:
+                yield name, index.linked[card]

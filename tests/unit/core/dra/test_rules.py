@@ -1,0 +1,414 @@
+"""The rules of Kubernetes' allocator that are easy to get wrong, each with the smallest cluster that shows it."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.core.dra import allocated as held
+from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.errors import ClaimError, InvalidPoolsError, NodeError, TooMuchWorkError
+from berth_operator.core.dra.slices import DeviceID
+from tests.claims import objects
+from tests.claims.objects import (
+    Object,
+    allocation,
+    chosen,
+    claim,
+    device,
+    exactly,
+    first_available,
+    mig_gpu,
+    request,
+    slice_of,
+)
+
+MODEL = "gpu.io/model"
+TWO = slice_of(device("a"), device("b"))
+MODELS = slice_of(device("a", model="x"), device("b", model="x"), device("c", model="y"))
+SHARED = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
+SET = {"name": "set", "counters": {"memory": {"value": "4"}, "cores": {"value": "4"}}}
+
+
+def counted(name: str, amount: str, counter: str = "memory", **fields: Any) -> Object:
+    use = {"counterSet": "set", "counters": {counter: {"value": amount}}}
+    return device(name, consumesCounters=[use], **fields)
+
+
+def partitions(*devices: Object) -> list[Object]:
+    return [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[SET])]
+
+
+def taken(*names: str) -> Allocated:
+    return Allocated(devices={DeviceID("gpu.io", objects.NODE, name) for name in names})
+
+
+# The order of the search
+
+
+def test_the_first_devices_in_the_order_of_pools_slices_and_lists_are_taken() -> None:
+    published = [
+        slice_of(device("z"), pool="pool-b"),
+        slice_of(device("d"), device("c"), pool="pool-a", name="slice-1", count=2),
+        slice_of(device("e"), pool="pool-a", name="slice-0", count=2),
+    ]
+    assert chosen(published, claim(request(count=4))) == [["gpu:e", "gpu:d", "gpu:c", "gpu:z"]]
+
+
+def test_pools_with_binding_conditions_come_last() -> None:
+    published = [
+        slice_of(device("a", bindingConditions=["ready"], bindingFailureConditions=["failed"]), pool="pool-a"),
+        slice_of(device("b"), pool="pool-b"),
+    ]
+    assert chosen(published, claim(request(count=2))) == [["gpu:b", "gpu:a"]]
+
+
+def test_a_later_request_takes_a_worse_subrequest_before_an_earlier_one_takes_another_device() -> None:
+    only_a = "device.attributes['gpu.io'].model == 'y'"
+    published = [slice_of(device("a", model="y"), device("b", model="x"))]
+    second = first_available("second", exactly(where=only_a), exactly())
+    assert chosen(published, claim(request("first"), second)) == [["first:a", "second/sub-1:b"]]
+
+
+def test_the_score_prefers_first_subrequests() -> None:
+    got = allocation([TWO], claim(first_available("one", exactly(3), exactly()), request()))
+    assert got is not None
+    assert got[0].score() == 7
+
+
+def test_requests_of_one_claim_share_a_device_that_allows_it_but_one_request_never_gets_it_twice() -> None:
+    part: Object = {"capacity": {"requests": {"memory": "1Gi"}}}
+    assert chosen([SHARED], claim(request("x", **part), request("y", **part))) == [["x:a", "y:a"]]
+    assert chosen([SHARED], claim(request(count=2, **part))) is None
+
+
+def test_a_search_that_takes_too_long_ends() -> None:
+    # Each of the devices is large enough for one of the requests, and all have to be tried with all.
+    shared = slice_of(*(device(f"d{number}", memory="10", allowMultipleAllocations=True) for number in range(8)))
+    wanted = [request(f"r{number}", capacity={"requests": {"memory": "6"}}) for number in range(9)]
+    with pytest.raises(TooMuchWorkError, match="no devices were found within 2000 steps"):
+        chosen([shared], claim(*wanted), max_steps=1000, max_narrowing=2000)
+    assert len(chosen([shared], claim(*wanted[:8]), max_steps=10) or []) == 1
+
+
+# The search that goes on where the one in Kubernetes' order did not end
+
+
+def test_a_request_with_few_devices_decides_for_those_before_it() -> None:
+    root, kind = "resource.kubernetes.io/pcieRoot", 'device.attributes["gpu.io"].kind == '
+    devices = [
+        device(
+            f"gpu-{gpu}-mig-{part}",
+            attributes={root: {"string": f"root-{gpu}"}, "kind": {"string": "mig"}},
+            capacity={f"c-{number}": {"value": "1"} for number in range(15)},
+        )
+        for gpu in range(8)
+        for part in range(7)
+    ]
+    nics = [
+        device(f"nic-{number}", attributes={root: {"string": f"root-{number}"}, "kind": {"string": "nic"}})
+        for number in range(8)
+    ]
+    held = taken(*(f"nic-{number}" for number in range(8) if number != 5))
+    wanted = request("gpu", 2, where=f'{kind}"mig"'), request("nic", where=f'{kind}"nic"')
+    constraint = {"matchAttribute": root}
+    expected = ["gpu:gpu-5-mig-0", "gpu:gpu-5-mig-1", "nic:nic-5"]
+    got = chosen([slice_of(*devices, *nics)], claim(*wanted, constraints=[constraint]), allocated=held, max_steps=5000)
+    assert got == [expected]
+    # Without any step in Kubernetes' order.
+    assert got == chosen(
+        [slice_of(*devices, *nics)],
+        claim(*wanted, constraints=[constraint]),
+        allocated=held,
+        max_steps=0,
+        max_narrowing=100,
+    )
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        (claim(request("a", 12), request("b", 2), constraints=[{"distinctAttribute": MODEL, "requests": ["b"]}]),),
+        (claim(request("a", 20)), claim(request("b", 5))),
+        (claim(request("a", 0), request("b", 1)),),
+        (claim(request("a", 2), constraints=[{"matchAttribute": "gpu.io/other"}]),),
+    ],
+)
+def test_what_is_not_there_is_not_searched(claims: tuple[Object, ...]) -> None:
+    many = slice_of(*(device(f"d{number}", model="x") for number in range(24)))
+    assert chosen([many], *claims, max_steps=0, max_narrowing=30) is None
+
+
+def test_claims_with_equal_constraints_get_different_values() -> None:
+    devices = [device(f"{model}{number}", model=model) for model in "xy" for number in range(2)]
+    pair = [
+        claim(request("a", 2), name=name, constraints=[{"matchAttribute": MODEL}]) for name in ("claim-0", "claim-1")
+    ]
+    assert chosen([slice_of(*devices)], *pair, max_steps=0) == [["a:x0", "a:x1"], ["a:y0", "a:y1"]]
+
+
+# Pools
+
+
+def test_counted_requests_pass_over_incomplete_pools_and_all_is_an_error() -> None:
+    published = [slice_of(device("a"), pool="pool-a", count=2), slice_of(device("b"), pool="pool-b")]
+    assert chosen(published, claim(request())) == [["gpu:b"]]
+    with pytest.raises(NodeError, match=r"claim ns/claim-0, request gpu: asks for all devices, but resource pool "):
+        chosen(published, claim(request(count=0)))
+
+
+def test_a_newer_generation_replaces_the_older_one_even_if_only_one_of_its_slices_is_there() -> None:
+    newer = slice_of(device("b"), name="slice-1", generation=2, count=2)
+    assert chosen([TWO, newer], claim(request())) is None
+
+
+def test_an_invalid_pool_is_an_error_only_if_nothing_else_is_found() -> None:
+    twice = slice_of(device("a"), device("a"), pool="pool-a")
+    assert chosen([twice, TWO], claim(request())) == [["gpu:a"]]
+    with pytest.raises(InvalidPoolsError, match="invalid resource pools were encountered"):
+        chosen([twice], claim(request()))
+
+
+def test_slices_are_for_one_node_all_nodes_or_those_with_a_label() -> None:
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]}
+    published = [
+        slice_of(device("a"), pool="pool-a", nodeName="node-1"),
+        slice_of(device("b"), pool="pool-b", allNodes=True),
+        slice_of(device("c"), pool="pool-c", nodeSelector={"nodeSelectorTerms": [zone]}),
+    ]
+    assert chosen(published, claim(request(count=2)), labels={"zone": "west"}) is None
+    got = allocation(published, claim(request(count=2)), labels={"zone": "east"})
+    assert got is not None
+    assert got[0].written()["nodeSelector"] == {"nodeSelectorTerms": [zone]}
+
+
+def test_each_device_may_have_its_own_nodes() -> None:
+    here, there = device("a", nodeName=objects.NODE), device("b", nodeName="node-1")
+    assert chosen([slice_of(here, there, perDeviceNodeSelection=True)], claim(request(count=0))) == [["gpu:a"]]
+
+
+# Selectors and classes
+
+
+def test_a_missing_attribute_is_an_error_and_ends_the_allocation() -> None:
+    published = [slice_of(device("a"), device("b", model="x"))]
+    with pytest.raises(NodeError, match=r"claim ns/claim-0: selector #0 on device gpu.io/node-0/a: CEL runtime error"):
+        chosen(published, claim(request(where="device.attributes['gpu.io'].model == 'x'")))
+    guarded = "'model' in device.attributes['gpu.io'] && device.attributes['gpu.io'].model == 'x'"
+    assert chosen(published, claim(request(where=guarded))) == [["gpu:b"]]
+
+
+def test_what_is_wrong_with_a_claim_itself_is_wrong_on_every_node() -> None:
+    with pytest.raises(ClaimError, match=r"request gpu: could not retrieve device class gpu: deviceclass .gpu. not f"):
+        chosen([TWO], claim(request()), classes=())
+    with pytest.raises(ClaimError, match="selector #0: CEL compile error"):
+        chosen([TWO], claim(request(where="device.")))
+    with pytest.raises(ClaimError, match="adding 9223372036854775807 devices exceeds the claim limit of 32, with 1 al"):
+        chosen([TWO], claim(request("a"), request("b", 2**63 - 1)))
+    with pytest.raises(ClaimError, match="cannot handle request with derived attributes"):
+        chosen([TWO], claim(request(derivedAttributes=[{"name": "x"}])))
+
+
+def test_a_selector_that_no_device_reaches_is_not_found_wrong() -> None:
+    assert chosen([TWO], claim(request(where="device.")), allocated=taken("a", "b")) is None
+
+
+# All and admin access
+
+
+def test_all_needs_a_device_and_each_of_them() -> None:
+    assert chosen([TWO], claim(request(count=0))) == [["gpu:a", "gpu:b"]]
+    assert chosen([TWO], claim(request(count=0)), allocated=taken("b")) is None
+    assert chosen([TWO], claim(request(count=0, where="false"))) is None
+
+
+def test_a_device_of_all_that_breaks_a_constraint_ends_the_search() -> None:
+    with pytest.raises(NodeError, match=r"cannot add device gpu.io/node-0/c because a claim constraint would not be "):
+        chosen([MODELS], claim(request(count=0), constraints=[{"matchAttribute": MODEL}]))
+
+
+def test_all_wants_a_device_whose_capacity_is_in_use_but_not_one_that_is_too_small() -> None:
+    sizes = {"a": "2", "b": "4"}
+    devices = (device(name, memory=size, allowMultipleAllocations=True) for name, size in sizes.items())
+    published = [slice_of(*devices)]
+    wanted = claim(request(count=0, capacity={"requests": {"memory": "3"}}))
+    assert chosen(published, wanted) == [["gpu:b"]]
+    in_use = {DeviceID("gpu.io", objects.NODE, "b"): {"memory": 2 * 10**9}}
+    assert chosen(published, wanted, allocated=Allocated(capacity=in_use)) is None
+
+
+def test_admin_access_takes_a_device_that_is_held_but_keeps_it_from_later_requests_of_the_pod() -> None:
+    admin = request("admin", adminAccess=True)
+    assert chosen([TWO], claim(admin), allocated=taken("a")) == [["admin:a"]]
+    assert chosen([TWO], claim(admin, request("user"))) == [["admin:a", "user:b"]]
+    assert chosen([TWO], claim(request("admin", 3, adminAccess=True))) is None
+
+
+def test_admin_access_neither_needs_nor_takes_counters_or_capacity() -> None:
+    devices, counters = mig_gpu("g")
+    published = [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[counters])]
+    admin = request("admin", adminAccess=True, where='device.attributes["gpu.io"].model == "whole"')
+    user = request("user", where='device.attributes["gpu.io"].model == "1g"')
+    got = chosen(published, claim(admin, user), allocated=taken("g-1g-0"))
+    assert got == [["admin:g", "user:g-1g-1"]]
+    shared = [slice_of(device("a", memory="8Gi", allowMultipleAllocations=True))]
+    everything = request("admin", adminAccess=True), request("user"), request("monitor", adminAccess=True)
+    assert chosen(shared, claim(*everything)) == [["admin:a", "user:a", "monitor:a"]]
+    assert chosen(shared, claim(request("user"), request("other"))) is None
+
+
+def test_two_claims_have_admin_access_to_one_device() -> None:
+    first, second = (claim(request(adminAccess=True), name=name) for name in ("claim-0", "claim-1"))
+    assert chosen([TWO], first, second) == [["gpu:a"], ["gpu:a"]]
+
+
+# Constraints
+
+
+def test_match_attribute_backtracks_to_equal_values() -> None:
+    published = [slice_of(device("a", model="x"), device("b", model="y"), device("c", model="y"), device("d"))]
+    assert chosen(published, claim(request(count=2), constraints=[{"matchAttribute": MODEL}])) == [["gpu:b", "gpu:c"]]
+
+
+def test_distinct_attribute_holds_between_devices_of_one_request() -> None:
+    distinct = [{"distinctAttribute": MODEL}]
+    assert chosen([MODELS], claim(request(count=2), constraints=distinct)) == [["gpu:a", "gpu:c"]]
+    assert chosen([MODELS], claim(request(count=3), constraints=distinct)) is None
+
+
+def test_values_of_two_types_are_not_equal() -> None:
+    typed = [device(name, attributes={"model": value}) for name, value in (("a", {"int": 1}), ("b", {"bool": True}))]
+    assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"matchAttribute": MODEL}])) is None
+    assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"distinctAttribute": MODEL}])) is not None
+
+
+# Taints
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_taints_keep_requests_away_that_do_not_tolerate_them(effect: str) -> None:
+    tainted = [slice_of(device("a", taints=[{"key": "k", "value": "v", "effect": effect}]), device("b"))]
+    assert chosen(tainted, claim(request())) == [["gpu:b"]]
+    tolerations = [{"key": "k", "operator": "Equal", "value": "v"}]
+    got = allocation(tainted, claim(request(tolerations=tolerations)))
+    assert got is not None
+    assert got[0].written()["devices"]["results"] == [
+        {"driver": "gpu.io", "pool": "node-0", "device": "a", "request": "gpu", "tolerations": tolerations}
+    ]
+
+
+def test_taints_without_an_effect_do_not_matter() -> None:
+    assert chosen([slice_of(device("a", taints=[{"key": "k", "effect": "None"}]))], claim(request())) == [["gpu:a"]]
+
+
+# Counters
+
+
+def test_partitions_share_counters() -> None:
+    published = partitions(counted("a", "3"), counted("b", "2"), counted("c", "2"))
+    assert chosen(published, claim(request(count=2))) == [["gpu:b", "gpu:c"]]
+    assert chosen(published, claim(request(count=2)), allocated=taken("a")) is None
+
+
+def test_counters_that_are_exceeded_keep_all_devices_of_the_pool_from_being_allocated() -> None:
+    published = partitions(counted("a", "3"), counted("b", "3"), counted("c", "1", "cores"), device("d"))
+    assert chosen(published, claim(request()), allocated=taken("a", "b")) == [["gpu:d"]]
+
+
+def test_shares_of_a_device_charge_its_counters_once() -> None:
+    published = partitions(counted("a", "3", allowMultipleAllocations=True))
+    assert chosen(published, claim(request("x"), request("y"))) == [["x:a", "y:a"]]
+    shared = Allocated(shared={DeviceID("gpu.io", objects.NODE, "a")})
+    assert chosen(published, claim(request()), allocated=shared) == [["gpu:a"]]
+
+
+# Capacity
+
+
+def test_a_request_that_does_not_name_a_capacity_without_policy_takes_all_of_it() -> None:
+    assert chosen([SHARED], claim(request("x"), request("y"))) is None
+
+
+def test_a_request_that_names_a_capacity_that_a_device_lacks_passes_over_it() -> None:
+    published = [slice_of(device("a"), device("b", memory="1Gi"))]
+    assert chosen(published, claim(request(capacity={"requests": {"memory": "1Gi"}}))) == [["gpu:b"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "requested", "consumed"),
+    [
+        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, None, "1Gi"),
+        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, "1", "1Gi"),
+        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, "1100Mi", "1536Mi"),
+        ({"default": "1Gi", "validRange": {"min": "1Gi"}}, "1100Mi", "1100Mi"),
+        ({"default": "1Gi", "validValues": ["1Gi", "2Gi"]}, "1025Mi", "2Gi"),
+        ({"default": "100m", "validRange": {"min": "100m", "step": "100m", "max": "4"}}, "150m", "200m"),
+        (None, "3Gi", "3Gi"),
+    ],
+)
+def test_requests_are_rounded_by_the_policy(policy: object, requested: str | None, consumed: str) -> None:
+    shared = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
+    if policy is not None:
+        shared["spec"]["devices"][0]["capacity"]["memory"]["requestPolicy"] = policy
+    wanted: Object = {"capacity": {"requests": {"memory": requested}}} if requested else {}
+    got = allocation([shared], claim(request(**wanted)))
+    assert got is not None
+    result = got[0].written()["devices"]["results"][0]
+    assert (result["consumedCapacity"], result["shareID"]) == ({"memory": consumed}, "share")
+
+
+@pytest.mark.parametrize("requested", ["100E", "8Ei", "1u", "9223372036854775807"])
+def test_a_request_that_cannot_be_rounded_ends_the_allocation(requested: str) -> None:
+    policy = {"default": "1", "validRange": {"min": "1", "step": "2"}}
+    capacity = {"memory": {"value": "4", "requestPolicy": policy}}
+    published = [slice_of(device("a", capacity=capacity, allowMultipleAllocations=True), device("b", memory="100E"))]
+    wanted = claim(request(capacity={"requests": {"memory": requested}}))
+    if requested == "1u":
+        assert chosen(published, wanted) == [["gpu:a"]]
+        return
+    with pytest.raises(NodeError, match=r'checking capacity for device gpu.io/node-0/a: capacity "memory": request '):
+        chosen(published, wanted)
+
+
+def test_a_negative_request_ends_the_allocation() -> None:
+    with pytest.raises(NodeError, match='capacity "memory": capacity value is negative'):
+        chosen([SHARED], claim(request(capacity={"requests": {"memory": "-1"}})))
+
+
+# Results
+
+
+def test_configurations_of_the_class_come_first_and_name_requests_only_if_not_all_are_meant() -> None:
+    of_class, of_claim = ({"opaque": {"driver": "gpu.io", "parameters": {"from": each}}} for each in ("class", "claim"))
+    classes = [{"metadata": {"name": "gpu"}, "spec": {"config": [of_class]}}]
+    config = [{"requests": ["one/sub-1"], **of_claim}, {"requests": ["one/sub-0"], **of_claim}]
+    wanted = claim(first_available("one", exactly(3), exactly()), request(), config=config)
+    got = allocation([TWO], wanted, classes=classes)
+    assert got is not None
+    assert got[0].written()["devices"]["config"] == [
+        {"source": "FromClass", **of_class},
+        {"source": "FromClaim", "requests": ["one/sub-1"], **of_claim},
+    ]
+
+
+def test_a_device_that_binds_to_a_node_restricts_the_claim_to_it() -> None:
+    conditions: Object = {"bindingConditions": ["ready"], "bindingFailureConditions": ["failed"]}
+    published = [slice_of(device("a", bindsToNode=True, **conditions), pool="p", allNodes=True)]
+    got = allocation(published, claim(request()))
+    assert got is not None
+    assert got[0].written() == {
+        "devices": {
+            "results": [{"driver": "gpu.io", "pool": "p", "device": "a", "request": "gpu", **conditions}],
+        },
+        "nodeSelector": {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}]
+        },
+    }
+
+
+def test_what_claims_hold_is_read_from_their_status() -> None:
+    entry = {"driver": "gpu.io", "pool": "node-0", "request": "gpu"}
+    shares = [entry | {"device": "b", "shareID": each, "consumedCapacity": {"memory": "1Gi"}} for each in "12"]
+    admin = entry | {"device": "c", "adminAccess": True}
+    allocations = [{"devices": {"results": [entry | {"device": "a"}, *shares, admin]}}]
+    a, b = (DeviceID("gpu.io", "node-0", name) for name in "ab")
+    assert held.of_claims(allocations) == Allocated(devices={a}, shared={b}, capacity={b: {"memory": 2**31 * 10**9}})
