@@ -131,8 +131,9 @@ def test_devices_without_an_address_are_no_cards(stage: Stage) -> None:
     stage.wait(lambda: reported(stage, claim, device), what="the agent to report the device")
     stage.submit({SHARE: "300"}, "by-name")
     stage.hold("by-name")
+    expected = dict.fromkeys(range(3), "by-name")
+    stage.wait(lambda: {minor: name for minor, [(name, _)] in holders(stage).items()} == expected, what="the holders")
     assert given_by_name(stage) == ""
-    assert {minor: name for minor, [(name, _)] in holders(stage).items()} == dict.fromkeys(range(3), "by-name")
 
 
 @pytest.mark.parametrize("dra_driver", [DEVICES], indirect=True, ids=["addressed"])
