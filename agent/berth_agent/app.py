@@ -46,8 +46,8 @@ from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
 
-LEAVE_SECONDS: Final = 2.0
-"""Seconds that the last publication may take: the end of the agent's pod must not wait for it."""
+LEAVE_SECONDS: Final = 5.0
+"""Seconds that the last publication may take; with `ADMIT_SECONDS`, far less than the 30 s that kubelet waits."""
 ADMIT_SECONDS: Final = 5.0
 """Seconds in which kubelet may still ask for pods that are bound already."""
 
