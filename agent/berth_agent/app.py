@@ -182,7 +182,6 @@ class Agent:
         self._numbering = Numbering()
         self._tasks = tasks
         self._readings: Mapping[str, Reading] = {}
-        self._observed: Mapping[str, Reading] = self._readings
         self._resync_at = 0.0
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
@@ -239,6 +238,8 @@ class Agent:
         while True:
             is_first = not self._readings
             self._readings = await self._inventory.read()
+            # Not in a round, which waits for the API server: only this reading says which cards were reset.
+            self._observe(self._readings)
             if is_first and self._readings:
                 _log_counts(self._readings)
             self._publish_soon.set()
@@ -257,7 +258,6 @@ class Agent:
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
         await self._restore([name for name in readings if not self._monitor.knows(name)])
-        self._observe(readings)
         await self._clear_faults(readings)
         current = self._with_faults(readings)
         self._update(current)
@@ -277,7 +277,6 @@ class Agent:
         if not self._plugin:
             return
         self._plugin.leave()
-        self._observe(self._readings)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._publisher.publish(self._view(self._with_faults(self._readings)))
@@ -287,12 +286,10 @@ class Agent:
                     await self._usage.admission.until_admitted()
 
     def _observe(self, readings: Mapping[str, Reading]) -> None:
-        """Assign minors to devices that have none, and record the faults of new readings."""
+        """Assign minors to the devices of new readings that have none, and record their faults."""
         for name, reading in self._restored(readings).items():
             self._numbering.assign(name, reading)
-        if readings is not self._observed:
-            self._monitor.observe(self._numbered(readings))
-            self._observed = readings
+        self._monitor.observe(self._numbered(readings))
 
     def _update(self, current: Mapping[str, Reading]) -> None:
         """Hand the devices and their health to the device plugin, the isolation and the reporter of usage."""
@@ -343,6 +340,8 @@ class Agent:
         else:
             self._numbering.restore(name, earlier.spec, earlier.annotations.get(RESERVED_MINORS, ""))
             self._monitor.restore(name, earlier.spec)
+            if reading := self._readings.get(name):
+                self._observe({name: reading})
             if self._usage:
                 self._usage.restore(earlier.unheld)
 

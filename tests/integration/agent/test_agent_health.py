@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.nvml.fixture import MigDevice, NvmlFixture, a100
 from tests.proxy import FaultProxy
 
@@ -201,22 +200,28 @@ def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, devi
     assert arena.get("nodes", node)["metadata"]["labels"]["nvidia.com/gpu.count"] == "99"
 
 
-class Hanging(NothingMeasured):
-    """An inventory that answers once, and whose next reading never returns."""
+class Given(NothingMeasured):
+    """An inventory whose readings are given one by one; it hangs, as a driver may, until there is one more."""
 
     def __init__(self, node: str) -> None:
-        card = DeviceInfo(type="gpu", minor=0, id="GPU-0", health=True, model="NVIDIA A100-SXM4-80GB")
-        self._readings = {node: Reading(spec=DeviceSpec(devices=[card]), findings=FINDINGS)}
-        self._reads = 0
+        self._node = node
+        self._readings: asyncio.Queue[Reading] = asyncio.Queue()
         self.fault_event: FaultListener = lambda _alarm: None
-        self.hangs = threading.Event()
+        self.hangs = asyncio.Event()
+
+    async def give(self, model: str = "NVIDIA A100-SXM4-80GB", *, reset: bool = False) -> None:
+        """Let one reading return, and wait until the next one hangs."""
+        card = DeviceInfo(type="gpu", minor=0, id="GPU-0", health=True, model=model)
+        ids = frozenset({card.id} if reset else ())
+        self.hangs.clear()
+        self._readings.put_nowait(Reading(spec=DeviceSpec(devices=[card]), findings=FINDINGS, reset=ids))
+        async with waiting.limit("the next reading"):
+            await self.hangs.wait()
 
     async def read(self) -> Mapping[str, Reading]:
-        self._reads += 1
-        if self._reads > 1:
+        if self._readings.empty():
             self.hangs.set()
-            await asyncio.Event().wait()
-        return self._readings
+        return {self._node: await self._readings.get()}
 
     def listen(self, listener: FaultListener) -> None:
         self.fault_event = listener
@@ -225,19 +230,39 @@ class Hanging(NothingMeasured):
         """Do nothing: there is nothing to close."""
 
 
-async def test_an_xid_is_published_while_a_reading_hangs_in_the_driver(arena: Arena) -> None:
-    (node,) = arena.nodes(1)
-    inventory = Hanging(node)
-    settings = Settings(
-        node_name=node, kubeconfig=arena.cluster.kubeconfig, poll_interval=0.1, lease_namespace=f"{arena.id}-leases"
-    )
+@contextlib.asynccontextmanager
+async def running(arena: Arena, inventory: Given, node: str, kubeconfig: Path) -> AsyncIterator[None]:
+    """Run an agent with a given inventory until its Device is there, and then in the background."""
+    settings = Settings(node_name=node, kubeconfig=kubeconfig, poll_interval=0.1, lease_namespace=f"{arena.id}-leases")
     work = asyncio.create_task(app._work(settings, inventory=inventory))
-    await asyncio.to_thread(inventory.hangs.wait, 30)
+    await inventory.give()
     path = f"/apis/{names.API_VERSION}/devices/{node}"
     await asyncio.to_thread(arena.wait, lambda: arena.cluster.api.exists(path), what="the Device")
-    inventory.fault_event(FaultEvent(node=node, card="GPU-0", faults=(Fault(kind="Xid79"),)))
-    await asyncio.to_thread(wait_for, arena, node, ["Xid79"])
+    yield
     work.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await work
     await asyncio.to_thread(arena.delete, "namespaces", f"{arena.id}-leases")
+
+
+async def test_an_xid_is_published_while_a_reading_hangs_in_the_driver(arena: Arena) -> None:
+    (node,) = arena.nodes(1)
+    inventory = Given(node)
+    async with running(arena, inventory, node, arena.cluster.kubeconfig):
+        inventory.fault_event(FaultEvent(node=node, card="GPU-0", faults=(Fault(kind="Xid79"),)))
+        await asyncio.to_thread(wait_for, arena, node, ["Xid79"])
+
+
+async def test_a_reset_is_seen_while_the_api_server_hangs(proxy: FaultProxy, arena: Arena) -> None:
+    (node,) = arena.nodes(1)
+    inventory = Given(node)
+    async with running(arena, inventory, node, proxy.kubeconfig(arena.cluster.token)):
+        inventory.fault_event(FaultEvent(node=node, card="GPU-0", faults=(Fault(kind="Xid95"),)))
+        await asyncio.to_thread(wait_for, arena, node, ["Xid95"])
+        held = proxy.hold("PATCH", f"/devices/{node}")
+        await inventory.give("NVIDIA H100 80GB HBM3")
+        await asyncio.to_thread(held.wait)
+        await inventory.give(reset=True)
+        await inventory.give()
+        held.release()
+        await asyncio.to_thread(wait_for, arena, node, [""])
