@@ -108,7 +108,7 @@ def test_a_victims_card_goes_to_the_preemptor_and_not_to_its_replacement(
             stage.submit({GPU: "1"}, "high", priorityClassName=evictions.class_name(arena, ABOVE))
             stage.hold("high")
             stage.wait(lambda: not arena.get("nodes", node.name)["spec"].get("taints"), what="the taint to be removed")
-            assert len(stage.events("SuccessfulCreate")) == 4 + 1
+            stage.wait(lambda: len(stage.events("SuccessfulCreate")) == 4 + 1, what="an Event for each created pod")
             assert sorted(foreign_pods(stage).values()) == ["Pending", *["Running"] * 3]
     evictions.remove_classes(arena)
 

@@ -1,5 +1,6 @@
 """An agent next to a kubelet reports on the real API server what pods hold."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -291,7 +292,11 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
     text = f"{GPU} {IDS[3]}: no pod that waits on this node can be given these ({arena.namespace}/b was given {IDS[0]})"
     with pytest.raises(grpc.aio.AioRpcError, match=re.escape(text)):
         await kubelet.allocate(IDS[3])
-    (event,) = [each for each in arena.list("events") if each["reason"] == "DevicesRefused"]
+
+    def refusals() -> list[dict[str, Any]]:
+        return [event for event in arena.list("events") if event["reason"] == "DevicesRefused"]
+
+    (event,) = await asyncio.to_thread(arena.wait, refusals, what="the Event of the refusal")
     assert (event["involvedObject"]["name"], event["type"], event["message"]) == ("b", "Warning", text)
 
     half = whole.replace("100", "50") % (1, IDS[1])

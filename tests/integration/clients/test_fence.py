@@ -176,6 +176,8 @@ async def test_a_candidate_stopped_before_its_write_binds_nothing_two_terms_late
             assert await fenced.bind(term=its_number, label=arena.lease_name) == 403
             assert stopped.term is None
         spec = (await admin.request("GET", f"{leases(arena)}/{arena.lease_name}"))["spec"]
-        assert (spec["holderIdentity"], spec["term"]) == ("third", term)
+        # On a slow machine it may have lost its term, and won the next one.
+        assert spec["holderIdentity"] == "third"
+        assert spec["term"] >= term
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -162,6 +162,7 @@ def test_json_has_the_form_of_the_visibility_api(desk: Desk) -> None:
     assert held["items"][0]["devices"][0]["amounts"] == amounts
     assert [pod["metadata"]["name"] for pod in desk.json("queue -A")["items"]] == ["waits"]
     assert desk.json("free")["items"][1]["largest"] == {"amount": 1, "node": "node-0"}
+    desk.wait(lambda: desk.json("explain waits -n team")["events"])
     explained = desk.json("explain waits -n team")
     assert (explained["state"], explained["events"][0]["reason"]) == ("Waiting", "FailedScheduling")
 

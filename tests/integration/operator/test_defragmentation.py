@@ -174,10 +174,10 @@ def test_the_fewest_pods_are_moved_and_their_place_is_kept(city: City) -> None:
     assert "small" not in world.bound_names()
     world.wait(lambda: len(world.bound_names()) == len(before) + 1, what="the moved pods to run again")
     world.audit(*city.nodes)
-    assert f"make room for pod {arena.namespace}/big" in notes(world, before[first], "Moved")[0]
-    assert notes(world, bound["metadata"]["uid"], "MakingRoom")[0].startswith(
-        f"Node {city.nodes[0]} is reserved, and 2 pod"
-    )
+    [moved] = world.wait(lambda: notes(world, before[first], "Moved"), what="the Event of a pod that moved")
+    assert f"make room for pod {arena.namespace}/big" in moved
+    [reserved] = world.wait(lambda: notes(world, bound["metadata"]["uid"], "MakingRoom"), what="the Event of the pod")
+    assert reserved.startswith(f"Node {city.nodes[0]} is reserved, and 2 pod")
     sys.stdout.write(f"nodes {NODES}, pods {len(before)}, seconds from creation to binding {took:.1f}\n")
 
 

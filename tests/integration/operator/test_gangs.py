@@ -181,9 +181,12 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
 
     world.bound("other", deadline=words.PROMPT)
     refused.wait(2)
-    notes = [each["message"] for each in world.arena.list("events") if each["reason"] == "PodGroupTimedOut"]
-    assert len(notes) == 2
-    assert all("could not be completed within 8 s: 2 of 3 members were bound" in each for each in notes)
+
+    def notes() -> list[str]:
+        return [event["message"] for event in world.arena.list("events") if event["reason"] == "PodGroupTimedOut"]
+
+    world.wait(lambda: len(notes()) == 2, what="an Event for each")
+    assert all("could not be completed within 8 s: 2 of 3 members were bound" in each for each in notes())
     world.waits("m1", "waiting for members: 1 of 3")
     # Created again, and no bind is refused any more.
     refused.remove()

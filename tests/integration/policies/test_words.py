@@ -122,7 +122,7 @@ def test_each_pod_gets_what_its_source_means_or_the_answer(world: World) -> None
             world.waits(pod, reason)
         else:
             assert_gets(world.bound(pod), answer)
-    [event] = world.events("hami-two-cards", "WordsRead")
+    [event] = world.wait(lambda: world.events("hami-two-cards", "WordsRead"), what="the Event")
     assert event["message"] == "nvidia.com/gpumem is read as 2 cards of 3000 MiB each"
 
 

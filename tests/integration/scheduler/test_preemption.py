@@ -246,7 +246,7 @@ def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(scenario: Scenario) -
     for name in members(3, "small-"):
         world.bound(name, deadline=words.PROMPT)
     assert not scenario.gone("equal")
-    assert scenario.preempted() == ["low-1", "low-2", "low-3"]
+    world.wait(lambda: scenario.preempted() == ["low-1", "low-2", "low-3"], what="the Events of the victims")
 
 
 def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
