@@ -115,13 +115,11 @@ HAMI: Final = System(
                 "0": Choice(refused='remove it, and set the variable CUDA_TASK_PRIORITY: "0" in the container'),
             },
         ),
-        _annotation(
-            "nvidia.com/use-gputype", Role.MODELS, "parts of names of models, one of which must match", strip="NVIDIA-"
-        ),
+        _annotation("nvidia.com/use-gputype", Role.MODELS, "parts of model names: one must match", strip="NVIDIA-"),
         _annotation(
             "nvidia.com/nouse-gputype",
             Role.NO_MODELS,
-            "parts of names of models, none of which must match",
+            "parts of model names: none must match",
             strip="NVIDIA-",
         ),
         _annotation("nvidia.com/use-gpuuuid", Role.UUIDS, "the cards that are allowed"),
@@ -148,7 +146,7 @@ HAMI: Final = System(
         _annotation(
             "hami.io/device-scoring-weights",
             Role.NO_EFFECT,
-            "weights by which cards are preferred",
+            "weights that make cards preferred",
             answer=_OWN_PROFILE,
         ),
         *_refused(
