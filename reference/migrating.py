@@ -14,6 +14,10 @@ from berth_operator.commands.migrate.workloads import Goal
 from reference import words
 from reference.markdown import page, section
 
+_WARNINGS: Final = (
+    "> **Warning**: two systems must not give the cards of one node to pods at the same time. Therefore move node by "
+    "node.\n\n> **Warning**: the steps drain nodes. Draining deletes what pods have in `emptyDir`."
+)
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20
 _VALUES: Final = {Role.CARDS: "2", Role.FRACTION: "0.5", Role.HUNDREDTHS: "30"}
@@ -23,12 +27,13 @@ def text(system: System) -> str:
     """Return the page of a system."""
     return page(
         f"Migrating from {system.name}",
-        "Berth reads the words of these pods as they are, if they name its scheduler, and answers what it cannot "
-        "honour. [`kubectl berth migrate`](../kubectl.md#migrate) writes manifests in Berth's words, and keeps their "
-        "comments, order and quoting.",
-        section("What works", f"An example: {_example(system)}", words.of_system(system.name)),
-        section("The order", *_order(system)),
+        f"For administrators who move a cluster from {system.name} to Berth.\n"
+        "Convert manifests, and move nodes and pods one after the other.",
+        _WARNINGS,
+        section("Convert manifests", *_manifests(system)),
+        section("Move nodes", *_order(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
+        section("What Berth reads", words.of_system(system.name)),
     )
 
 
@@ -36,7 +41,18 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-# --- what works -----------------------------------------------------------------------------------------------
+# --- manifests ------------------------------------------------------------------------------------------------
+
+
+def _manifests(system: System) -> Iterator[str]:
+    yield (
+        "Berth reads the resources, annotations and labels in [the table](#what-berth-reads) as they are, if the pod "
+        "names Berth's scheduler. If Berth cannot honour one, it says what to write instead."
+    )
+    yield (
+        "[`kubectl berth migrate`](../kubectl.md#migrate) converts manifests, and keeps their comments, order and "
+        f"quoting. An example with {_example(system)}"
+    )
 
 
 def _example(system: System) -> str:
@@ -45,7 +61,7 @@ def _example(system: System) -> str:
     [answer] = done.answers
     typed = ["$ kubectl berth migrate -f - -o yaml -q <<'EOF'", *manifest.splitlines(), "EOF"]
     block = "\n".join(["```console", *typed, *done.text.splitlines(), "```"])
-    return f"{answer.workload.becomes}.\n\n{block}"
+    return f"{answer.workload.becomes}:\n\n{block}"
 
 
 def _manifest(system: System) -> str:
@@ -80,24 +96,23 @@ def _value(word: Word, roles: set[Role]) -> str:
 
 def _order(system: System) -> Iterator[str]:
     yield (
-        "Two systems must not give the cards of one node to pods at the same time, so move node by node. This shows "
-        "what runs, whose cards are shared by what, and the commands for the programs and nodes of your cluster. It "
-        "reads with your rights, and says what it may not read:"
+        "This command shows what runs, which systems share which cards, and the commands for the programs and nodes of "
+        "your cluster. It reads with your rights, and names what it may not read:"
     )
     yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
     use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
     found = takeover.Found(system=system.name, programs=(plugin,), webhooks=(), pods=1)
-    yield _steps("Before", takeover.before((found,), (plugin,)))
+    yield _steps("Before the first node", takeover.before((found,), (plugin,)))
     yield _steps("Each node, those with the fewest pods first", takeover.of_node(use))
-    yield _steps("After each node, watch", takeover.WATCH)
+    yield _steps("After each node", takeover.WATCH)
     yield _steps("After the last node", takeover.AFTER)
     yield _steps("To go back", takeover.back((plugin,)))
 
 
 def _steps(title: str, steps: Any) -> str:
     return "\n".join(
-        [f"{title}:", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
+        [f"### {title}", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
     )
 
 

@@ -28,20 +28,22 @@ _LIMIT: Final = "Berth has one amount, which is kept free and is the limit: writ
 
 _OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"
 _COUNTED_PARTS: Final = (
-    "`nvidia.com/gpu` in a Node's capacity counts parts of cards there, and cards with Berth: requested next to none "
-    "of these words, it is whole cards"
+    "in HAMi, `nvidia.com/gpu` in a Node's capacity counts parts of cards. With Berth it counts cards, and a request "
+    "for it without any of these words is for whole cards"
 )
 _EACH_CARD: Final = (
-    "amounts are those of each card; Berth's own are totals of all cards of the container, so `migrate` multiplies them"
+    "amounts are for each card. Berth's own amounts are totals of all cards of the container, so `migrate` multiplies "
+    "them"
 )
 _QUOTAS: Final = (
-    "a pod is refused where a ResourceQuota or LimitRange of its namespace would count less than the pod gets, such as "
-    "an amount of each of two cards: write one card in each container, or limit the namespace by `namespaceLimits`"
+    "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets, for "
+    "example with an amount for each of two cards. Write one card in each container, or limit the namespace by "
+    "`namespaceLimits`"
 )
 _LIMITS: Final = (
-    "containers are limited to their parts of cards only with the component isolation, in pods that ask for it"
+    "containers are limited to their parts of cards only with the component `isolation`, in pods that request it"
 )
-_NO_QUEUES: Final = "queues have no effect: for quotas use Kueue"
+_NO_QUEUES: Final = "queues have no effect. For quotas, use Kueue"
 _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
 _PREEMPTS: Final = "Berth preempts by priority alone: give the pod a PriorityClass"
 _PRIORITY: Final = "the priority is that of the pods: write spec.priorityClassName in their template"
@@ -85,7 +87,7 @@ HAMI: Final = System(
         _COUNTED_PARTS,
         _QUOTAS,
         _LIMITS,
-        "the policies for nodes and cards belong to a profile of the scheduler name, not to a pod",
+        "policies for nodes and cards are part of the profile of a scheduler name, not of a pod",
     ),
     schedulers=("hami-scheduler",),
     words=(
@@ -113,13 +115,11 @@ HAMI: Final = System(
                 "0": Choice(refused='remove it, and set the variable CUDA_TASK_PRIORITY: "0" in the container'),
             },
         ),
-        _annotation(
-            "nvidia.com/use-gputype", Role.MODELS, "parts of names of models, one of which must match", strip="NVIDIA-"
-        ),
+        _annotation("nvidia.com/use-gputype", Role.MODELS, "parts of model names: one must match", strip="NVIDIA-"),
         _annotation(
             "nvidia.com/nouse-gputype",
             Role.NO_MODELS,
-            "parts of names of models, none of which must match",
+            "parts of model names: none must match",
             strip="NVIDIA-",
         ),
         _annotation("nvidia.com/use-gpuuuid", Role.UUIDS, "the cards that are allowed"),
@@ -146,7 +146,7 @@ HAMI: Final = System(
         _annotation(
             "hami.io/device-scoring-weights",
             Role.NO_EFFECT,
-            "weights by which cards are preferred",
+            "weights that make cards preferred",
             answer=_OWN_PROFILE,
         ),
         *_refused(
@@ -190,9 +190,9 @@ KAI: Final = System(
     schedulers=("kai-scheduler", "runai-scheduler"),
     images=("kai-scheduler/", "runai/", "run-ai"),
     differs=(
-        "annotations request there for a container of the pod; with Berth the limits of a container do",
+        "in KAI, annotations of the pod request cards for a container. With Berth, the limits of the container do",
         "a fraction must be in hundredths of a card",
-        "the status of its PodGroups is not written; that of Berth's is",
+        "Berth does not write the status of KAI's PodGroups. It writes the status of its own",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -277,8 +277,8 @@ VOLCANO: Final = System(
     differs=(
         _EACH_CARD,
         _QUOTAS,
-        "Jobs of `batch.volcano.sh` are not read: use a Job of `batch/v1` for each task, and one PodGroup",
-        "the status of its PodGroups is not written; that of Berth's is",
+        "Berth does not read Jobs of `batch.volcano.sh`. Use a Job of `batch/v1` for each task, and one PodGroup",
+        "Berth does not write the status of Volcano's PodGroups. It writes the status of its own",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -449,8 +449,8 @@ ALIYUN: Final = System(
     page="aliyun",
     images=("gpushare-device-plugin", "k8s-gpushare", "gpushare-scheduler-extender"),
     differs=(
-        "memory and cores are those of all cards together, as Berth's are",
-        "the device plugin's flag for the unit of memory is `--memory-units` with Berth; without it a unit is 1 GiB",
+        "memory and cores are totals of all cards, as in Berth",
+        "the device plugin's flag for the unit of memory is `--memory-units` in Berth. Without it, a unit is 1 GiB",
         _LIMITS,
     ),
     total=True,
@@ -468,7 +468,7 @@ TENCENT: Final = System(
     page="tencent",
     images=("gpu-manager", "gpu-admission"),
     differs=(
-        "from 100 hundredths on whole cards are requested, and the amount of memory has no effect",
+        "from 100 hundredths on, a pod requests whole cards, and its amount of memory has no effect",
         _LIMITS,
     ),
     needs_memory=True,

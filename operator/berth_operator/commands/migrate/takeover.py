@@ -211,17 +211,19 @@ def _asks(pod: Object) -> bool:
 
 WATCH: Final = (
     Step(
-        title="every device is healthy and none is blocked; nothing is wrong with the installation",
+        title="check that every device is healthy, that none is blocked, and that doctor finds nothing",
         commands=("kubectl berth devices", "kubectl berth doctor"),
     ),
-    Step(title="which pods hold what, and which wait", commands=("kubectl berth who -A", "kubectl berth queue -A")),
+    Step(
+        title="see which pods hold devices, and which wait", commands=("kubectl berth who -A", "kubectl berth queue -A")
+    ),
 )
 
 
 AFTER: Final = (
     Step(title="remove the other system with its webhooks"),
     Step(
-        title=f"remove the value {MANAGED}, then taints and labels",
+        title=f"remove the value {MANAGED}, then the taints and labels",
         commands=(f"kubectl taint node -l {LABEL} {_KEY}-", f"kubectl label node -l {LABEL} {_KEY}-"),
     ),
 )
@@ -238,20 +240,19 @@ def kept_off() -> str:
 def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]:
     """Yield what to do before the first node."""
     yield Step(
-        title="see what becomes of the manifests, and keep a copy of what runs",
+        title="see how the manifests change, and keep a copy of what runs",
         commands=("kubectl berth migrate -A", "kubectl get all -A -o yaml > before.yaml"),
     )
     yield Step(
-        title=f"install Berth for the nodes with the label {LABEL} alone, of which there are none yet: "
-        f"the value {MANAGED}"
+        title=f"install Berth only for nodes with the label {LABEL}, which no node has yet: set the value {MANAGED}"
     )
     opt_outs = [system.opt_out for each in found for system in TABLE.systems if system.name == each.system]
     for opt_out in filter(None, opt_outs):
-        yield Step(title=f"keep the other webhook out of each namespace that moves: the label {opt_out}")
+        yield Step(title=f"keep the other webhook out of each namespace that moves: set the label {opt_out}")
     if plugins:
         yield Step(
-            title=f"keep the other device plugins off the nodes with the label {LABEL}; one with a node affinity of "
-            "its own needs it in every term",
+            title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin has its own node "
+            "affinity, add the expression to every term",
             commands=tuple(_patch(plugin) for plugin in plugins),
         )
 
@@ -263,14 +264,14 @@ def _patch(plugin: Program) -> str:
 def of_node(use: NodeUse) -> Iterator[Step]:
     """Yield what to do with a node."""
     node, is_empty = use.node, not _to_drain(use)
-    yield Step(title="keep new pods off it", commands=(f"kubectl cordon {node}",))
+    yield Step(title="keep new pods off the node", commands=(f"kubectl cordon {node}",))
     if not is_empty:
         yield Step(
-            title="end its pods with devices: Berth does not know their cards",
+            title="end its pods with devices, because Berth does not know their cards",
             commands=(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",),
         )
     yield Step(
-        title="let Berth have it; its taint keeps pods off that do not tolerate it",
+        title="give the node to Berth. The taint keeps off pods that do not tolerate it",
         commands=(
             f"kubectl taint node {node} {LABEL}:NoSchedule --overwrite",
             f"kubectl label node {node} {LABEL} --overwrite",
@@ -278,8 +279,8 @@ def of_node(use: NodeUse) -> Iterator[Step]:
         ),
     )
     yield Step(
-        title="move workloads: apply their rewritten manifests, with a toleration of the taint (key "
-        f"{_KEY}, value {_VALUE}) until the last node is moved"
+        title="move workloads: apply their rewritten manifests. Until the last node is moved, they need a toleration "
+        f"of the taint (key {_KEY}, value {_VALUE})"
     )
 
 
@@ -292,7 +293,7 @@ def _to_drain(use: NodeUse) -> tuple[str, ...]:
 def back(plugins: Sequence[Program]) -> Iterator[Step]:
     """Yield how to undo it."""
     yield Step(
-        title="give a node back: end its pods of Berth, then remove label and taint; the device plugins return by "
+        title="give a node back: end its pods of Berth, then remove label and taint. The device plugins return by "
         "themselves",
         commands=(
             "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data",
@@ -301,10 +302,10 @@ def back(plugins: Sequence[Program]) -> Iterator[Step]:
             "kubectl uncordon NODE",
         ),
     )
-    yield Step(title="apply the manifests as they were: from version control, or what was kept of them")
+    yield Step(title="apply the old manifests, from version control or from the copy")
     for plugin in plugins:
         yield Step(
-            title="undo what keeps a device plugin off nodes",
+            title="let a device plugin run on the nodes of Berth again",
             commands=(f"kubectl rollout undo -n {plugin.namespace} daemonset/{plugin.name}",),
         )
 
