@@ -10,7 +10,10 @@ from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.manifests import documents
 
-CHART: Final = Path(__file__).parent.parent / "charts/berth"
+ROOT: Final = Path(__file__).parent.parent
+CHART: Final = ROOT / "charts/berth"
+RECOMMENDED: Final = sorted((ROOT / "examples/values").glob("*.yaml"))
+"""Values for clusters of different sizes, which docs/recommended-values.md shows."""
 NAMESPACE: Final = "berth-system"
 
 Values = Mapping[str, Any]

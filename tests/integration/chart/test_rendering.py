@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from berth_api import words
+from berth_operator.settings import configuration
+from berth_operator.settings.flags import Settings
 from charts import generate
 from devcluster.control_plane.api import Manifest
 from tests import chart, policies
@@ -112,9 +114,9 @@ def comparable(document: Manifest) -> Manifest:
     metadata = {**document["metadata"], "labels": kept}
     out = {**document, "metadata": metadata}
     if "berth.yaml" in document.get("data", {}):
-        configuration = yaml.safe_load(document["data"]["berth.yaml"])
+        fields = yaml.safe_load(document["data"]["berth.yaml"])
         # With kustomize, users write the pools that are Berth's into the ConfigMap.
-        out["data"] = {"berth.yaml": {key: value for key, value in configuration.items() if key != "claims"}}
+        out["data"] = {"berth.yaml": {key: value for key, value in fields.items() if key != "claims"}}
     if "template" in document.get("spec", {}):
         out["spec"] = {**document["spec"], "template": comparable_template(document["spec"]["template"])}
     return out
@@ -202,6 +204,14 @@ def test_the_operator_knows_the_namespace_of_the_agents_without_a_flag(namespace
     assert not any("agent-pods-namespace" in each for each in operator["args"])
     given = {each["name"]: each.get("value") for each in operator["env"]}
     assert given.get("BERTH_AGENT_PODS_NAMESPACE", "berth-agent-system") == namespace
+
+
+@pytest.mark.parametrize("file", chart.RECOMMENDED, ids=lambda file: str(file.stem))
+def test_the_operator_accepts_recommended_values(file: Path) -> None:
+    """The chart passes flags and the configuration on unread."""
+    objects = chart.rendered(yaml.safe_load(file.read_text()))
+    configuration.parse(objects["ConfigMap/berth-operator"]["data"]["berth.yaml"].encode(), file)
+    Settings(_cli_parse_args=[*container(objects["Deployment/berth-operator"])["args"], "--pod-ip=10.0.0.1"])
 
 
 # --- versions of Kubernetes ------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             {"name": "koord-scheduler", "account": "system:serviceaccount:koordinator-system:koord-scheduler"}
         ],
     },
+    **{f"recommended-{file.stem}": yaml.safe_load(file.read_text()) for file in chart.RECOMMENDED},
 }
 
 
