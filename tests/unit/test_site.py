@@ -42,7 +42,7 @@ def listed(page: Path) -> str:
 
 def test_the_list_of_decisions_is_complete() -> None:
     folder = ROOT / "docs" / "decisions"
-    rows = re.findall(r"^\* .*$", (folder / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\* \[\d+\. .*$", (folder / "README.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(map(listed, folder.glob("0*.md")))
 
 
