@@ -62,17 +62,17 @@ class Condition(Model):
     """One condition, as metav1.Condition; conditions are a map by type."""
 
     type: Annotated[str, Field(max_length=63)]
-    """What the condition is about; docs/reference/names.md lists the types."""
+    """What the condition is about. docs/reference/names.md lists the types."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it is so."""
+    """Whether the condition holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """Why, in one word for programs."""
+    """The cause in one word, for programs."""
     message: Annotated[str, Field(max_length=4096)] = ""
-    """Why, in a sentence for people."""
+    """The cause in a sentence, for people."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When the status last changed."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
-    """The `metadata.generation` that the condition is about."""
+    """The `metadata.generation` that the condition describes."""
 
 
 class Topology(Model):
@@ -135,7 +135,8 @@ class MigInstance(Model):
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of time-sliced replicas of the instance; 1 if it is not time-sliced."""
     replica_resource: Annotated[str, Field(max_length=63)] = ""
-    """The resource by which kubelet counts the replicas: `nvidia.com/mig-1g.10gb.shared`; empty if it is not known."""
+    """The resource by which kubelet counts the replicas, such as `nvidia.com/mig-1g.10gb.shared`. Empty if it is not
+    known."""
 
 
 class Mig(Model):
@@ -169,7 +170,7 @@ class DeviceInfo(Model):
     memory_bandwidth: Quantity | None = None
     """Peak bandwidth of the GPU's memory in bytes per second: `2039040M`; absent if it is not known."""
     encoders: Annotated[int, Field(ge=0, le=255)] | None = None
-    """Number of video encoders (NVENC) of a GPU, of which some models have none; absent if it is not known."""
+    """Number of video encoders (NVENC) of a GPU; some models have none. Absent if it is not known."""
     decoders: Annotated[int, Field(ge=0, le=255)] | None = None
     """Number of video decoders (NVDEC) of a GPU; absent if it is not known."""
     topology: Topology | None = None
@@ -184,7 +185,7 @@ class DeviceInfo(Model):
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of time-sliced replicas of the card; 1 if it is not time-sliced."""
     replica_resource: Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"] = ""
-    """The resource by which kubelet counts the replicas; empty if it is not known: then pods may request either."""
+    """The resource by which kubelet counts the replicas. Empty if it is not known: then pods may request either."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
     """Faults of the card and what clears them."""
 
@@ -217,7 +218,7 @@ class Holder(Model):
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of the instance or replica that the pod holds; absent if it holds the card or a share of it."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """How much of the card the pod is charged for, in the units of `spec.devices[].resources`."""
+    """How much of the card the pod is charged for, in units of `spec.devices[].resources`."""
 
 
 class DeviceUse(Model):
@@ -226,24 +227,22 @@ class DeviceUse(Model):
     type: DeviceType
     """Type of the card, as in the spec."""
     minor: Annotated[int, Field(ge=-MAX_DEVICES, le=65535)]
-    """-1, -2 and so on stand for cards that pods hold but that the spec no longer lists."""
+    """Minor of the card. -1, -2 and so on stand for cards that pods hold but that the spec no longer lists."""
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of a card that the spec no longer lists."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """What can be allocated of it now, in units of `spec.devices[].resources`; of a card in MIG mode, its instances.
-
-    Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
-    """
+    """How much of the card can be allocated now, in units of `spec.devices[].resources`; for a card in MIG mode, its
+    instances. Empty if the card is unhealthy or blocked, or if the node's Lease is not renewed."""
     held: Annotated[int, Field(ge=0, le=100)] | None = None
-    """How much of it is held, in hundredths: the resource of which most is held counts. Absent if nothing is."""
+    """How much of the card is held, in hundredths of the resource of which most is held. Absent if nothing is."""
     blocked: bool | None = None
-    """Whether nothing of it is allocated because a pod may hold any card of its type, or any MIG device: `Accounted`
-    names the pod."""
+    """Whether the card is not allocated because a pod may hold any card of its type, or any MIG device. The condition
+    `Accounted` names the pod."""
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
-    """The pods that are charged for the card, for a share of it or for a part, and ResourceClaims as
+    """The pods that are charged for the card, a share of it or a part of it, and ResourceClaims as
     `resourceclaim/<name>`."""
     barred: Annotated[str, Field(max_length=1024)] | None = None
-    """Why a healthy card is not given by name: a ResourceSlice lists it for claims, or it has a device taint."""
+    """Why a healthy card is not allocated by name: a ResourceSlice lists it for claims, or it has a device taint."""
 
 
 class HeldDevice(Model):
@@ -316,7 +315,7 @@ class ExceedingUse(Model):
     memory: Quantity
     """Memory of the card that its processes use, rounded up to 1 GiB."""
     limit: Quantity
-    """Memory of the card that is the pod's."""
+    """Memory of the card that the pod may use."""
 
 
 class UnheldUse(Model):
@@ -346,9 +345,10 @@ class DeviceStatus(Model):
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs in the spec, healthy or not."""
     healthy: Annotated[int, Field(ge=0)] = 0
-    """GPUs that can be allocated, or could be if they were free."""
+    """GPUs that can be allocated, now or once they are free."""
     blocked: Annotated[int, Field(ge=0)] = 0
-    """Healthy GPUs of which nothing is allocated now, because a pod may hold any of them: `Accounted` names the pod."""
+    """Healthy GPUs that are not allocated now because a pod may hold any of them. The condition `Accounted` names the
+    pod."""
     allocated: Annotated[str, Field(max_length=16)] = "0"
     """Allocated GPUs; half a card counts as 0.5."""
     model: LongText = ""
@@ -360,23 +360,24 @@ class DeviceStatus(Model):
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """What is allocated and free on each card."""
     held: Annotated[list[HeldByContainer], Field(max_length=MAX_HELD)] = Field(default_factory=list)
-    """Written by the agent. Devices of a deleted pod stay allocated while they are listed here."""
+    """Written by the agent: what kubelet gave to containers. Devices of a deleted pod stay allocated while they are
+    listed here."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
-    """Written by the agent: the boot in which `held` was read. After another boot `held` is not valid."""
+    """Written by the agent: the boot in which `held` was read. After another boot, `held` is not valid."""
     withheld: Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(max_length=MAX_DEVICES)] = Field(
         default_factory=list
     )
     """Written by the agent: minors of healthy GPUs that are reported to kubelet as unhealthy, because pods hold shares
-    of them that kubelet does not know. Pods that request `nvidia.com/*` cannot get them."""
+    of them that kubelet does not know. Pods that request `nvidia.com/*` cannot get these GPUs."""
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: cards that processes outside Kubernetes use."""
     claimed: Annotated[list[ClaimedDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: devices of ResourceClaims that kubelet has given to containers. They stay allocated while
-    they are listed here, even if their claim is gone."""
+    they are listed here, even if their claim no longer exists."""
     exceeding: Annotated[list[ExceedingUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
-    """Written by the agent: pods that use more memory of a card than their share, by more than 1 GiB."""
+    """Written by the agent: pods that use over 1 GiB more memory of a card than their share."""
     unheld: Annotated[list[UnheldUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
-    """Written by the agent: pods that use more than 1 GiB of a card which they do not hold."""
+    """Written by the agent: pods that use more than 1 GiB of a card that they do not hold."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
     """`Ready`, `Valid`, `Accounted`, `GivenByName` and `ResourcesWritten.*` by the operator, others by the agent."""
 

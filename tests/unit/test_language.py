@@ -1,60 +1,19 @@
-"""Berth is written in plain English: words and turns that readers have to decode stay out."""
+"""Berth is written in plain English: the rules of its linter, and one name for one thing."""
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import prose
+
 ROOT = Path(__file__).parents[2]
-
-BANNED = {
-    r"\banew\b": "again",
-    r"\bbeside\b": "next to, in addition to",
-    r"\bfor ever\b": "forever",
-    r"\b(?:be|get|got) rid of\b": "remove",
-    r"\b(?:tells?|told)\b": "report, show, record, name",
-    r"\bnobody\b": "no pod, no process, no one: name the actor",
-    r"\b(?:whoever|whom)\b": "name the actor",
-    r"(?:^|[.:;] )Who (?:may|can|cannot|is|has|does|asks|wants)\b[^?]*$": "name the actor",
-    r"\bsays? of\b": "reports, records",
-    r"\bminds?\b": "considers, depends on",
-    r"\b(?:lest|whence|thereof|hitherto|aught|naught)\b": "a modern word",
-    r'"""(?:Gives?|Says?)\b': "Return",
-}
-"""Pattern of a banned word or turn, and what to write instead."""
-ANY = re.compile("|".join(BANNED), re.IGNORECASE)
-
-SUFFIXES = {".md", ".py", ".yaml", ".toml"}
-CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-
-
-def sources() -> Iterator[Path]:
-    """Yield the files that are held to the list."""
-    for top in sorted(ROOT.iterdir()):
-        if top.name.startswith("."):
-            continue
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if (path.suffix in SUFFIXES or path.name == "Makefile") and path != Path(__file__):
-                yield path
-
-
-def banned(text: str) -> list[str]:
-    """Return each line of a text that has a banned turn, with what to write instead."""
-    lines = CODE.sub("", text).splitlines()
-    return [
-        f"{match.group()!r}: write {better} | {line.strip()}"
-        for line in lines
-        if ANY.search(line)
-        for pattern, better in BANNED.items()
-        if (match := re.search(pattern, line, re.IGNORECASE))
-    ]
 
 
 def test_plain_english() -> None:
-    found = {str(path.relative_to(ROOT)): banned(path.read_text()) for path in sources()}
+    found = {str(path.relative_to(ROOT)): [*prose.in_lines(path.read_text())] for path in prose.sources()}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
@@ -69,12 +28,49 @@ def test_plain_english() -> None:
     ],
 )
 def test_a_banned_turn_is_found(text: str) -> None:
-    assert len(banned(text)) == 1
+    assert len([*prose.in_lines(text)]) == 1
 
 
 @pytest.mark.parametrize("text", ["Who leads?", "Return whether the pod fits.", "`beside` is a name", "besides"])
 def test_other_words_pass(text: str) -> None:
-    assert banned(text) == []
+    assert [*prose.in_lines(text)] == []
+
+
+FORTY = " ".join(["word"] * 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("# Title\n\nOf two nodes\nthe first.", "3: begins with 'Of'"),
+        ("It ends. As many as fit\nare bound.", "1: begins with 'As many'"),
+        ("- (a list.) By which node it runs.", "1: begins with 'By which'"),
+        ("It keeps\nthat of the node.", "2: 'that of'"),
+        ("- **Recent:** nodes\n  [of late](page.md).", "2: 'of late'"),
+        ("| a | b |\n|---|---|\n| one | See to that. |", "3: 'See to that'"),
+        ("| | `b` |\n|---|---|\n| one | two |", "1: empty head"),
+        (f"One. `A code span` {FORTY}. Two.", "1: 41 words"),
+    ],
+)
+def test_prose_that_is_read_twice_is_found(text: str, wrong: str) -> None:
+    [finding] = prose.in_document(text)
+    assert str(finding).startswith(wrong)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```console\n$ echo Of late that of\n```",
+        "    Of late",
+        "Of course `of late` passes.",
+        "It is read as it is written, in order of priority, and is by default off.",
+        f"{FORTY}. {FORTY}",
+        f"- {FORTY}:\n    - {FORTY}\n\n| {FORTY} | {FORTY} |\n|---|---|\n| one | two |",
+        "<!-- Of late -->",
+    ],
+)
+def test_other_prose_passes(text: str) -> None:
+    assert [*prose.in_document(text)] == []
 
 
 PROGRAMS = {

@@ -54,30 +54,31 @@ class Flags(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, extra="forbid")
 
     mig_strategy: MigStrategy = "mixed"
-    """What cards in MIG mode are to pods, also MIG_STRATEGY: `mixed`, a `nvidia.com/mig-<profile>` for each instance;
-    `single`, an `nvidia.com/gpu` for each, where all cards are divided alike; `none`, whole cards all the same.
-    Default: mixed, by which no instance in use is ever given away with its card. A fleet file says it for each node."""
+    """How cards in MIG mode are offered to pods, also MIG_STRATEGY. `mixed`: each instance is
+    `nvidia.com/mig-<profile>`. `single`: each instance is `nvidia.com/gpu`; all cards must be divided alike. `none`:
+    whole cards, MIG mode or not. Default: `mixed`, so that a card is never allocated while an instance on it is in use.
+    A fleet file sets it for each node."""
 
     fail_on_init_error: bool = True
-    """Whether the agent ends where the device plugin finds no driver at its start, also FAIL_ON_INIT_ERROR; else it
-    waits for one."""
+    """Whether the agent exits if the device plugin finds no driver at startup, also FAIL_ON_INIT_ERROR. If false, it
+    waits for a driver."""
 
     device_list_strategy: Annotated[
         tuple[DeviceListStrategy, ...], NoDecode, BeforeValidator(_listed), Field(min_length=1)
     ] = ("envvar",)
-    """How a container learns its devices, also DEVICE_LIST_STRATEGY; several may be given, separated by commas."""
+    """How a container gets its devices, also DEVICE_LIST_STRATEGY; several are separated by commas."""
 
     device_id_strategy: Literal["uuid", "index"] = "uuid"
     """Which IDs of its devices a container gets, also DEVICE_ID_STRATEGY."""
 
     pass_device_specs: bool = False
-    """Whether kubelet gets the device nodes too, also PASS_DEVICE_SPECS: needed with its static CPU manager."""
+    """Whether kubelet also gets the device nodes, also PASS_DEVICE_SPECS: required with its static CPU manager."""
 
     nvidia_driver_root: str = "/"
     """Folder of the driver on the host, also NVIDIA_DRIVER_ROOT."""
 
     nvidia_dev_root: str = ""
-    """Folder with the host's /dev, also NVIDIA_DEV_ROOT. Default: the driver's."""
+    """Folder with the host's /dev, also NVIDIA_DEV_ROOT. Default: the driver's folder."""
 
     gdrcopy_enabled: bool = False
     """Whether containers get GDRCopy, also GDRCOPY_ENABLED."""
@@ -89,44 +90,47 @@ class Flags(BaseModel):
     """Whether containers get the devices of MOFED, also MOFED_ENABLED."""
 
     cdi_annotation_prefix: str = "cdi.k8s.io/"
-    """What the annotations of cdi-annotations begin with, also CDI_ANNOTATION_PREFIX."""
+    """Prefix of the annotations of `cdi-annotations`, also CDI_ANNOTATION_PREFIX."""
 
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
-    """Which replicas are given first, also SHARED_DEVICES_ALLOCATION_POLICY: of the card with the fewest in use, or the
-    most. Only for pods whose devices were not chosen before."""
+    """Which replicas are allocated first, also SHARED_DEVICES_ALLOCATION_POLICY. `distributed`: replicas of the card
+    with the fewest in use. `packed`: of the card with the most. Applies only to pods whose devices the scheduler has
+    not chosen."""
 
     imex_channel_ids: Annotated[
         tuple[Annotated[int, Field(ge=0, le=0)], ...], NoDecode, BeforeValidator(_listed), Field(max_length=1)
     ] = ()
-    """IMEX channels of each container, also IMEX_CHANNEL_IDS: none, or 0."""
+    """IMEX channels that each container gets, also IMEX_CHANNEL_IDS: none, or 0."""
 
     imex_required: bool = False
-    """Whether a channel that the node does not have is an error, also IMEX_REQUIRED; else it is left out."""
+    """Whether a channel that the node does not have is an error, also IMEX_REQUIRED. If false, it is left out."""
 
     kubelet_socket: str = KUBELET_SOCKET
-    """Where kubelet takes registrations, also KUBELET_SOCKET; the plugin's own sockets are in the same folder. Empty:
-    the plugin serves and does not register."""
+    """Socket on which kubelet accepts registrations, also KUBELET_SOCKET. The plugin's own sockets are in the same
+    folder. Empty: the plugin serves, but does not register."""
 
     config_file: Path | None = None
     """Configuration file, also CONFIG_FILE; SIGHUP reloads it."""
 
     device_discovery_strategy: Literal["auto", "nvml"] = "auto"
-    """How cards are found, also DEVICE_DISCOVERY_STRATEGY; both are NVML."""
+    """How cards are found, also DEVICE_DISCOVERY_STRATEGY: both values use NVML."""
 
     nvidia_ctk_path: str = "/usr/bin/nvidia-ctk"
-    """Taken for compatibility, also NVIDIA_CTK_PATH: the agent's CDI specification has no hooks."""
+    """Accepted for compatibility, also NVIDIA_CTK_PATH, and not used: the agent's CDI specification has no hooks."""
 
     container_driver_root: str = "/driver-root"
-    """Taken for compatibility, also CONTAINER_DRIVER_ROOT: the agent finds the driver's library by itself."""
+    """Accepted for compatibility, also CONTAINER_DRIVER_ROOT, and not used: the agent finds the driver's library by
+    itself."""
 
     mps_root: Annotated[str, AfterValidator(_no_mps)] = ""
-    """Refused, also MPS_ROOT, unless empty: MPS is not supported."""
+    """Must be empty, also MPS_ROOT: MPS is not supported by this option."""
 
     cdi_feature_flags: str = ""
-    """Taken for compatibility, also CDI_FEATURE_FLAGS: the agent's CDI specification has no such features."""
+    """Accepted for compatibility, also CDI_FEATURE_FLAGS, and not used: the agent's CDI specification has no such
+    features."""
 
     cdi_disable_hooks: str = ""
-    """Taken for compatibility, also CDI_DISABLE_HOOKS: the agent's CDI specification has no hooks."""
+    """Accepted for compatibility, also CDI_DISABLE_HOOKS, and not used: the agent's CDI specification has no hooks."""
 
     @property
     def dev_root(self) -> str:

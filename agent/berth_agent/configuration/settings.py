@@ -61,149 +61,151 @@ class Settings(Flags, BaseSettings):
     )
 
     node_name: str = Field(default_factory=lambda: os.environ.get("NODE_NAME", ""))
-    """Node whose devices this agent publishes; also read from NODE_NAME, which a pod gets from `spec.nodeName`."""
+    """Node whose devices this agent publishes, also NODE_NAME; a pod gets it from `spec.nodeName`."""
 
     pod_name: str = Field(default_factory=lambda: os.environ.get("POD_NAME", ""))
-    """Name of the agent's pod, also read from POD_NAME; holder of the Lease. Default: the node's name."""
+    """Name of the agent's pod, also POD_NAME: the holder of the Lease. Default: the node's name."""
 
     kubeconfig: Path | None = Field(default_factory=_kubeconfig)
-    """Kubeconfig file, also read from KUBECONFIG. Default: the service account of the pod."""
+    """Kubeconfig file, also KUBECONFIG. Default: the pod's service account."""
 
     inventory: Literal["nvml", "simulated"] = "nvml"
-    """Where devices come from: NVIDIA's library on this node, or a fleet file for any number of nodes."""
+    """Where devices come from: NVIDIA's library on this node, or a fleet file that simulates any number of nodes."""
 
     fleet: Path | None = None
-    """Fleet file of the simulated inventory. It is read again when it changes."""
+    """Fleet file of the simulated inventory, read again when it changes."""
 
     sysfs_root: Path = Path("/sys")
-    """Where sysfs is mounted: NUMA nodes and PCIe switches come from it."""
+    """Where sysfs is mounted. NUMA nodes and PCIe switches are read from it."""
 
     discover: tuple[Literal["gpu", "rdma", "fpga"], ...] = ("gpu", "rdma", "fpga")
-    """Types of devices to look for. Where the PCI bus has no GPU, that there is no driver is no fault."""
+    """Types of devices to look for. If the PCI bus has no GPU, a missing driver is no fault."""
 
     fpga_ids: tuple[Hexadecimal, ...] = FPGA_IDS
-    """PCI vendors, or vendors with devices, whose processing accelerators (PCI class 0x1200) are FPGAs. Accelerators of
-    other kinds have the same class. Default: Xilinx, Altera, and Intel's PACs."""
+    """PCI vendors, or vendors with devices, whose processing accelerators (PCI class 0x1200) are FPGAs; other
+    accelerators have the same class. Default: Xilinx, Altera, and Intel's PACs."""
 
     truth: bool = True
-    """Whether to publish what pods really hold: GpuPods, and `held`, `withheld` and `foreign` of the Device. Nothing is
-    published before kubelet has answered; a simulated fleet has none."""
+    """Whether to publish which devices kubelet gave to pods: GpuPods, and `held`, `withheld` and `foreign` of the
+    Device. Nothing is published before kubelet has answered, and nothing by a simulated fleet."""
 
     admission: bool = True
-    """Whether the device plugin mirrors kubelet's admission, and so allocates to each pod what the scheduler chose;
-    else it behaves like any other device plugin. Requires `--truth`."""
+    """Whether the device plugin mirrors kubelet's admission, to give each pod the devices that the scheduler chose. If
+    false, it behaves like any other device plugin. Requires `--truth`."""
 
     pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     """Socket of kubelet's PodResources API, which lists the devices of containers."""
 
     pod_resources_interval: PositiveFloat = 1.0
-    """Seconds after which kubelet is asked again when nothing happened."""
+    """Seconds after which kubelet is queried again if nothing happened."""
 
     foreign: bool = True
-    """Whether GPUs that processes outside Kubernetes compute on are published as in use, and pods that use more than
-    they hold are named. The agent must then see the processes of the host (`hostPID`)."""
+    """Whether to publish which GPUs processes outside Kubernetes use, and which pods use more than they hold. Requires
+    that the agent sees the host's processes (`hostPID`)."""
 
     checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
-    """File with what kubelet was promised and what pods had: it must outlive the agent's container."""
+    """File with what kubelet was promised and which devices pods had. It must outlive the agent's container."""
 
     nvml_library: Path | None = None
     """libnvidia-ml.so.1 to load. Default: as the dynamic linker finds it."""
 
     poll_interval: PositiveFloat = 10.0
-    """Seconds between two readings of the inventory: how late a change is seen. A reading of eight cards takes
-    some 10 ms of driver time."""
+    """Seconds between two readings of the inventory: a change is seen at most this late. Reading eight cards takes
+    about 10 ms of driver time."""
 
     read_timeout: PositiveFloat = 30.0
-    """Seconds after which a reading that does not come back is reported. A driver call can hang on a broken card,
-    and the node must not look healthy meanwhile."""
+    """Seconds after which a reading that has not finished is reported. A driver call can hang on a broken card, and the
+    node must not look healthy meanwhile."""
 
     quiet_period: PositiveFloat = 300.0
-    """Seconds without another fault after which a GPU is healthy again that had one of an application's (Xid 94), or an
-    error of the library. Faults that ask for a reset or a reboot do not end by time."""
+    """Seconds without another fault after which a GPU is healthy again, if its fault was an application's (Xid 94) or
+    an error of the library. Faults that require a reset or a reboot do not end by time."""
 
     disable_healthchecks: str = Field(default_factory=lambda: os.environ.get("DP_DISABLE_HEALTHCHECKS", ""))
-    """Xids that make no GPU unhealthy, also read from DP_DISABLE_HEALTHCHECKS as NVIDIA's plugin has it: `all`, `xids`,
-    or numbers with commas between them."""
+    """Xids that make no GPU unhealthy, also DP_DISABLE_HEALTHCHECKS as in NVIDIA's plugin: `all`, `xids`, or numbers
+    separated by commas."""
 
     enable_healthchecks: str = Field(default_factory=lambda: os.environ.get("DP_ENABLE_HEALTHCHECKS", ""))
-    """Xids that do so whatever else is said, also read from DP_ENABLE_HEALTHCHECKS, in the same form."""
+    """Xids that make a GPU unhealthy even if they are disabled, also DP_ENABLE_HEALTHCHECKS, in the same form."""
 
     label_nodes: bool = True
     """Whether the Node gets the labels that GPU Feature Discovery writes (`nvidia.com/gpu.product` …)."""
 
     resync_interval: PositiveFloat = 30.0
-    """Seconds between two looks at what the API server holds, which find a deleted or changed Device. It costs
-    one metadata-only list."""
+    """Seconds between two checks of the API server for a deleted or changed Device. Each costs one metadata-only
+    list."""
 
     request_timeout: PositiveFloat = 10.0
-    """Seconds that one API call may take; below the lease duration, so that a hung call costs no heartbeat."""
+    """Timeout of one API call in seconds; less than the lease duration, so that a call that hangs costs no
+    heartbeat."""
 
     concurrency: PositiveInt = 32
-    """API calls under way at once. One agent serves thousands of nodes in a simulation."""
+    """Maximum number of API calls at once. In a simulation, one agent serves thousands of nodes."""
 
     lease_namespace: str = names.LEASE_NAMESPACE
     """Namespace of the heartbeat Leases; it must exist."""
 
     lease_duration: PositiveInt = 40
-    """Seconds without renewal after which the node's devices count as stale: four lost renewals, as kubelet does."""
+    """Seconds without renewal after which the node's devices count as stale: four lost renewals, as for kubelet's
+    Lease."""
 
     renew_interval: PositiveFloat = 10.0
     """Seconds between two renewals."""
 
     jitter: float = Field(default=0.1, ge=0, le=0.5)
-    """Share by which each pause between renewals varies, so that agents started together drift apart."""
+    """Share by which each pause between renewals varies, so that agents which start together do not renew together."""
 
     log_format: Form = "text"
-    """Log lines as key=value or as JSON."""
+    """Format of log lines: key=value or JSON."""
 
     log_level: Level = "info"
-    """Least severity that is logged; libraries log from warnings on."""
+    """Lowest severity that is logged. Libraries log warnings and above."""
 
     metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
-    """Address on which metrics are served. On any address except loopback clients need a bearer token whose user may
-    get the nonResourceURL `/metrics`."""
+    """Address on which to serve metrics. Except on loopback, clients need a bearer token of a user that may get the
+    nonResourceURL `/metrics`."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port on which to serve metrics for Prometheus; 0 to serve none. The shipped DaemonSet has 9405."""
+    """Port on which to serve metrics for Prometheus; 0 to serve none. The shipped DaemonSet uses 9405."""
 
     metrics_authentication: bool = True
-    """Whether clients of the metrics need that token; else everybody who reaches the port may read them. They name the
-    pods of all namespaces."""
+    """Whether clients of the metrics need that token. If false, anyone who reaches the port can read them; they name
+    the pods of all namespaces."""
 
     device_plugin: bool = False
-    """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""
+    """Whether the agent offers the node's cards to kubelet. Only with the inventory `nvml`."""
 
     numa_to_kubelet: bool = False
-    """Whether to report the NUMA node of each card to kubelet. A Topology Manager policy then picks cards before the
-    agent is asked, which overrides the scheduler's choice."""
+    """Whether to report the NUMA node of each card to kubelet. A Topology Manager policy then picks cards before
+    kubelet calls the agent, which overrides the scheduler's choice."""
 
     cdi_specification: Literal["own", "nvidia-ctk"] = "own"
-    """Whose CDI specification containers are given by: the agent writes one with the device nodes of the cards, or
-    `nvidia-ctk cdi generate` keeps one with the driver's libraries too."""
+    """Which CDI specification containers use. `own`: the agent writes one with the device nodes of the cards.
+    `nvidia-ctk`: `nvidia-ctk cdi generate` maintains one that also has the driver's libraries."""
 
     cdi_folder: Path = Path("/var/run/cdi")
-    """Where the agent writes its CDI specification."""
+    """Folder in which the agent writes its CDI specification."""
 
     mps: bool = False
     """Whether containers can share cards by NVIDIA's Multi-Process Service, on nodes with the label
     `berth.dev/isolation: mps`. Requires `--truth`, and a daemon (docs/mps.md)."""
 
     mps_folder: Path = Path("/run/berth/mps")
-    """Folder of the MPS daemon's sockets, on the node and for the agent."""
+    """Folder of the MPS daemon's sockets, at the same path on the node and for the agent."""
 
     mps_control: str = "nvidia-cuda-mps-control"
     """The driver's program that controls the MPS daemon."""
 
     hami_core: Path | None = None
-    """Folder with the versions of HAMi-core's library, on the node and for the agent: `current` is a link to one of
-    them. Default: containers are not given the library."""
+    """Folder with the versions of HAMi-core's library, at the same path on the node and for the agent; `current` is a
+    link to one of them. Default: containers do not get the library."""
 
     proc_root: Path = Path("/proc")
-    """Where procfs is mounted, with the processes of the host: source of the device nodes of MIG instances, the
-    boot id, and the pods that have processes."""
+    """Where procfs of the host is mounted. Device nodes of MIG instances, the boot ID, and pods that have processes are
+    read from it."""
 
     dev_folder: Path = Path("/dev")
-    """Where the agent sees the host's device nodes."""
+    """Folder in which the agent sees the host's device nodes."""
 
     @classmethod
     def read(cls, arguments: Sequence[str]) -> Self:

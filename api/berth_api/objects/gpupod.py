@@ -47,7 +47,7 @@ class HeldCard(Model):
     """A GPU of which the pod holds all or a part, as the Device describes it."""
 
     minor: Annotated[int, Field(ge=0, le=65535)]
-    """Number of the card on its node; devices on the card have the same."""
+    """Number of the card on its node; the pod's devices on the card have the same minor."""
     id: Annotated[str, Field(min_length=1, max_length=128)]
     """UUID of the card."""
     model: Text = ""
@@ -64,28 +64,28 @@ class GpuPodSpec(Model):
     pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
     """UID of the pod."""
     containers: Annotated[list[ContainerDevices], Field(max_length=64)] = []
-    """What kubelet gave each container; the pod is charged for it."""
+    """What kubelet gave each container. The pod is charged for these devices."""
     allocated: Annotated[list[HeldDevice], Field(max_length=256)] = []
-    """The GPUs of a pod that kubelet gives none, as its allocation names them: shares, and cards by
-    `kubernetes.io/gpu`. Only shown: the pod is charged for its allocation."""
+    """The GPUs of a pod that kubelet gives none: shares, and cards by `kubernetes.io/gpu`. They are copied from the
+    pod's allocation, for which it is charged."""
     cards: Annotated[list[HeldCard], Field(max_length=256)] = []
-    """The GPUs on which these devices are, as far as the node has them."""
+    """The GPUs on which these devices are, if the node still has them."""
     devices: LongText = ""
     """The pod's GPUs in words: `GPU 0; GPU 1, MIG 3g.40gb, replica 2 of 4`."""
     ids: LongText = ""
     """The ids of the pod's GPUs, instances and replicas."""
     memory: Annotated[str, Field(max_length=32)] = ""
-    """Memory of GPUs that the pod may use, of all its GPUs together: `40Gi`; empty if it is not known."""
+    """GPU memory that the pod may use, the sum over all its GPUs: `40Gi`. Empty if it is not known."""
     core: Annotated[int, Field(ge=0)] | None = None
-    """Hundredths of cores of a GPU that the pod may use, of all its GPUs together; absent for MIG instances, and if
-    the pod requests none."""
+    """Hundredths of a GPU's cores that the pod may use, the sum over all its GPUs. Absent for MIG instances, and if the
+    pod requests none."""
 
 
 class GpuPodStatus(Model):
     """Whether the devices agree with the allocation of the pod."""
 
     conditions: Annotated[list[Condition], Field(max_length=16)] = []
-    """`Consistent`, of pods that kubelet gave devices."""
+    """`Consistent`, for pods that kubelet gave devices."""
 
 
 class GpuPod(Model):

@@ -66,11 +66,11 @@ class LeaderLeaseSpec(Model):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-validations": [_NEVER_FALLS, _NEW_HOLDER]})
 
     term: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
-    """Number of the current term, or of the last one if there is no leader; 0 before the first. Bindings carry it."""
+    """Number of the current term; without a leader, of the last one; 0 before the first. Bindings carry it."""
     holder_identity: Text | None = None
     """The process that leads; empty or absent if none does."""
     lease_duration_seconds: Annotated[int, Field(ge=1)] | None = None
-    """Seconds after the last renewal that another candidate saw, before it may take over."""
+    """Seconds without a renewal, as a candidate observes it, after which the candidate may take over."""
     acquire_time: Time | None = None
     """When the term began, by the holder's clock; nothing compares it."""
     renew_time: Time | None = None
@@ -91,7 +91,7 @@ class ReservedNode(Model):
     free: Annotated[int, Field(ge=0)]
     """How many of the devices that the pod requests are free there."""
     since: Moment
-    """When something was freed for it last, or when the reservation began."""
+    """When a device was last freed for the pod, or when the reservation began."""
 
 
 class ReservationBackoff(Model):
@@ -100,11 +100,11 @@ class ReservationBackoff(Model):
     namespace: Name
     """The namespace of the pods."""
     owner: Uid
-    """The UID of the controller, or of a pod without one."""
+    """The UID of the controller, or of the pod if it has none."""
     count: Annotated[int, Field(ge=0)]
-    """How many were in vain."""
+    """How many node reservations were in vain."""
     until: Moment = 0
-    """When the next one may begin; absent if it may."""
+    """When the next node reservation may begin; absent if it may begin now."""
 
 
 class PromisedNode(Model):
@@ -142,9 +142,9 @@ class LostPlace(Model):
     node: Annotated[str, Field(max_length=253)] = ""
     """The node; absent for all nodes together."""
     count: Annotated[int, Field(ge=0)] = 0
-    """How many sets of victims were evicted in vain; absent if it is not known who lost places."""
+    """How many sets of victims were evicted in vain; absent if it is not known which preemptor lost places."""
     until: Moment = 0
-    """When pods may be evicted there again; absent if they may."""
+    """When pods may be evicted there again; absent if they may be evicted now."""
     last: Moment = 0
     """When the last place was lost."""
     takers: Annotated[tuple[Text, ...], Field(max_length=MAX_TAKERS)] = ()
@@ -155,7 +155,7 @@ class LeaderLeaseStatus(Model):
     """The record: what the next leader needs and cannot read from other objects."""
 
     version: Annotated[int, Field(ge=1)]
-    """The form of the record; a leader that does not know it begins without one."""
+    """Version of the form of the record. A leader that does not know the version begins without a record."""
     node_reservations: Annotated[list[ReservedNode], Field(max_length=MAX_RESERVED_NODES)] = Field(default_factory=list)
     """The node reservations."""
     reservation_backoffs: Annotated[list[ReservationBackoff], Field(max_length=MAX_BACKOFFS)] = Field(
@@ -165,7 +165,7 @@ class LeaderLeaseStatus(Model):
     promised_places: Annotated[list[PromisedWorkload], Field(max_length=MAX_PLACES)] = Field(default_factory=list)
     """The promised places of pods that do not exist yet."""
     lost_places: Annotated[list[LostPlace], Field(max_length=MAX_LOST_PLACES)] | None = None
-    """The places that evictions freed and others took; absent if that is not known."""
+    """The places that evictions freed and other pods took; absent if they are not known."""
 
 
 class LeaderLease(Model):

@@ -53,18 +53,18 @@ class Card(TypedDict):
     model: Annotated[str, "Model as the driver reports it."]
     healthy: Annotated[bool, "Whether it, or its instances, can be allocated."]
     message: Annotated[str, "The faults that the agent reports."]
-    blocked: Annotated[str, "Why nothing of it is allocated although it is healthy; empty if it can be."]
-    barred: NotRequired[Annotated[str, "Why it is not given by name, such as for ResourceClaims; absent if it is."]]
+    blocked: Annotated[str, "Why a healthy card is not allocated; empty if it can be."]
+    barred: NotRequired[Annotated[str, "Why it is not allocated by name, such as for ResourceClaims; absent if it is."]]
     total: Amounts
     free: Amounts
-    held: Annotated[int, "How much of it is held, in hundredths; the resource of which most is held counts."]
+    held: Annotated[int, "How much of it is held, in hundredths of the resource of which most is held."]
     users: Annotated[int, "Number of grants of pods."]
     unheld: NotRequired[Annotated[int, "Number of pods that use it and do not hold it; absent if it is 0."]]
     numaNode: Annotated[int, "-1 if it is not known."]
     pcie: Annotated[str, "The PCIe switch; empty if it is not known."]
     mig: Annotated[list[CardInstance], "MIG instances."]
     links: Annotated[dict[str, str], "Id of another card -> kind of link."]
-    metrics: NotRequired[Annotated[Metrics, "What was measured; absent if that is not known, or too old."]]
+    metrics: NotRequired[Annotated[Metrics, "What was measured; absent if it is not known or too old."]]
 
 
 class NodeResource(TypedDict):
@@ -131,7 +131,7 @@ class HoldingPod(TypedDict):
     owner: Annotated[PodOwner, "Its controller."]
     scheduler: Annotated[str, "The pod's schedulerName."]
     since: Annotated[str, "When kubelet started it; empty if that is not known."]
-    endsBy: Annotated[str, "When it has ended at the latest (activeDeadlineSeconds); empty if that is not limited."]
+    endsBy: Annotated[str, "When it ends at the latest (activeDeadlineSeconds); empty if it has no deadline."]
     devices: Annotated[list[HeldPart], "The devices."]
     drifted: Annotated[bool, "Whether it holds other devices than it was allocated."]
     promised: Annotated[bool, "Whether the pod does not exist yet: its owner is the Workload to which it was promised."]
@@ -147,7 +147,7 @@ class WaitingGang(TypedDict):
 
     name: Annotated[str, "Name of the group."]
     members: NotRequired[Annotated[int, "Members that wait or have a node."]]
-    required: NotRequired[Annotated[int, "Members that must be placed, or none is."]]
+    required: NotRequired[Annotated[int, "Members that must be placed together; with fewer, none is placed."]]
 
 
 class QueuedPod(TypedDict):
@@ -179,7 +179,7 @@ class ReasonGroup(TypedDict):
     counted: Annotated[list[str], "The reasons that the condition counts: those of the first filter."]
     filters: Annotated[list[str], "The filters."]
     count: Annotated[int, "Number of nodes."]
-    nodes: Annotated[list[str], "The first 100 names."]
+    nodes: Annotated[list[str], "Names of the first 100 nodes."]
 
 
 class LackingCard(TypedDict):
@@ -202,8 +202,8 @@ class LeftOut(TypedDict):
     """Devices that a request does not find for one reason."""
 
     devices: Annotated[int, "How many."]
-    why: Annotated[str, "What these devices are, as the end of a sentence."]
-    selector: Annotated[bool, "Whether a selector leaves them out, the first that does not match."]
+    why: Annotated[str, "Why these devices are left out, as the end of a sentence."]
+    selector: Annotated[bool, "Whether a selector leaves them out: the first selector that does not match."]
 
 
 class RequestedDevices(TypedDict):
@@ -211,22 +211,28 @@ class RequestedDevices(TypedDict):
 
     claim: Annotated[str, "namespace/name of the claim, or the extended resource that a DeviceClass provides."]
     request: Annotated[str, "Its name, or request/subrequest."]
-    needed: Annotated[int, "Devices on one node; 0 for all that match."]
+    needed: Annotated[int, "Devices that it needs on one node; 0 for all that match."]
     devices: Annotated[int, "Devices that were compared with it."]
     found: Annotated[int, "Of these, the devices that match and are free, on all nodes together."]
-    most: Annotated[int, "The most that match and are free on one node."]
-    nodes: Annotated[list[str], "The first of the nodes with the most, by name; none if nothing was found."]
+    most: Annotated[int, "The largest number that match and are free on one node."]
+    nodes: Annotated[list[str], "Nodes with this number, the first by name; none if nothing was found."]
     enough: Annotated[int, "Nodes that have enough for this request alone."]
-    matching: Annotated[int, "The most on one node that match, free or not; pools of other schedulers aside."]
-    leftOut: Annotated[list[LeftOut], "Why it does not find the others, the largest number first."]
+    matching: Annotated[
+        int, "The largest number on one node that match, free or not, without pools of other schedulers."
+    ]
+    leftOut: Annotated[list[LeftOut], "Why other devices are left out, the largest number first."]
 
 
 class ClaimDevices(TypedDict):
     """What the requests of a pod's ResourceClaims that are not allocated yet find."""
 
-    nodes: Annotated[int, "Nodes that were compared: if there are any, those that only the claims keep it from."]
-    complete: Annotated[bool, "Whether these are all; comparing devices ends after 20,000 of them."]
-    together: Annotated[str, "Why a node that has enough for each request alone does not take it; empty for none."]
+    nodes: Annotated[
+        int, "Nodes that were compared: only those that nothing but the claims excludes, if there are any."
+    ]
+    complete: Annotated[bool, "Whether all of them were compared: comparing ends after 20,000 devices."]
+    together: Annotated[
+        str, "Why a node that has enough for each single request does not fit; empty if there is no such node."
+    ]
     requests: Annotated[list[RequestedDevices], "The requests that have to be met on one node."]
 
 
@@ -235,7 +241,7 @@ class RemedyAnswer(TypedDict):
 
     kind: Annotated[str, "Member, Claim, Label, NewNode, Capacity, End, Preemption or Administrator."]
     answer: Annotated[str, "Ends (if nothing else changes), Needed (before any other change helps) or DoesNotHelp."]
-    message: Annotated[str, "The change and the answer, with what was assumed."]
+    message: Annotated[str, "The change, the answer, and what was assumed."]
     node: Annotated[str, "The node that changes, or that the new node is like; may be empty."]
     newNode: Annotated[bool, "Whether a node is added."]
 
@@ -257,20 +263,24 @@ class TriedChanges(TypedDict):
     """What is said of single changes."""
 
     title: Annotated[str, "The title of the list."]
-    answers: Annotated[list[WaitAnswer], "The changes, that none was found that ends the wait, or that none was tried."]
+    answers: Annotated[
+        list[WaitAnswer], "The changes; or that no change was found to end the wait, or that none was tried."
+    ]
 
 
 class PreemptionOutlook(TypedDict):
     """Whether evictions of pods of lower priority would help."""
 
-    possible: Annotated[bool, "Whether they would."]
+    possible: Annotated[bool, "Whether evictions would help."]
     message: Annotated[str, "How many pods, or why not."]
 
 
 class ExplainedGang(WaitingGang):
     """The pod group, and which member is explained."""
 
-    firstWithoutPlace: Annotated[str, "The first member without a place; empty if all have one, or members lack."]
+    firstWithoutPlace: Annotated[
+        str, "The first member without a place; empty if all have one, or if members are missing."
+    ]
 
 
 class NodeReservation(TypedDict):
@@ -302,7 +312,7 @@ class BindPoints(TypedDict):
     """Why a pod was bound to its node."""
 
     kept: Annotated[bool, "Whether the leader keeps the points: it does for its last 1,000 binds."]
-    message: Annotated[str, "Why the points are not kept; empty if they are."]
+    message: Annotated[str, "Why the points are not kept; empty if they are kept."]
     node: Annotated[str, "The node."]
     scores: Annotated[list[NodeScore], "The node and up to two runners-up."]
 
@@ -324,12 +334,16 @@ class PodExplanation(TypedDict, total=False):
     ]
     remedies: Annotated[list[RemedyAnswer], "Examples; none for members of gangs with more than 16 waiting pods."]
     inVain: Annotated[bool, "Whether no change of the cluster can end the wait: the request cannot be met as it is."]
-    outlook: Annotated[list[TitledAnswer], "The answers that people are shown, one for each question about the wait."]
-    changes: Annotated[TriedChanges, "The same of changes other than new nodes; absent if nothing is said of them."]
-    fitsWhenEmpty: Annotated[int, "Nodes that would take it, a member alone, without pods; absent if none matters yet."]
-    newNodeHelps: Annotated[bool, "Whether another node like one of these, without a difference, would take it."]
-    claims: Annotated[ClaimDevices, "What its ResourceClaims find; absent unless claims keep it from a node."]
-    preemption: Annotated[PreemptionOutlook, "Absent for gangs, and where evictions are never tried."]
+    outlook: Annotated[list[TitledAnswer], "The answers that people see, one for each question about the wait."]
+    changes: Annotated[TriedChanges, "The answers about changes other than new nodes; absent if there are none."]
+    fitsWhenEmpty: Annotated[
+        int, "Nodes that it would fit if they had no pods; for a gang, the member alone. Absent if it was not tried."
+    ]
+    newNodeHelps: Annotated[bool, "Whether it would fit another node that equals one of the cluster."]
+    claims: Annotated[ClaimDevices, "Which devices its ResourceClaims find; absent unless claims exclude a node."]
+    preemption: Annotated[
+        PreemptionOutlook, "Whether evictions would help; absent for gangs, and where evictions are never tried."
+    ]
     gang: ExplainedGang
     reservation: NodeReservation
     queue: Annotated[QueuePlace, "Its place in the queue; absent when bound."]
@@ -354,7 +368,7 @@ class OperatorSettings(TypedDict, total=False):
     ]
     nodeSelector: Annotated[str, "Label selector of the nodes; empty for all."]
     agentNamespace: Annotated[str, "Namespace of the agents' Leases."]
-    chargeForeign: Annotated[bool, "Whether cards that processes outside Kubernetes use are kept from pods."]
-    chargeUnheld: Annotated[bool, "Whether cards that pods use which do not hold them are kept from other pods."]
-    podMix: Annotated[dict[str, Any], "What the pods that the leader has seen request, by which it scores nodes."]
+    chargeForeign: Annotated[bool, "Whether pods are kept off cards that processes outside Kubernetes use."]
+    chargeUnheld: Annotated[bool, "Whether other pods are kept off a card that a pod uses without holding it."]
+    podMix: Annotated[dict[str, Any], "What the pods that the leader has seen request; it scores nodes by this."]
     reservedNodes: Annotated[dict[str, str], "UID of a pod that waits -> the node that is reserved for it."]

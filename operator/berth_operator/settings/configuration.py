@@ -199,14 +199,14 @@ class Strategy(_Part):
     """Named sets of weights."""
 
     nodes: NodeStrategy = next(iter(NODE_STRATEGIES))
-    """How CPU and memory of nodes are used, after the cards' strategy: LeastAllocated spreads pods, MostAllocated packs
-    them."""
+    """Which nodes are preferred by CPU and memory, after the cards' strategy. LeastAllocated spreads pods;
+    MostAllocated packs them."""
     cards: CardStrategy = next(iter(CARD_STRATEGIES))
-    """How devices are used: Fragmentation keeps the rest usable for the typical workload, MostAllocated keeps whole
-    cards and whole nodes free, LeastAllocated spreads pods."""
+    """Which devices are preferred. Fragmentation keeps the rest usable for the typical pods; MostAllocated keeps whole
+    cards and whole nodes free; LeastAllocated spreads pods."""
     claims: ClaimStrategy = next(iter(CLAIM_STRATEGIES))
-    """How devices of ResourceClaims are used: Fragmentation keeps the rest usable, and takes devices that are close to
-    each other; FirstFit takes the first ones that fit, as kube-scheduler."""
+    """Which devices ResourceClaims get. Fragmentation keeps the rest usable, and chooses devices that are close to each
+    other; FirstFit takes the first devices that fit, like kube-scheduler."""
 
     def weights(self) -> dict[str, float]:
         """Return the weights of every profile, with those of the strategies."""
@@ -218,7 +218,7 @@ class Filters(_Part):
     """Which filters run."""
 
     disabled: list[Switch] = []
-    """Names of filters that do not run; `*` for all that can be switched off."""
+    """Names of filters that do not run; `*` for all that can be disabled."""
 
     def switched_off(self) -> frozenset[str]:
         """Return the names of the filters that do not run."""
@@ -229,9 +229,9 @@ class Scores(_Part):
     """Which scores run, and the weight of each."""
 
     disabled: list[ScoreOrAll] = []
-    """Names of scores that do not run, even if the strategy has them; `*` for all except those in `weights`."""
+    """Names of scores that do not run, even if the strategy has them; `*` for all that are not in `weights`."""
     weights: dict[Score, Weight] = {}
-    """Name of a score -> its weight, 0 to 1000; overrides the strategy and `disabled`."""
+    """Name of a score -> its weight, 0 to 1000. Overrides the strategy and `disabled`."""
 
     def weighed(self, given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
         """Return the enabled ones of these weights, with those set here."""
@@ -286,8 +286,8 @@ class GeniusSection(_Part):
     static: GeniusStatic = GeniusStatic()
     dynamic: GeniusDynamic = GeniusDynamic()
     power_preference: Preference = _GENIUS.power_preference
-    """Which nodes the term `power` prefers: those with much power left (Headroom), or those that draw much power, as
-    the original does (Draw)."""
+    """Which nodes the term `power` prefers. Headroom: nodes with much power left; Draw, as in the original: nodes that
+    draw much power."""
 
     def weights(self) -> GeniusWeights:
         """Return the weights that decisions read."""
@@ -317,11 +317,11 @@ class Profile(_Part):
     preemption: bool = _DEFAULT.preemption
     """Whether pods of lower priority may be preempted for a pod that fits nowhere."""
     reserve_after_seconds: Annotated[int, Field(ge=0, le=86400)] = int(_DEFAULT.reserve_after)
-    """Seconds after which a pod that waits for devices may get a node reservation, which smaller pods cannot overtake;
-    0 for never."""
+    """Seconds after which a pod that waits for devices may get a node reservation, so that smaller pods do not overtake
+    it; 0 for never."""
     subdevices: SubdeviceRule = LAST
-    """Whether `nvidia.com/gpu` may be a time-sliced replica or MIG instance: `last` if no whole card is free for the
-    pod, `equal` like a whole card, `never`. The annotation `berth.dev/gpu-subdevices` of a pod comes first."""
+    """Whether `nvidia.com/gpu` may be a time-sliced replica or MIG instance. `last`: only if no whole card is free for
+    the pod; `equal`: like a whole card; `never`. The annotation `berth.dev/gpu-subdevices` of a pod overrides it."""
     gang: GangSection = GangSection()
     genius: GeniusSection = GeniusSection()
 
@@ -345,7 +345,7 @@ class ClaimsSection(_Part):
     """The devices in ResourceSlices that are Berth's: no other scheduler may give them to ResourceClaims."""
 
     drivers: Annotated[list[DriverName], Field(max_length=64)] = []
-    """Drivers of which all pools are Berth's: `gpu.nvidia.com`; `*` for all drivers."""
+    """Drivers whose pools are all Berth's: `gpu.nvidia.com`; `*` for all drivers."""
     pools: Annotated[list[PoolName], Field(max_length=1024)] = []
     """Single pools that are Berth's, as `driver/pool`: `gpu.nvidia.com/node-1`."""
 
@@ -361,13 +361,14 @@ class CheckSection(_Part):
     """The AdmissionCheck `berth.dev/fits-devices` of Kueue."""
 
     pending_seconds: Annotated[int, Field(ge=0, le=3600)] = int(_CHECK.pending)
-    """How long a workload keeps its quota while the places that it lacks become free."""
+    """Seconds for which a workload keeps its quota while the places that it lacks become free."""
     gather_seconds: Annotated[int, Field(ge=0, le=86400)] = int(_CHECK.gather)
-    """How long places are gathered for a workload, one after the other as they become free; 0 for never."""
+    """Seconds for which places are gathered for a workload as they become free; 0 for never."""
     promise_seconds: Annotated[int, Field(ge=10, le=86400)] = int(_CHECK.promise)
-    """How long places are kept for a workload until it is admitted, and then for its pods."""
+    """Seconds for which places are kept for a workload until it is admitted, and then for its pods."""
     fleet_grows: bool = _CHECK.fleet_grows
-    """Whether nodes may be added that differ from all that are there; then no workload is rejected for its size."""
+    """Whether an autoscaler may add nodes of kinds that the cluster does not have yet. If true, no workload is rejected
+    for its size."""
 
     def settings(self) -> CheckSettings:
         """Return the settings that the check reads."""
@@ -387,11 +388,12 @@ class File(_Part):
     profiles: Annotated[list[Profile], Field(json_schema_extra={"minItems": 1})]
     """One profile for each scheduler name."""
     model_aliases: Annotated[dict[Alias, ModelGlobs], Field(max_length=MAX_ALIASES)] = {}
-    """Other names of GPU models: name -> globs, one of which must match the model that the driver reports. Pods may use
-    them wherever they name a model."""
+    """Other names of GPU models: name -> globs; one of them must match the model that the driver reports. Pods may use
+    these names wherever they name a model."""
     claims: ClaimsSection = ClaimsSection()
     namespace_limits: Annotated[dict[Namespace, dict[LimitedResource, Amount]], Field(max_length=MAX_LIMITED)] = {}
-    """What the pods of a namespace may hold together of GPUs: `gpu` in hundredths of cards, `gpu-memory` in bytes."""
+    """How much of the GPUs the pods of a namespace may hold together: `gpu` in hundredths of cards, `gpu-memory` in
+    bytes."""
     admission_check: CheckSection = CheckSection()
 
     @model_validator(mode="after")

@@ -81,19 +81,19 @@ class Settings(BaseSettings):
     )
 
     kubeconfig: Path | None = None
-    """Kubeconfig file; by default the pod's service account is used."""
+    """Kubeconfig file. Default: the pod's service account."""
 
     config: Path | None = None
-    """BerthSchedulerConfiguration file, reloaded when it changes (docs/configuration.md); without one each of
+    """BerthSchedulerConfiguration file (docs/configuration.md), reloaded when it changes. Without a file, each of
     `scheduler_names` has a default profile."""
 
     scheduler_names: SchedulerNames = names.SCHEDULER
-    """The `schedulerName`s of the pods to schedule, separated by commas; not allowed with `config`, whose profiles name
+    """The `schedulerName`s of the pods to schedule, separated by commas. Not allowed with `config`: its profiles name
     them."""
 
     require_injection: bool = True
-    """Whether a pod is scheduled only if its containers will see just its own devices (docs/containers.md); not allowed
-    with `config`, whose profiles set it."""
+    """Whether to schedule a pod only if each of its containers will see only its own devices (docs/containers.md). Not
+    allowed with `config`: its profiles set this."""
 
     node_selector: str = ""
     """Label selector of the nodes to use; empty for all."""
@@ -102,113 +102,115 @@ class Settings(BaseSettings):
     """Namespace of the LeaderLease."""
 
     pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
-    """The operator's own pod (namespace/name/UID), for Events about the process itself; empty for no such Events."""
+    """The operator's own pod (namespace/name/UID), for Events about the process itself. Empty: no such Events."""
 
     lease: str = "berth-operator"
-    """Name of the LeaderLease by which replicas elect a leader; its term is the fence's
+    """Name of the LeaderLease by which replicas elect a leader. The fence compares Bindings with its term
     (docs/decisions/0002-fencing.md)."""
 
     require_fence: bool = False
-    """Whether a leader waits until the API server refuses Bindings of another term before it decides; otherwise a
-    leader that finds no fence logs a warning and goes on. `manifests/base` installs the fence and sets this."""
+    """Whether a leader decides only once the API server refuses Bindings of other terms. If false, a leader that finds
+    no fence logs a warning and continues. `manifests/base` installs the fence and sets this."""
 
     lease_duration: Annotated[int, Field(ge=2, le=300)] = 15
     """Seconds after which another replica may take a LeaderLease that is not renewed."""
 
     renew_deadline: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds after which a leader that could not renew stops; less than the duration, so that it stops first."""
+    """Seconds after which a leader that cannot renew its LeaderLease stops. Less than `lease_duration`, so that it
+    stops before another replica leads."""
 
     retry_period: Annotated[float, Field(gt=0)] = 2.0
     """Seconds between two renewals."""
 
     takeover_pause: Annotated[float, Field(ge=0)] = 1.0
-    """Seconds between becoming leader and the first list of pods, for API servers that learn the new term later."""
+    """Seconds between becoming leader and the first list of pods. Gives every API server time to learn the new term."""
 
     agent_namespace: str = names.LEASE_NAMESPACE
     """Namespace of the agents' Leases."""
 
     agent_grace: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds beyond the duration of its Lease for which a silent agent counts as alive: one missed renewal."""
+    """Seconds after an agent's Lease has expired for which the agent still counts as alive: one missed renewal."""
 
     node_startup_timeout: Annotated[float, Field(ge=0, le=3600)] = 600.0
-    """Seconds after the creation of a Node within which pods that may fit there once its devices are reported are not
-    `Unschedulable`, so that autoscalers add no other node for them; 0 for never (docs/autoscalers.md)."""
+    """Seconds after a Node is created for which its devices are awaited. Pods that may fit there are not
+    `Unschedulable` meanwhile, so that autoscalers add no other node for them (docs/autoscalers.md). 0: never."""
 
     genius_priorities: Annotated[str, Field(pattern=f"^({FORM}(,{FORM})*)?$"), AfterValidator(_check_priorities)] = ""
-    """The highest `genius/priority` of the pods of each namespace, such as `team-a=10,*=5`, where `*` stands for all
-    others; 0 for a namespace that is not listed. Values below 0 are free for all."""
+    """The highest `genius/priority` that the pods of each namespace may have, such as `team-a=10,*=5`; `*` stands for
+    all others. A namespace that is not listed has 0. Values below 0 are always allowed."""
 
     memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
-    """The unit of memory in resources of other systems, where it is set to another one there than usual: `NAME=1Gi`,
-    joined by commas (docs/reference/words.md)."""
+    """Units of memory in resources of other systems, if you changed the unit there: `NAME=1Gi`, separated by commas
+    (docs/reference/words.md)."""
 
     charge_foreign: bool = True
-    """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
+    """Whether to keep pods off cards that processes outside Kubernetes use, as agents report them."""
 
     charge_unheld: bool = False
-    """Whether cards that pods use which do not hold them, as reported by agents, are kept from other pods. With this,
-    any pod that reaches a card without a request withholds it from all others (docs/containers.md)."""
+    """Whether to keep other pods off a card that a pod uses without holding it, as agents report it. With this, any pod
+    that reaches a card without requesting it keeps the card from all other pods (docs/containers.md)."""
 
     trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
-    """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
-    for none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
+    """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas. Empty:
+    none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
 
     node_rate: Annotated[float, Field(gt=0)] = 100.0
-    """Writes to Nodes a second; pods wait until a new node shows its devices."""
+    """Writes to Nodes per second. Until a new node shows its devices, pods wait for it."""
 
     status_rate: Annotated[float, Field(gt=0)] = 20.0
-    """Writes of other statuses a second; binds do not wait for them."""
+    """Writes of other statuses per second. Binds do not wait for them."""
 
     volume_timeout: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds for binding a pod's claims before the pod is decided again; the default is kube-scheduler's."""
+    """Seconds to wait for a pod's PersistentVolumeClaims to be bound before the pod is decided again. The default is
+    kube-scheduler's."""
 
     gang_timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that a gang may stay bound in part before it is undone, unless its PodGroup sets a timeout."""
+    """Seconds that a gang may stay partly bound before its bound members are deleted, unless its PodGroup sets a
+    timeout."""
 
     evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
-    """Pods to evict per minute from cards that need a reset or a reboot; 0 for none."""
+    """Pods per minute to evict from cards that need a reset or a reboot. 0: none."""
 
     defragment: Annotated[int, Field(ge=0, le=16)] = 0
-    """Pods that may be moved at once for a pod that fits nowhere; 0 for none. Only pods that allow it are moved
-    (docs/defragmentation.md)."""
+    """How many pods may be moved at once so that another pod fits. Only pods that allow it are moved
+    (docs/defragmentation.md). 0: none."""
 
     defragment_after: Annotated[float, Field(ge=0)] = 120.0
-    """Seconds that a pod waits before others are moved for it; 0 if they are moved only on request, by the command
-    `defragment`."""
+    """Seconds that a pod waits before others are moved for it. 0: only on request, by the command `defragment`."""
 
     defragment_min_age: Annotated[float, Field(ge=0)] = 600.0
-    """Seconds after its creation before a pod is moved, so that none is moved again and again."""
+    """Minimum age in seconds of a pod that is moved, so that no pod is moved again and again."""
 
     taint_own_pools: bool = False
-    """Whether other schedulers are kept from the pools in the configuration's `claims`, by DeviceTaintRules
-    (docs/claims.md). Needs the component `claims`."""
+    """Whether to keep other schedulers off the pools in the configuration's `claims`, by DeviceTaintRules
+    (docs/claims.md). Requires the component `claims`."""
 
     kueue: bool = False
-    """Whether Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices are decided (docs/kueue.md). Needs
-    the component `kueue`."""
+    """Whether to decide Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices (docs/kueue.md).
+    Requires the component `kueue`."""
 
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
-    """URL on which to serve liveness, http://address:port/path; empty to serve none."""
+    """URL on which to serve liveness, http://address:port/path. Empty: none."""
 
     metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
-    """Address on which metrics are served. On any address except loopback clients need a bearer token whose user may
-    get the nonResourceURL `/metrics`."""
+    """Address on which to serve metrics. Except on loopback, clients need a bearer token of a user that may get the
+    nonResourceURL `/metrics`."""
 
     metrics_authentication: bool = True
-    """Whether clients of the metrics need that token; else everybody who reaches the port may read them."""
+    """Whether clients of the metrics need that token. If false, anyone who reaches the port can read them."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
     """Port on which to serve metrics for Prometheus; 0 to serve none."""
 
     metrics_source: Literal["none", "agents", "prometheus"] = "none"
-    """Where live GPU metrics are read from, for the score `genius` and for memory that Genius' labels request
+    """Where to read live GPU metrics, for the score `genius` and for memory that Genius' labels request
     (docs/live-metrics.md)."""
 
     metrics_interval: Annotated[float, Field(ge=1, le=3600)] = 15.0
     """Seconds between two reads of live GPU metrics."""
 
     metrics_stale_after: Annotated[float, Field(ge=2, le=3600)] = 60.0
-    """Seconds after which what was measured of a GPU is no longer used; more than twice the interval."""
+    """Seconds after which a measured value is no longer used; at least twice the interval."""
 
     agent_pods_namespace: str = names.AGENT_SYSTEM
     """Namespace of the agents' pods, for `--metrics-source agents`."""
@@ -217,75 +219,76 @@ class Settings(BaseSettings):
     """Port on which the agents serve metrics, for `--metrics-source agents`."""
 
     agent_metrics_token_file: Path | None = None
-    """File with a bearer token for the agents' metrics, read again for each refresh. They are read by HTTP, so it
-    should be able to do nothing else."""
+    """File with a bearer token for the agents' metrics, read again for each refresh. The token is sent by plain HTTP,
+    so it should grant nothing else."""
 
     prometheus_url: Annotated[str, AfterValidator(_check_prometheus)] = ""
     """URL of Prometheus, for `--metrics-source prometheus`; empty to search `prometheus_namespaces`."""
 
     prometheus_namespaces: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?$")] = ""
-    """Namespaces whose Services are searched for Prometheus, separated by commas, the first that has one; Services of
-    other namespaces are never asked."""
+    """Namespaces in which to search for Prometheus' Service, separated by commas. The first namespace that has one
+    wins; other namespaces are never searched."""
 
     prometheus_ca: Annotated[Path | None, AfterValidator(_check_authority)] = None
-    """PEM file with the certificate authority of Prometheus; without one those that the system trusts."""
+    """PEM file with the certificate authority of Prometheus. Default: the authorities that the system trusts."""
 
     prometheus_token_file: Path | None = None
-    """File with a bearer token for Prometheus, read again for each query; sent by https only."""
+    """File with a bearer token for Prometheus, read again for each query. It is sent by https only."""
 
     debug_address: IPvAnyAddress = IPv4Address("127.0.0.1")
-    """Address on which the debug API listens (docs/debug-api.md). On any address except loopback it requires a bearer
-    token that the API server authenticates and authorizes."""
+    """Address on which the debug API listens (docs/debug-api.md). Except on loopback, it requires a bearer token that
+    the API server authenticates and authorizes."""
 
     debug_port: Annotated[int, Field(ge=0, le=65535)] = 10251
     """Port of the debug API; 0 to serve none."""
 
     debug_certificate: Path | None = None
-    """PEM file with the debug API's certificate chain; without one it uses plain HTTP, which also exposes tokens."""
+    """PEM file with the debug API's certificate chain. Without a file it uses plain HTTP, which exposes tokens, too."""
 
     debug_key: Path | None = None
-    """PEM file with the certificate's key; by default in the certificate's file."""
+    """PEM file with the certificate's key. Default: the certificate's file."""
 
     extender_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the HTTP extender for kube-scheduler (docs/extender.md); 0 to serve none."""
 
     extender_address: IPvAnyAddress = IPv4Address("127.0.0.1")
-    """Address on which the extender listens. On any address except loopback it requires a certificate of its own and
-    certificates of its clients."""
+    """Address on which the extender listens. Except on loopback, it requires a certificate of its own and client
+    certificates."""
 
     extender_certificate: Path | None = None
-    """PEM file with the extender's certificate chain; without one it uses plain HTTP."""
+    """PEM file with the extender's certificate chain. Without a file it uses plain HTTP."""
 
     extender_key: Path | None = None
-    """PEM file with the certificate's key; by default in the certificate's file."""
+    """PEM file with the certificate's key. Default: the certificate's file."""
 
     extender_client_ca: Path | None = None
-    """PEM file with the authorities of client certificates; clients without such a certificate are refused."""
+    """PEM file with the authorities of client certificates. Other clients are refused."""
 
     extender_clients: str = ""
-    """Common names of client certificates that may call the extender, separated by commas; empty for all that the
-    client authorities have signed."""
+    """Common names of client certificates that may call the extender, separated by commas. Empty: all that these
+    authorities have signed."""
 
     extender_schedulers: SchedulerNames = DEFAULT
-    """The `schedulerName`s of the pods that the extender takes, separated by commas. A profile of such a name in
-    `config` applies to the extender alone."""
+    """The `schedulerName`s of the pods that the extender decides about, separated by commas. A profile with such a name
+    in `config` applies only to the extender."""
 
     extender_nodes: Annotated[int, Field(ge=1, le=16)] = 1
-    """The most nodes that filter answers. All but the best are kept only until another pod needs them."""
+    """Maximum number of nodes in the answer to filter. Except for the best node, they are kept only until another pod
+    needs them."""
 
     extender_timeout: Annotated[float, Field(gt=0, le=300)] = 5.0
-    """Seconds of kube-scheduler's `httpTimeout`; a bind is answered within 80 % of it."""
+    """kube-scheduler's `httpTimeout` in seconds. A bind is answered within 80 % of it."""
 
     extender_score: Literal["policy", "free-cards"] = "policy"
-    """What prioritize scores nodes by: the profile's policy, or like nvidia-gpu-scheduler the number of free GPUs of
-    the requested model."""
+    """How prioritize scores nodes: `policy`, by the profile's policy; `free-cards`, by the number of free GPUs of the
+    requested model, like nvidia-gpu-scheduler."""
 
     extender_service: Annotated[str, Field(pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$")] = ""
-    """Service without a selector (namespace/name) whose EndpointSlice the leader writes, so that it reaches the leader
-    alone; empty for none."""
+    """Service without a selector (namespace/name). The leader writes its EndpointSlice, so that the Service reaches
+    only the leader. Empty: none."""
 
     visibility_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port of the visibility API (docs/visibility.md), which other replicas reach at `pod_ip`; 0 to serve none."""
+    """Port of the visibility API (docs/visibility.md); other replicas reach it at `pod_ip`. 0: none."""
 
     visibility_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
     """Address on which the visibility API listens."""
@@ -293,7 +296,7 @@ class Settings(BaseSettings):
     visibility_host: Annotated[
         str, Field(default_factory=lambda settings: f"berth-visibility.{settings.get('namespace', '')}.svc")
     ]
-    """Host name by which the API server calls the visibility API, for its certificate; by default that of the Service
+    """Host name by which the API server calls the visibility API, for its certificate. Default: the name of the Service
     `berth-visibility` in `namespace`."""
 
     visibility_service: str = "berth-visibility"
@@ -306,27 +309,28 @@ class Settings(BaseSettings):
     """Name of the Secret through which replicas share the certificate of the visibility API."""
 
     visibility_lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
-    """Seconds for which that certificate is valid; it is renewed when a third is left."""
+    """Seconds for which that certificate is valid. It is renewed when a third of them is left."""
 
     visibility_period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two checks for another certificate, for other authorities of the API server, and, of ten seconds
-    at most, that the APIService is there."""
+    """Seconds between two checks for a new certificate and for new authorities of the API server. Whether the
+    APIService exists is checked as often, but at least every ten seconds."""
 
     visibility_max_watches: Annotated[int, Field(ge=4)] = 400
-    """Watches of the visibility API that a replica serves at once; one user gets at most a quarter of them."""
+    """Maximum number of watches of the visibility API that a replica serves at once. One user gets at most a quarter of
+    them."""
 
     pod_ip: str = ""
     """The address of the operator's own pod, for the EndpointSlice and the visibility API."""
 
     log_format: Form = "json"
-    """Log lines as key=value or as JSON."""
+    """Format of log lines: key=value or JSON."""
 
     log_level: Level = "info"
-    """Least severity that is logged; libraries log from warnings on."""
+    """Lowest severity that is logged. Libraries log warnings and above."""
 
     identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
-    """This process's name in the LeaderLease; no two running processes may share it. By default it contains the pod's
-    UID, so that a restarted container finds its own name and need not wait until the last term has expired."""
+    """This process's name in the LeaderLease. No two running processes may share it. By default it contains the pod's
+    UID: a restarted container finds its own name, and does not wait until its last term has expired."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -18,31 +18,32 @@ class ServerSettings(BaseSettings):
     )
 
     address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
-    """Where to listen."""
+    """Address to listen on."""
 
     certificate: Path | None = None
-    """PEM file with the certificate chain, read again every `period`; without one the server creates its own."""
+    """PEM file with the certificate chain, read again every `period`. Without a file the server creates its own
+    certificate."""
 
     key: Path | None = None
     """PEM file with the certificate's key."""
 
     lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
-    """Seconds for which the server's own certificate is valid; it is renewed when a third is left."""
+    """Seconds for which the server's own certificate is valid. It is renewed when a third of them is left."""
 
     period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two checks for another certificate, or for other authorities of clients."""
+    """Seconds between two checks for a new certificate and for new authorities of clients."""
 
     namespace: str = "berth-system"
     """Namespace of the Secret."""
 
     kubeconfig: Path | None = None
-    """Kubeconfig file; without one the pod's own service account is used."""
+    """Kubeconfig file. Default: the pod's service account."""
 
     log_format: Form = "json"
-    """Log lines as key=value or as JSON."""
+    """Format of log lines: key=value or JSON."""
 
     log_level: Level = "info"
-    """Least severity that is logged; libraries log from warnings on."""
+    """Lowest severity that is logged. Libraries log warnings and above."""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:

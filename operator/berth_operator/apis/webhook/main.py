@@ -62,28 +62,29 @@ class WebhookSettings(ServerSettings):
     """Name of the Secret through which replicas share their own certificate."""
 
     configuration: str = "berth-injection"
-    """Name of the MutatingWebhookConfiguration to write the certificate to, if there is one."""
+    """MutatingWebhookConfiguration to write the certificate to, if it exists."""
 
     validating_configuration: str = "berth-validation"
-    """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
+    """ValidatingWebhookConfiguration to write the certificate to, if it exists."""
 
     scheduler_names: SchedulerNames = names.SCHEDULER
-    """Scheduler names of the profiles, joined by commas: their pods are validated; routed pods get the first name."""
+    """Scheduler names of the profiles, separated by commas. Their pods are validated, and routed pods get the first
+    name."""
 
     memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
-    """The unit of resources of other systems, as the operator has it."""
+    """The same value as the operator's `--memory-units`."""
 
     runtime_class: str = ""
-    """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
+    """RuntimeClass for pods that request GPUs and name none. Empty if NVIDIA's runtime is the nodes' default."""
 
     nvidia_resources: str = ""
-    """Resources that NVIDIA's device plugin serves under other names than its own, joined by commas."""
+    """Resources that NVIDIA's device plugin serves under changed names, separated by commas."""
 
     isolation: Literal["mps", "hami-core", "required", "none"] = "none"
-    """What limits containers to their shares of cards where neither the pod nor its namespace says it."""
+    """How containers are limited to their shares of cards, unless the pod or its namespace sets a mode."""
 
     isolation_order: Annotated[str, AfterValidator(checked_order)] = ",".join(shares.ORDER)
-    """The modes of which `required` is the first, joined by commas."""
+    """Modes in order of preference, separated by commas: `required` means the first of them."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -44,20 +44,22 @@ class CleanupSettings(BaseSettings):
     """Namespace of the agents."""
 
     node_selector: str = ""
-    """Label selector of the nodes to clean, like the operator's; for clusters with several operators."""
+    """Label selector of the nodes to clean, like the operator's. For clusters with several operators."""
 
     drain: bool = False
-    """Whether to wait until the pods have ended for which nodes keep capacity, and then remove it, too."""
+    """Whether to wait until no pod needs the capacity that stays on nodes for running pods, and then to remove that,
+    too."""
 
     timeout: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds to wait for the end of Berth's programs and, with --drain, of those pods; for each of the two."""
+    """Seconds to wait until Berth's programs have ended and then, with --drain, until those pods have ended: for each
+    of the two."""
 
     delete_crds: bool = False
-    """Whether to delete Berth's CRDs, and with them all Devices, GpuPods and LeaderLeases. PodGroups go only if their
-    CRD is Berth's, not that of scheduler-plugins."""
+    """Whether to delete Berth's CRDs, and with them all Devices, GpuPods and LeaderLeases. PodGroups are deleted only
+    if their CRD is Berth's, not scheduler-plugins'."""
 
     kubeconfig: Path | None = None
-    """Kubeconfig file, like kubectl's; by default $KUBECONFIG, ~/.kube/config or the pod's service account."""
+    """Kubeconfig file. Default, like kubectl's: $KUBECONFIG, ~/.kube/config or the pod's service account."""
 
 
 def main(arguments: Sequence[str]) -> int:
