@@ -15,8 +15,8 @@ from reference import words
 from reference.markdown import page, section
 
 _WARNINGS: Final = (
-    "> **Warning**: two systems must not give the cards of one node to pods at the same time. Therefore move node by "
-    "node.\n\n> **Warning**: the steps drain nodes. Draining deletes what pods have in `emptyDir`."
+    "> **Warning:** Two systems must not give the cards of one node to pods at the same time. Therefore move node by "
+    "node.\n\n> **Warning:** The steps drain nodes. Draining deletes what pods have in `emptyDir`."
 )
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20

@@ -28,7 +28,7 @@ Raw = dict[str, Any]
 
 def certificates(folder: Path) -> Path:
     """Make certificates in a folder as the documentation says, and return the folder."""
-    [script] = re.findall(r"```bash\n(openssl .*?)```", PAGE.read_text(), re.DOTALL)
+    [script] = re.findall(r"```bash\n( *openssl .*?)```", PAGE.read_text(), re.DOTALL)
     subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, check=True, capture_output=True)
     return folder
 

@@ -189,7 +189,8 @@ def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements
 
     world.bound("above")
     # Two sets of victims at most, if kube-scheduler has seen that a victim left before it saw the taint.
-    assert CORES <= len(_evicted(arena)) <= 2 * CORES
+    world.wait(lambda: len(_evicted(arena)) >= CORES, what="the Events of the victims")
+    assert len(_evicted(arena)) <= 2 * CORES
     world.wait(lambda: not arena.get("nodes", node)["spec"].get("taints"), what="the taint to be removed")
     world.wait(lambda: arena.get("pods", "above")["status"]["phase"] == "Running", what="the pod to run")
     assert {each["spec"].get("nodeName") for each in arena.list("pods", labelSelector="app=low")} == {None}

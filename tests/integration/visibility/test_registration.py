@@ -92,7 +92,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
 def test_no_manifest_has_it_and_a_replica_creates_it(installed: Installed) -> None:
     assert not installed.api.exists(API_SERVICE)
     installed.serve()
-    assert GROUP in installed.kubectl("api-resources", "--cached=false")
+    waiting.until(lambda: GROUP in installed.kubectl("api-resources", "--cached=false"), what="the group to be listed")
 
 
 def test_upgrade_from_a_manifest_that_has_it_and_rollback(installed: Installed) -> None:
