@@ -11,21 +11,16 @@ Object = Mapping[str, Any]
 
 def of_pod(pod: Object) -> tuple[ClaimUse, ...]:
     """Read the claims that a pod uses, without those of templates for which none is needed."""
-    listed = (pod["spec"].get("resourceClaims") or ())[: pod_limits.MAX_RESOURCE_CLAIMS]
-    uses = (_use(pod, each) for each in listed)
-    # A claim may be used under several names.
-    return tuple(dict.fromkeys(each for each in uses if each is not None))
-
-
-def _use(pod: Object, listed: Object) -> ClaimUse | None:
-    metadata = pod["metadata"]
-    if name := listed.get("resourceClaimName"):
-        return ClaimUse(claim=f"{metadata['namespace']}/{name}")
+    metadata, status = pod["metadata"], pod.get("status") or {}
     key = f"{metadata['namespace']}/{metadata['name']}"
-    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    made = next((each for each in statuses if each["name"] == listed.get("name")), None)
-    if made is None:
-        return ClaimUse(claim="", owner=metadata["uid"], pod=key)
-    if not (name := made.get("resourceClaimName")):
-        return None
-    return ClaimUse(claim=f"{metadata['namespace']}/{name}", owner=metadata["uid"], pod=key)
+    made = {claim["name"]: claim.get("resourceClaimName") for claim in status.get("resourceClaimStatuses") or ()}
+    uses: list[ClaimUse] = []
+    for listed in (pod["spec"].get("resourceClaims") or ())[: pod_limits.MAX_RESOURCE_CLAIMS]:
+        if name := listed.get("resourceClaimName"):
+            uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}"))
+        elif listed.get("name") not in made:
+            uses.append(ClaimUse(claim="", owner=metadata["uid"], pod=key))
+        elif name := made[listed.get("name")]:
+            uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}", owner=metadata["uid"], pod=key))
+    # A claim may be used under several names.
+    return tuple(dict.fromkeys(uses))

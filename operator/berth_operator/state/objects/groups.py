@@ -37,7 +37,8 @@ def of_pod(pod: Object) -> Membership | None:
     annotations, labels = words.gang(written, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if name := kubernetes_groups.name_in(pod["spec"]):
-        if also := [*(f"label {each}" for each in labelled), *_annotated(annotations)]:
+        own = [annotation for annotation in (names.POD_GROUP, names.POD_GROUP_MIN_MEMBER) if annotation in annotations]
+        if also := [*(f"label {label}" for label in labelled), *(f"annotation {annotation}" for annotation in own)]:
             raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
@@ -59,10 +60,6 @@ def of_placed(pod: Object) -> Membership | None:
         return of_pod(pod)
     except (GroupError, RequestError):
         return None
-
-
-def _annotated(annotations: Object) -> list[str]:
-    return [f"annotation {name}" for name in (names.POD_GROUP, names.POD_GROUP_MIN_MEMBER) if name in annotations]
 
 
 def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
