@@ -47,7 +47,10 @@ class KubeletReports:
 
     def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
         """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
-        return next((record for record in self.gpu_pods_named(charge) if _is_of(record, charge)), None)
+        for record in self.gpu_pods_named(charge):
+            if (record.actual.pod, record.actual.uid, record.actual.node) == (charge.pod, charge.uid, charge.node):
+                return record
+        return None
 
     def gpu_pods_named(self, charge: Charge) -> list[GpuPodRecord]:
         """Return the GpuPods with the name of a pod's, then with the one that an older agent gave it."""
@@ -102,8 +105,3 @@ class KubeletReports:
         if actual is None:
             actual = self.held(promised.node).get(promised.uid)
         return actual if actual is not None and (actual.pod, actual.node) == (promised.pod, promised.node) else None
-
-
-def _is_of(record: GpuPodRecord, charge: Charge) -> bool:
-    actual = record.actual
-    return (actual.pod, actual.uid, actual.node) == (charge.pod, charge.uid, charge.node)

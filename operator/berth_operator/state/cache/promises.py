@@ -52,10 +52,10 @@ class PlacePromises:
     def keep(self, workload: str, placements: Iterable[Placement]) -> None:
         """Promise places, in place of those that the same pods had."""
         pods = self._of.setdefault(workload, {})
-        for each in placements:
-            self._count += each.pod.uid not in pods
-            pods[each.pod.uid] = each.pod
-            self._fleet.nominate(promise.promised(each, keys.split(workload)[1]))
+        for placement in placements:
+            self._count += placement.pod.uid not in pods
+            pods[placement.pod.uid] = placement.pod
+            self._fleet.nominate(promise.promised(placement, keys.split(workload)[1]))
 
     def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
         """Release places of a workload; all of them by default."""

@@ -74,7 +74,7 @@ class ResourceClaims:
         """Add or update a ResourceClaim."""
         state = self._claims.claims.get(_key(raw))
         known = state.claim if state is not None else None
-        if (claim := _read(lambda each: status.read(each, known), raw)) is not None:
+        if (claim := _read(lambda obj: status.read(obj, known), raw)) is not None:
             with self._noting_served(claim.key, claim):
                 before = self._claims.put_claim(claim)
                 self._cluster.claims.claim_changed(before, claim)
@@ -104,7 +104,7 @@ class ResourceClaims:
     def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
         """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
         versions = (self._claims.claims.get(key), after)
-        pools = {each.in_pool for claim in versions if claim for each in claim.devices}
+        pools = {device.in_pool for claim in versions if claim for device in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}
         yield
         flipped = {pool for pool in pools if self._claims.serves(pool) != served[pool]}
@@ -113,13 +113,13 @@ class ResourceClaims:
 
     def _slices_changed(self, nodes: set[str], *versions: Slice | None) -> None:
         self._cluster.node_devices_changed(nodes)
-        if any(each is not None and not each.nodes.name for each in versions):
+        if any(version is not None and not version.nodes.name for version in versions):
             self._cluster.claim_devices_changed()
 
     def _rules_changed(self, *versions: TaintRule | None) -> None:
-        rules = [each for each in versions if each is not None and each.selects]
+        rules = [version for version in versions if version is not None and version.selects]
         if len(set(rules)) == len(rules):
-            nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
+            nodes = (self._claims.nodes_of_pool(rule.driver, rule.pool) for rule in rules)
             self._cluster.node_devices_changed(set().union(*nodes))
             self._cluster.claim_devices_changed()
 

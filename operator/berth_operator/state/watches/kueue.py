@@ -43,9 +43,9 @@ class QuotaObjects:
         """namespace/name -> Workload with one of our AdmissionChecks."""
         self.checks: dict[str, Object] = {}
         """Name -> AdmissionCheck of our controller."""
-        self.on_change: Callable[[str], None] = _ignore
+        self.on_change: Callable[[str], None] = lambda _key: None
         """Called with a Workload's key after it has changed."""
-        self.on_check: Callable[[], None] = _ignore_check
+        self.on_check: Callable[[], None] = lambda: None
         """Called after one of our AdmissionChecks has changed."""
 
     def put_workload(self, raw: Object) -> None:
@@ -130,8 +130,8 @@ class QuotaObjects:
         """Return a Workload's pod sets, the same objects as before if nothing that they depend on has changed."""
         raw = workload.value
         key, status = _key(raw), raw["status"]
-        updates = [each for check in status["admissionChecks"] for each in check.get("podSetUpdates") or ()]
-        placed = [each for each in updates if "nodeSelector" in each or "tolerations" in each]
+        updates = [update for check in status["admissionChecks"] for update in check.get("podSetUpdates") or ()]
+        placed = [update for update in updates if "nodeSelector" in update or "tolerations" in update]
         fields = raw["spec"].get("podSets"), status.get("admission"), status.get("reclaimablePods"), placed
         if key not in self._read or self._read[key].fields != fields:
             self._read[key] = _Read(fields=fields, pod_sets=pod_sets.read(workload, self._templates))
@@ -163,11 +163,3 @@ def _name(raw: Mapping[str, Any]) -> str:
 
 def _key(raw: Mapping[str, Any]) -> str:
     return f"{raw['metadata']['namespace']}/{_name(raw)}"
-
-
-def _ignore(_key: str) -> None:
-    pass
-
-
-def _ignore_check() -> None:
-    pass

@@ -62,10 +62,8 @@ containers read which cards they see."""
 
 def _injected(env: Sequence[Object]) -> list[Object]:
     """Return the variables that decide which cards a container sees and how much it may use of them."""
-    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
-    return [
-        _pruned(each, {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}) for each in variables
-    ]
+    read = {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}
+    return [_pruned(variable, read) for variable in env if injection.is_variable(variable) or limits.is_limit(variable)]
 
 
 _METADATA: Final = {
@@ -206,7 +204,7 @@ def _pruned(value: Any, tree: Any) -> Any:
     if callable(tree):
         return tree(value)
     if isinstance(value, list):
-        return [_pruned(each, tree) for each in value]
+        return [_pruned(item, tree) for item in value]
     return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
 
 
@@ -305,7 +303,7 @@ class Snapshot:
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
             CLAIM_TEMPLATES: self._put_claim_template,
-            VERSION: self._put_version,
+            VERSION: lambda obj: self.cluster.fleet.set_kubernetes(int(obj["minor"])),
             OPERATOR: self._put_operator,
         }
 
@@ -328,9 +326,6 @@ class Snapshot:
 
     def _put_claim_template(self, obj: Object) -> None:
         self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
-
-    def _put_version(self, obj: Object) -> None:
-        self.cluster.fleet.set_kubernetes(int(obj["minor"]))
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])

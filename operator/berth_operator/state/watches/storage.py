@@ -129,7 +129,7 @@ class Storage:
         self._waker.changed_for(change, hint)
 
     def _notify_claims(self, *versions: Volume | None) -> None:
-        for key in {each.claim for each in versions if each is not None and each.claim}:
+        for key in {version.claim for version in versions if version is not None and version.claim}:
             self.on_claim(key)
 
 
