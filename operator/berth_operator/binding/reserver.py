@@ -94,9 +94,17 @@ class Reserver:
     def restore(self, inherited: LeaderLeaseStatus) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
         now, pending = self._wall(), self._cluster.pending
-        for each in inherited.reservation_backoffs:
-            self._backoffs.restore((each.namespace, each.owner), Backoff(count=each.count, until=each.until), now)
-        recorded = {each.uid: each for each in inherited.node_reservations if each.uid in pending}
+        for reservation_backoff in inherited.reservation_backoffs:
+            self._backoffs.restore(
+                (reservation_backoff.namespace, reservation_backoff.owner),
+                Backoff(count=reservation_backoff.count, until=reservation_backoff.until),
+                now,
+            )
+        recorded = {
+            node_reservation.uid: node_reservation
+            for node_reservation in inherited.node_reservations
+            if node_reservation.uid in pending
+        }
         pods = [pending[uid] for uid in recorded]
         for pod in reservation.may_keep(self._cluster.fleet, pods, self._policy, now):
             self._reserve(pod, recorded[pod.uid])
@@ -170,13 +178,13 @@ class Reserver:
         """Reserve a node for the next pod that should have one; return the UIDs of all that should."""
         for _ in range(TRIES):
             chosen = entitled(waiting, most)
-            following = next((each for each in chosen if each.uid not in self._by_uid), None)
+            following = next((pod for pod in chosen if pod.uid not in self._by_uid), None)
             if following is None or self._reserve(following):
-                return {each.uid for each in chosen}
+                return {pod.uid for pod in chosen}
             now, namespace = self._cluster.clock(), following.namespace
             self._refused[following.class_key] = now + RETRY
             self._refused[_OF_NAMESPACE, namespace] = now + PAUSE
-            waiting = [each for each in waiting if each.namespace != namespace or each.uid in self._by_uid]
+            waiting = [pod for pod in waiting if pod.namespace != namespace or pod.uid in self._by_uid]
         return set(self._by_uid)
 
     def _candidates(self) -> Iterator[PendingPod]:

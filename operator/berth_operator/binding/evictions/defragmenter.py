@@ -276,8 +276,8 @@ class Defragmenter:
         node, nominee = placement.node, placement.charge
         self._moves.keep(nominee, f"node {node} is reserved; {len(moves)} pod(s) have yet to be moved to make room.")
         if not work.evicted and not work.refused:
-            log.info("making room", pod=pod.key, node=node, moves=[each.charge.pod for each in moves])
-            self._reporter.making_room(pod, node, [each.charge for each in moves])
+            log.info("making room", pod=pod.key, node=node, moves=[move.charge.pod for move in moves])
+            self._reporter.making_room(pod, node, [move.charge for move in moves])
         work.node = node
         self._cluster.waker.put(self._preemptor.reserve(pod, nominee))
 
@@ -295,16 +295,16 @@ class Defragmenter:
 
     async def _evict_all(self, work: _Help, moves: tuple[Move, ...], tenants: Tenants) -> _Wave:
         """Evict the pods of one wave concurrently."""
-        pod, uids = self._cluster.pending[work.uid], frozenset(each.charge.uid for each in moves)
+        pod, uids = self._cluster.pending[work.uid], frozenset(move.charge.uid for move in moves)
         controllers = {tenants.controller(uid) for uid in uids}
         wave = _Wave(
             uids=uids,
-            replicas={each: tenants.replicas(each) for each in controllers},
+            replicas={controller: tenants.replicas(controller) for controller in controllers},
             waiting=self._waiting(controllers, tenants),
         )
         for uid in uids:
             self._cluster.fleet.mark_leaving(uid)
-        refusals = await asyncio.gather(*(self._evict(each, pod) for each in moves))
+        refusals = await asyncio.gather(*(self._evict(move, pod) for move in moves))
         self._leaving = frozenset(filter(self._is_leaving, self._leaving | uids))
         work.evicted += len(moves) - sum(map(bool, refusals))
         if (nominee := self._cluster.fleet.nominees.get(work.uid)) is not None and work.evicted:

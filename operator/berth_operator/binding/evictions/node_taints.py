@@ -91,7 +91,7 @@ class NodeTaints:
 
     def adopt(self, nominees: Iterable[Charge]) -> None:
         """Keep the nodes that the last leader kept for these pods."""
-        self.keep(each for each in nominees if self._position(each.node) is not None)
+        self.keep(nominee for nominee in nominees if self._position(nominee.node) is not None)
 
     async def placed(self, node: str) -> None:
         """Wait until a node that is kept has the taint, or it could not be placed."""
@@ -156,7 +156,7 @@ class NodeTaints:
         fleet = self._cluster.fleet
         waits = any(self._waits(uid, node) for uid in hold.pods)
         hold.over_at = None if waits else hold.over_at or now
-        is_left = not any(fleet.is_leaving(each) or is_leftover(each) for each in fleet.on_node(node))
+        is_left = not any(fleet.is_leaving(charge) or is_leftover(charge) for charge in fleet.on_node(node))
         hold.gone_at = (hold.gone_at or now) if is_left else None
         if hold.over_at is not None and now >= hold.over_at + SEEN:
             return True
@@ -187,7 +187,7 @@ class NodeTaints:
 
     def _position(self, node: str) -> int | None:
         """Return the position of the taint in a Node's list; None if it is not there."""
-        keys = [each.key for each in self._taints(node)]
+        keys = [taint.key for taint in self._taints(node)]
         return keys.index(taints.PREEMPTING.key) if taints.PREEMPTING.key in keys else None
 
     def _taints(self, node: str) -> Sequence[Any]:

@@ -191,7 +191,7 @@ class Preemptor:
         """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
         if not may_preempt(self._cluster.fleet, gang, policy):
             return failure
-        if not all(each.preempts for each in gang.members):
+        if not all(member.preempts for member in gang.members):
             return add_preemption(failure, NEVER)
         if not (backoff := self.progress.of_gang(gang)):
             return None
@@ -234,7 +234,10 @@ class Preemptor:
 
     def _victims_left(self, gang: Gang) -> int:
         """Return the number of pods that have yet to leave the nodes nominated for a gang."""
-        fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominator.of_gang(gang.membership)}
+        fleet, kept = (
+            self._cluster.fleet,
+            {nominee.node for nominee in self._cluster.nominator.of_gang(gang.membership)},
+        )
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
@@ -276,15 +279,17 @@ class Preemptor:
         That is where a controller creates victims again for another scheduler, or a place was lost before.
         """
         contested = {
-            each.node for each in victims if each.owner.uid and not self._cluster.gangs.schedules(each.scheduler)
+            victim.node
+            for victim in victims
+            if victim.owner.uid and not self._cluster.gangs.schedules(victim.scheduler)
         }
         has_lost = self.progress.has_lost(unit)
-        self._taints.keep([each for each in nominees if has_lost or each.node in contested])
+        self._taints.keep([nominee for nominee in nominees if has_lost or nominee.node in contested])
 
     def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[each.pod for each in preemption.victims])
-        members, nominees_by_node = {each.uid: each for each in gang.members}, {}
+        members, nominees_by_node = {member.uid: member for member in gang.members}, {}
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)

@@ -78,11 +78,11 @@ class EvictionProgress:
 
     def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
         """Record that a number of pods are evicted for a unit that nodes are nominated for."""
-        nodes = frozenset(each.node for each in nominees)
+        nodes = frozenset(nominee.node for nominee in nominees)
         attempt = self._attempts[unit.uid] = _Attempt(
             preemptor=preemptor_of(unit),
             nodes=nodes,
-            pods=frozenset(each.uid for each in nominees),
+            pods=frozenset(nominee.uid for nominee in nominees),
             placed=frozenset(charge.uid for node in nodes for charge in self._cluster.fleet.on_node(node)),
             limit=OF_GANG if isinstance(unit, Gang) else OF_POD,
             evicted=victims,
@@ -168,10 +168,10 @@ class EvictionProgress:
     def _has_lost(self, attempt: _Attempt) -> bool | None:
         """Return whether the place of an attempt is lost; None if that is open."""
         fleet = self._cluster.fleet
-        charged = [fleet.charges[each] for each in attempt.pods if each in fleet.charges]
+        charged = [fleet.charges[pod] for pod in attempt.pods if pod in fleet.charges]
         if len(charged) == len(attempt.pods) and all(each.started != NOT_STARTED for each in charged):
             return False
-        if charged or any(self._waits(each, attempt) for each in attempt.pods):
+        if charged or any(self._waits(pod, attempt) for pod in attempt.pods):
             return None
         if not attempt.is_bound or attempt.pods & self._cluster.pending.keys():
             return True

@@ -98,7 +98,7 @@ class ClaimBinder:
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
             # Only what was written: a call for each of hundreds of pods that wait for their turn at a claim, or that
             # have just read it, would keep it from those that try again, until these are late as well.
-            await self._release(placement.pod, (each for each in _keys(placement) if each in written), leads)
+            await self._release(placement.pod, (key for key in _keys(placement) if key in written), leads)
             await self._delete_extended(placement.pod, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
             raise ResourceClaimError(f"binding claims: {why}") from error
@@ -119,7 +119,7 @@ class ClaimBinder:
         self._deallocating |= uids
         try:
             for pod in pods:
-                used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
+                used = filter(None, (self._claims.claims.get(claim.claim) for claim in pod.request.claims))
                 own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
                 await self._release(pod, own, leads)
                 await self._delete_extended(pod, leads)
@@ -235,10 +235,10 @@ class ClaimBinder:
         """
         self._check(placement, leads)
         states = [self._claims.claims[key] for key in claims if self._is_held(placement, key, 0)]
-        if failure := next((each.failure for each in states if each.failure), ""):
+        if failure := next((state.failure for state in states if state.failure), ""):
             raise ResourceClaimError(f"device binding failed: {failure}")
-        waiting = [each for each in states if each.pending]
-        if late := next((each for each in waiting if _age(each) > CONDITIONS_TIMEOUT), None):
+        waiting = [state for state in states if state.pending]
+        if late := next((pod for pod in waiting if _age(pod) > CONDITIONS_TIMEOUT), None):
             awaited = ", ".join(late.pending)
             raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
         return not waiting
@@ -271,7 +271,10 @@ class ClaimBinder:
 
 
 def _keys(placement: Placement) -> list[str]:
-    return [*(claim_objects.key_of(each.claim) for each in placement.claims.of_claims), *placement.claims.reserved]
+    return [
+        *(claim_objects.key_of(of_claim.claim) for of_claim in placement.claims.of_claims),
+        *placement.claims.reserved,
+    ]
 
 
 def _age(claim: ClaimState) -> float:

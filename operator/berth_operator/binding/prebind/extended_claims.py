@@ -66,8 +66,8 @@ class ExtendedClaims:
         written = {
             "resourceClaimName": keys.split(key)[1],
             "requestMappings": [
-                {"containerName": each.container, "resourceName": each.resource, "requestName": each.request}
-                for each in mappings
+                {"containerName": mapping.container, "resourceName": mapping.resource, "requestName": mapping.request}
+                for mapping in mappings
             ],
         }
         for attempt in range(1, TRIES + 1):

@@ -37,11 +37,11 @@ async def written(allocation: Allocation, read: Read) -> Object:
     """
     body, configs = allocation.written(), list(allocation.configs())
     try:
-        stored = {name: await _stored(name, allocation, read) for name in {each.device_class for each in configs}}
+        stored = {name: await _stored(name, allocation, read) for name in {config.device_class for config in configs}}
     except WireError as error:
         raise ResourceClaimError(f"claim {allocation.claim}: cannot be read in protobuf: {error}") from error
     if configs:
-        body["devices"]["config"] = [_exact(each, stored[each.device_class]) for each in configs]
+        body["devices"]["config"] = [_exact(config, stored[config.device_class]) for config in configs]
     return body
 
 

@@ -74,14 +74,14 @@ class ClaimReservations:
             raise turn.error
 
     async def _reserve_for_all(self, key: str, own: Turn) -> None:
-        others = [] if own.alone else [each for each in self._waiting[key] if each is not own and each.waits()]
+        others = [] if own.alone else [pod for pod in self._waiting[key] if pod is not own and pod.waits()]
         turns = [own, *others]
         if others:
             try:
                 await self._write(key, turns)
             except (CallError, ResourceClaimError):
-                for each in turns:
-                    each.alone = True
+                for turn in turns:
+                    turn.alone = True
             else:
                 return
         await self._write(key, [own])

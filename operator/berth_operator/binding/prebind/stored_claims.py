@@ -84,5 +84,5 @@ def _status(stored: bytes, status: Object) -> bytes:
         for each in status.get("reservedFor") or ()
     )
     return wire.without(stored, {_RESERVED_FOR, *gone}) + b"".join(
-        wire.encoded(_RESERVED_FOR, each) for each in references
+        wire.encoded(_RESERVED_FOR, reference) for reference in references
     )

@@ -49,17 +49,17 @@ def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -
 def _failed(record: DeviceRecord | None) -> dict[_Card, tuple[Fault, ...]]:
     """Return the unhealthy devices, without those that a person cordoned."""
     reported = () if record is None else record.faults
-    failed = ((card, tuple(each for each in found if each.kind != faults.CORDONED)) for card, found in reported)
+    failed = ((card, tuple(fault for fault in found if fault.kind != faults.CORDONED)) for card, found in reported)
     return {card: found for card, found in failed if found}
 
 
 def _kinds(found: tuple[Fault, ...]) -> set[str]:
-    return {each.kind for each in found}
+    return {fault.kind for fault in found}
 
 
 def _is_recent(found: tuple[Fault, ...], now: datetime) -> bool:
     try:
-        return any(now - times.parse(each.since) < RECENT for each in found)
+        return any(now - times.parse(fault.since) < RECENT for fault in found)
     except ValueError:
         return False
 
@@ -76,7 +76,7 @@ def _listed(record: DeviceRecord, cards: _Faults) -> str:
 
 
 def _events(record: DeviceRecord, kind: str, reason: str, note: str, cards: _Faults) -> Iterator[Event]:
-    since = max(each.since[:MINUTES] for found in cards.values() for each in found)
+    since = max(fault.since[:MINUTES] for found in cards.values() for fault in found)
     what = [f"{card}{sorted(_kinds(found))}" for card, found in sorted(cards.items())]
     for subject in (_device(record), _node(record)):
         digest = hashlib.sha256("|".join([record.uid, subject.kind, reason, since, *what]).encode()).hexdigest()[:16]

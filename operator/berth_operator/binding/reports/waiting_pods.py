@@ -159,7 +159,7 @@ class _Record:
 
     def events_due(self) -> float:
         """Return when the next count of Events may be written; infinity if there is none."""
-        return max(self.retry_at, min((each.due() for each in self.series.values()), default=math.inf))
+        return max(self.retry_at, min((event_series.due() for event_series in self.series.values()), default=math.inf))
 
     def status_due(self, state_changed_at: float) -> float:
         """Return when the status may be written; infinity if it states all, or waits for another decision."""

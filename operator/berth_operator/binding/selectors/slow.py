@@ -89,7 +89,7 @@ class SlowSelectors:
         self._offload.done()
         # Those whose job found no place ask again.
         is_left = self._offload.is_asked
-        self._wake(*(each for each in list(self._waiting) if each == job.expression or not is_left(each)))
+        self._wake(*(pod for pod in list(self._waiting) if pod == job.expression or not is_left(pod)))
 
     def _failed(self, job: Job, error: WorkerError) -> Evaluated:
         """Return what is kept of a job without an answer: nothing until it has ended the worker several times."""

@@ -106,10 +106,10 @@ class DriftKeeper:
                 self._reporter.drifted(mismatch.promised, difference)
 
     async def _rewrite_all(self) -> None:
-        nodes = {each.actual.node for each in self._ours().values()}
+        nodes = {mismatch.actual.node for mismatch in self._ours().values()}
         rewrites = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
         now = self._cluster.clock()
-        due = [each for each in rewrites if self._retry.get(each[0].actual.uid, (now, 0.0))[0] <= now]
+        due = [rewrite for rewrite in rewrites if self._retry.get(rewrite[0].actual.uid, (now, 0.0))[0] <= now]
         await asyncio.gather(
             *(self._rewrite(mismatch, replacements) for mismatch, replacements in due if self._leads())
         )

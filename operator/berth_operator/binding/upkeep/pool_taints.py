@@ -101,7 +101,10 @@ class PoolTaints:
 
     def _is_ours(self, rule: Object) -> bool:
         metadata = rule["metadata"]
-        owners = {(each["kind"], each["name"]) for each in metadata.get("ownerReferences") or ()}
+        owners = {
+            (owner_reference["kind"], owner_reference["name"])
+            for owner_reference in metadata.get("ownerReferences") or ()
+        }
         return self._is_labelled(rule) or ("ClusterRole", OWNER) in owners
 
     def _is_labelled(self, rule: Object) -> bool:
@@ -127,7 +130,7 @@ class PoolTaints:
     def _rules(self) -> Iterator[Object]:
         own = self._own()
         # A selector without criteria selects all devices.
-        yield from (self._rule({} if each == EVERY_DRIVER else {"driver": each}) for each in sorted(own.drivers))
+        yield from (self._rule({} if driver == EVERY_DRIVER else {"driver": driver}) for driver in sorted(own.drivers))
         yield from (self._rule({"driver": driver, "pool": pool}) for driver, pool in sorted(own.pools))
 
     def _rule(self, selector: Mapping[str, str]) -> Object:

@@ -30,8 +30,8 @@ def answered(view: WorkloadView, answer: CheckAnswer, now: str) -> Patch:
     A Workload that has changed since it was read is not patched: its quota may be gone.
     """
     items = [
-        {"op": "replace", "path": f"/status/admissionChecks/{each.index}", "value": _item(view, each, answer, now)}
-        for each in view.checks
+        {"op": "replace", "path": f"/status/admissionChecks/{check.index}", "value": _item(view, check, answer, now)}
+        for check in view.checks
     ]
     return [_version(view.version), *items]
 
@@ -42,7 +42,7 @@ def _version(version: str) -> Object:
 
 def shows(view: WorkloadView, answer: CheckAnswer) -> bool:
     """Return whether all our entries of a Workload show an answer."""
-    return all(_shows(each, answer) for each in view.checks)
+    return all(_shows(check, answer) for check in view.checks)
 
 
 def _shows(item: CheckItem, answer: CheckAnswer) -> bool:
@@ -74,9 +74,9 @@ def _updates(view: WorkloadView) -> list[Object]:
     """Return what Kueue writes into the pods for which places were promised."""
     workload = view.workload
     return [
-        {"name": each.name, "annotations": {names.WORKLOAD: workload.name_in_pods, names.POD_SET: each.name}}
-        for each in workload.pod_sets
-        if each.pods
+        {"name": pod_set.name, "annotations": {names.WORKLOAD: workload.name_in_pods, names.POD_SET: pod_set.name}}
+        for pod_set in workload.pod_sets
+        if pod_set.pods
     ]
 
 
@@ -101,7 +101,7 @@ def condition(check: Object, problem: str, reason: str, now: str) -> Object:
 
 
 def _active(check: Object) -> Object:
-    return next((each for each in _conditions(check) if each.get("type") == ACTIVE), {})
+    return next((condition for condition in _conditions(check) if condition.get("type") == ACTIVE), {})
 
 
 def _conditions(check: Object) -> list[Object]:
@@ -110,7 +110,7 @@ def _conditions(check: Object) -> list[Object]:
 
 def with_condition(check: Object, wanted: Object) -> Patch:
     """Return the patch that sets a condition of an AdmissionCheck; empty if it has it."""
-    others = [each for each in _conditions(check) if each.get("type") != wanted["type"]]
+    others = [condition for condition in _conditions(check) if condition.get("type") != wanted["type"]]
     if _active(check) == wanted:
         return []
     status = {"op": "add", "path": "/status", "value": {"conditions": [*others, wanted]}}

@@ -110,7 +110,7 @@ class FitsCheck:
 
     def restore(self, inherited: Sequence[PromisedWorkload]) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
-        recorded, placed = {each.uid: each for each in inherited}, self._places.placed()
+        recorded, placed = {record.uid: record for record in inherited}, self._places.placed()
         for workload in self._places.ready(self._settings().promise):
             if (examined := self._examine(workload, {})) is None:
                 continue
@@ -253,9 +253,9 @@ class FitsCheck:
 
     def _place_missing(self, examined: Examined, *, partly: bool = False) -> FoundPlaces:
         fleet, pods, own = self._cluster.fleet, examined.unit.members, self._promises.of(examined.workload.key)
-        missing = [each for each in pods if each.uid not in own]
+        missing = [pod for pod in pods if pod.uid not in own]
         found = promise.place_pods(fleet, missing, self._policy, partly=partly)
-        if found.why is not None or not own or all(each.gang is None for each in pods):
+        if found.why is not None or not own or all(pod.gang is None for pod in pods):
             return found
         # Members of a gang that were placed one after the other may have GPUs that are not alike.
         with fleet.without(self._promises.places(examined.workload.key)):
@@ -298,7 +298,7 @@ class FitsCheck:
     def _ending(self, by: int) -> list[Charge]:
         """Return the placed pods that have ended by a time, in seconds since 1970, or that end some day."""
         fleet = self._cluster.fleet
-        return [each for each in fleet.charges.values() if each.ends <= by or fleet.is_leaving(each)]
+        return [charge for charge in fleet.charges.values() if charge.ends <= by or fleet.is_leaving(charge)]
 
     # --- gathering ----------------------------------------------------------------------------------------------
 
@@ -326,7 +326,9 @@ class FitsCheck:
         # Most pods are of another namespace.
         if charge.ends < ending.UNKNOWN or not charge.pod.startswith(f"{unit.members[0].namespace}/"):
             return False
-        is_waiting = any(depends_on(charge, each) for each in {each.request: each for each in unit.members}.values())
+        is_waiting = any(
+            depends_on(charge, each) for each in {member.request: member for member in unit.members}.values()
+        )
         return is_waiting and not self._cluster.fleet.is_leaving(charge)
 
     def _begin_to_gather(self, examined: Examined) -> None:

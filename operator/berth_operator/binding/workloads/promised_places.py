@@ -45,7 +45,7 @@ class PromisedPlaces:
 
     def _nodes(self, workload: QuotaWorkload) -> dict[str, list[str]]:
         """Return pod set -> the node of each of its promised places."""
-        nodes: dict[str, list[str]] = {each.name: [] for each in workload.pod_sets}
+        nodes: dict[str, list[str]] = {pod_set.name: [] for pod_set in workload.pod_sets}
         for uid, pod in self._cluster.promises.of(workload.key).items():
             nodes[pod_set_of(pod)].append(self._cluster.fleet.nominees[uid].node)
         return nodes
@@ -70,9 +70,12 @@ class PromisedPlaces:
         """
         since = self._cluster.wall() - seconds
         promised = [
-            each
-            for each in self._cluster.workloads.by_key.values()
-            if each.state is CheckState.READY and each.has_quota and not each.finished and not _is_old(each, since)
+            workload
+            for workload in self._cluster.workloads.by_key.values()
+            if workload.state is CheckState.READY
+            and workload.has_quota
+            and not workload.finished
+            and not _is_old(workload, since)
         ]
         return sorted(promised, key=lambda each: (-each.priority, each.created, each.key))
 
@@ -120,7 +123,7 @@ class PromisedPlaces:
         if not workload.grows:
             return Counter()
         fleet = self._cluster.fleet
-        of_sets = {keys.join(workload.name_in_pods, each.name) for each in workload.pod_sets}
+        of_sets = {keys.join(workload.name_in_pods, pod_set.name) for pod_set in workload.pod_sets}
         pods = {pod.uid: (pod.workload, pod.key) for pod in self._cluster.pending.values()}
         pods |= {uid: (each.workload, each.pod) for uid, each in fleet.charges.items() if not fleet.is_leaving(each)}
         named = (pair for pair in pods.values() if pair[0] in of_sets)
@@ -217,7 +220,7 @@ class PromisedPlaces:
         """Search places again, on the same nodes if possible; return why the first has none, None if all have one."""
         fleet, pods = self._cluster.fleet, self._cluster.promises.of(workload)
         places = [fleet.nominees[uid] for uid in uids]
-        wanted = [replace(pods[each.uid], nominated_node=each.node) for each in places]
+        wanted = [replace(pods[place.uid], nominated_node=place.node) for place in places]
         with fleet.without(places):
             found = promise.place_pods(fleet, wanted, self._policy, partly=True)
         self._cluster.promises.release(workload, set(uids) - {each.pod.uid for each in found.placed})

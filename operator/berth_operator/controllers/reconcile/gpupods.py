@@ -37,12 +37,12 @@ def is_orphan(view: GpuPodView, pod: Mapping[str, Any] | None) -> bool:
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
     """Return the merge patch of the GpuPod's condition, with its UID; None if nothing has to be written."""
-    before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
+    before = next((condition for condition in view.record.conditions if condition.get("type") == names.CONSISTENT), {})
     if view.consistency is None or view.consistency == tuple(
         before.get(name) for name in ("status", "reason", "message")
     ):
         return None
-    others = [each for each in view.record.conditions if each.get("type") != names.CONSISTENT]
+    others = [condition for condition in view.record.conditions if condition.get("type") != names.CONSISTENT]
     since = before.get("lastTransitionTime") if before.get("status") == view.consistency[0] else now()
     return {
         "metadata": {"uid": view.record.uid},

@@ -66,4 +66,4 @@ def patch(view: GroupView, condition: Object, now: Callable[[], str]) -> dict[st
 
 def _shown(view: GroupView) -> Object:
     conditions = view.status.get("conditions") or ()
-    return next((each for each in conditions if each["type"] == SCHEDULED), {})
+    return next((condition for condition in conditions if condition["type"] == SCHEDULED), {})

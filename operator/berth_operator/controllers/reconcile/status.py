@@ -55,7 +55,7 @@ def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_
         memory=_memory(gpus),
         others=_others(view),
         devices=_uses(view, blocked),
-        conditions=[_condition(view, now, each) for each in _verdicts(view, refusals)],
+        conditions=[_condition(view, now, verdict) for verdict in _verdicts(view, refusals)],
     )
 
 
@@ -63,7 +63,9 @@ def shown(view: NodeView) -> DeviceStatus:
     """Return the operator's part of the status that the Device shows now."""
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
-    mine = sorted((each for each in status.conditions if _is_owned(each.type)), key=lambda each: _order(each.type))
+    mine = sorted(
+        (condition for condition in status.conditions if _is_owned(condition.type)), key=lambda each: _order(each.type)
+    )
     return status.model_copy(update={"conditions": mine, **BY_AGENT})
 
 
@@ -88,7 +90,7 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
 def _memory(gpus: Iterable[CardInfo]) -> str:
     """Return the memory of each GPU, every size once."""
     sizes = (dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
-    return ", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, each) for each in sizes if each))[:MAX_TEXT]
+    return ", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, size) for size in sizes if size))[:MAX_TEXT]
 
 
 def _is_usable(card: CardInfo) -> bool:
@@ -121,7 +123,8 @@ def _others(view: NodeView) -> str:
     assert view.device is not None  # noqa: S101 - the caller looked
     there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
     in_use = Counter(
-        device_type for device_type, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants}
+        device_type
+        for device_type, _ in {(grant.type, grant.minor) for charge in view.charges for grant in charge.grants}
     )
     return ", ".join(f"{device_type} {in_use[device_type]}/{count}" for device_type, count in sorted(there.items()))[
         :MAX_TEXT
@@ -274,7 +277,7 @@ def _renewal(view: NodeView) -> str:
 
 def _shown(view: NodeView, condition_type: str) -> Condition | None:
     conditions = view.device.conditions if view.device else ()
-    return next((each for each in conditions if each.type == condition_type), None)
+    return next((condition for condition in conditions if condition.type == condition_type), None)
 
 
 def _valid(view: NodeView) -> _Verdict:
@@ -308,17 +311,17 @@ def _accounted(view: NodeView) -> _Verdict:
 
 def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
     """Return the reason and message if the devices of claims, or of pods, are not known."""
-    charges = [each for each in view.charges if each.unknown and is_of_claim(each) == of_claims]
+    charges = [charge for charge in view.charges if charge.unknown and is_of_claim(charge) == of_claims]
     if not charges:
         return None
-    types = " or ".join(sorted({device_type for each in charges for device_type in each.unknown}))
+    types = " or ".join(sorted({device_type for charge in charges for device_type in charge.unknown}))
     why = (
         "the devices of these ResourceClaims are in no ResourceSlice, or have no attribute by which the cards are known"
         if of_claims
         else "the allocation of these pods is missing, cannot be read, names too few devices or was not written by a "
         "trusted scheduler"
     )
-    pods = ", ".join(sorted(each.pod for each in charges))
+    pods = ", ".join(sorted(charge.pod for charge in charges))
     return "ClaimUnknown" if of_claims else "AllocationUnknown", f"no {types} is allocated: {why}: {pods}"
 
 
