@@ -9,7 +9,7 @@ stands in its condition.
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -127,12 +127,25 @@ class Reserver:
         for uid, kept in list(self._by_uid.items()):
             pod = self._cluster.pending.get(uid)
             if pod is None or pod.reserved_node != kept.node or uid not in self._cluster.fleet.nominees:
-                self._drop(uid)
+                # It has ended: its pod was decided, deleted or nominated elsewhere.
+                del self._by_uid[uid]
+                if pod is not None and pod.reserved_node:
+                    # Assuming the pod has withdrawn its nominee; a Binding that was refused has released the pod since.
+                    self._wait_again(pod)
+                    pod = self._cluster.nominator.end_reservation(pod)
+                    if uid not in self._cluster.fleet.charges:
+                        self._cluster.waker.put(pod)
             elif tuple(self._cluster.fleet.on_node(kept.node)) != kept.placed or pod.request != kept.request:
                 self._renew(pod, kept)
         if (now := self._cluster.clock()) >= self._next_review:
             self._review()
-            self._count()
+            counters.NODE_RESERVATIONS.set(len(self._by_uid))
+            free = Counter[str]()
+            for kept in self._by_uid.values():
+                for reserved in kept.devices:
+                    free[reserved.type] += reserved.free
+            for device_type in self._cluster.fleet.cards:
+                counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _review(self) -> None:
@@ -215,14 +228,6 @@ class Reserver:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
         return reservation.may_have(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall())
 
-    def _count(self) -> None:
-        counters.NODE_RESERVATIONS.set(len(self._by_uid))
-        free = Counter[str]()
-        for each in chain.from_iterable(kept.devices for kept in self._by_uid.values()):
-            free[each.type] += each.free
-        for device_type in self._cluster.fleet.cards:
-            counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
-
     def _wait_again(self, pod: PendingPod) -> None:
         """Restart the wait of a pod that had room but was not bound, so that it does not keep a node empty."""
         self._refused[pod.uid] = self._cluster.clock() + self._policy(pod.scheduler).reserve_after
@@ -277,15 +282,3 @@ class Reserver:
             self._wait_again(pod)
         log.info("node reservation ended", pod=pod.key, node=pod.reserved_node)
         self._cluster.waker.put(self._cluster.nominator.end_reservation(pod))
-
-    def _drop(self, uid: str) -> None:
-        """Drop the record of a reservation that has ended: its pod was decided, deleted or nominated elsewhere."""
-        del self._by_uid[uid]
-        pod = self._cluster.pending.get(uid)
-        if pod is None or not pod.reserved_node:
-            return
-        # Assuming the pod has withdrawn its nominee; a Binding that was refused has released the pod since.
-        self._wait_again(pod)
-        pod = self._cluster.nominator.end_reservation(pod)
-        if uid not in self._cluster.fleet.charges:
-            self._cluster.waker.put(pod)

@@ -194,10 +194,10 @@ def keeps_free_json(current: Object, changed: Object, subresource: str) -> bool:
     """Return whether a write has free JSON that the API server has already, and which must not change by a byte."""
     if not subresource:
         return _has_parameters(current["spec"])
-    before, after = (each.get("status") or {} for each in (current, changed))
+    before, after = (claim.get("status") or {} for claim in (current, changed))
     stays = before.get("allocation") and after.get("allocation")
     return bool(stays) and (
-        _has_parameters(before["allocation"]) or any("data" in device for device in _devices(before))
+        _has_parameters(before["allocation"]) or any("data" in device for device in before.get("devices") or ())
     )
 
 
@@ -211,10 +211,6 @@ def without_parameters(claim: Object) -> Object:
 
 def _has_parameters(owner: Object) -> bool:
     return any(config.get("opaque") for config in (owner.get("devices") or {}).get("config") or ())
-
-
-def _devices(status_: Object) -> list[Object]:
-    return status_.get("devices") or []
 
 
 def _is_same(current: Object, claim: ResourceClaim) -> bool:

@@ -16,7 +16,8 @@ resources (`extended_claims`) is deleted instead, and made again.
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -32,7 +33,6 @@ from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.dra.errors import NodeError
 from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 
@@ -115,12 +115,12 @@ class ClaimBinder:
 
         What other pods use as well stays.
         """
-        uids = {each.uid for each in pods} - self._deallocating
+        uids = {pod.uid for pod in pods} - self._deallocating
         self._deallocating |= uids
         try:
             for pod in pods:
                 used = filter(None, (self._claims.claims.get(claim.claim) for claim in pod.request.claims))
-                own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
+                own = [state.key for state in used if state.allocation and state.reserved_for <= uids]
                 await self._release(pod, own, leads)
                 await self._delete_extended(pod, leads)
         finally:
@@ -182,7 +182,12 @@ class ClaimBinder:
             await self._allocate(key, placement, allocation, written, made)
             self._check(placement, leads)
             await self._extended.record(placement.pod, key, placement.claims.mappings)
-        await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
+
+        def is_shown() -> bool:
+            self._check(placement, leads)
+            return all(self._is_held(placement, key, version) for key, version in written.items())
+
+        await self._changes.wait_until(is_shown, written)
 
     async def _allocate(
         self,
@@ -238,14 +243,13 @@ class ClaimBinder:
         if failure := next((state.failure for state in states if state.failure), ""):
             raise ResourceClaimError(f"device binding failed: {failure}")
         waiting = [state for state in states if state.pending]
-        if late := next((pod for pod in waiting if _age(pod) > CONDITIONS_TIMEOUT), None):
+        now = times.now()
+        timeout = timedelta(seconds=CONDITIONS_TIMEOUT)
+        allocated = (state for state in waiting if state.allocated_at)
+        if late := next((state for state in allocated if now - times.parse(state.allocated_at) > timeout), None):
             awaited = ", ".join(late.pending)
             raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
         return not waiting
-
-    def _is_shown(self, placement: Placement, written: Mapping[str, int], leads: Leads) -> bool:
-        self._check(placement, leads)
-        return all(self._is_held(placement, key, version) for key, version in written.items())
 
     def _is_held(self, placement: Placement, key: str, version: int) -> bool:
         """Return whether the watch has shown our write; raise ResourceClaimError if it does not hold any more."""
@@ -275,8 +279,3 @@ def _keys(placement: Placement) -> list[str]:
         *(claim_objects.key_of(of_claim.claim) for of_claim in placement.claims.of_claims),
         *placement.claims.reserved,
     ]
-
-
-def _age(claim: ClaimState) -> float:
-    """Return the seconds since a claim was allocated; 0 if it does not say when."""
-    return (times.now() - times.parse(claim.allocated_at)).total_seconds() if claim.allocated_at else 0.0

@@ -6,6 +6,7 @@ which it began, so neither another leader nor a device that flaps repeats it.
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -49,17 +50,17 @@ def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -
 def _failed(record: DeviceRecord | None) -> dict[_Card, tuple[Fault, ...]]:
     """Return the unhealthy devices, without those that a person cordoned."""
     reported = () if record is None else record.faults
-    failed = ((card, tuple(fault for fault in found if fault.kind != faults.CORDONED)) for card, found in reported)
-    return {card: found for card, found in failed if found}
+    failed = ((card, tuple(fault for fault in of_card if fault.kind != faults.CORDONED)) for card, of_card in reported)
+    return {card: of_card for card, of_card in failed if of_card}
 
 
-def _kinds(found: tuple[Fault, ...]) -> set[str]:
-    return {fault.kind for fault in found}
+def _kinds(of_card: tuple[Fault, ...]) -> set[str]:
+    return {fault.kind for fault in of_card}
 
 
-def _is_recent(found: tuple[Fault, ...], now: datetime) -> bool:
+def _is_recent(of_card: tuple[Fault, ...], now: datetime) -> bool:
     try:
-        return any(now - times.parse(fault.since) < RECENT for fault in found)
+        return any(now - times.parse(fault.since) < RECENT for fault in of_card)
     except ValueError:
         return False
 
@@ -76,9 +77,19 @@ def _listed(record: DeviceRecord, cards: _Faults) -> str:
 
 
 def _events(record: DeviceRecord, kind: str, reason: str, note: str, cards: _Faults) -> Iterator[Event]:
-    since = max(fault.since[:MINUTES] for found in cards.values() for fault in found)
-    what = [f"{card}{sorted(_kinds(found))}" for card, found in sorted(cards.items())]
-    for subject in (_device(record), _node(record)):
+    since = max(fault.since[:MINUTES] for of_card in cards.values() for fault in of_card)
+    what = [f"{card}{sorted(_kinds(of_card))}" for card, of_card in sorted(cards.items())]
+    about_device = Subject(
+        namespace=NAMESPACE,
+        name=record.name,
+        uid=record.uid,
+        controller=names.OPERATOR,
+        kind="Device",
+        api_version=names.API_VERSION,
+    )
+    # As kubelet does: `kubectl describe node` looks for the name, too, and the Node may not have been read yet.
+    about_node = replace(about_device, uid=record.name, kind="Node", api_version="v1")
+    for subject in (about_device, about_node):
         digest = hashlib.sha256("|".join([record.uid, subject.kind, reason, since, *what]).encode()).hexdigest()[:16]
         yield Event(
             subject=subject,
@@ -88,21 +99,3 @@ def _events(record: DeviceRecord, kind: str, reason: str, note: str, cards: _Fau
             action="ReadingDevices",
             note=note,
         )
-
-
-def _device(record: DeviceRecord) -> Subject:
-    return Subject(
-        namespace=NAMESPACE,
-        name=record.name,
-        uid=record.uid,
-        controller=names.OPERATOR,
-        kind="Device",
-        api_version=names.API_VERSION,
-    )
-
-
-def _node(record: DeviceRecord) -> Subject:
-    # As kubelet does: `kubectl describe node` looks for the name, too, and the Node may not have been read yet.
-    return Subject(
-        namespace=NAMESPACE, name=record.name, uid=record.name, controller=names.OPERATOR, kind="Node", api_version="v1"
-    )
