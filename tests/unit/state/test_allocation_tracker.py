@@ -159,24 +159,6 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
             [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
         ),
         pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-2", own="p")], [0, 0, 100, 0], id="given another, by an old agent"
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-1", own="p"), give("p", "GPU-2")],
-            [0, 0, 100, 0],
-            id="its GpuPod of a new agent counts, not that of an old one",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-1", own="p", of="uid-old"), give("p", "GPU-2")],
-            [0, 0, 100, 0],
-            id="an old agent had written that of its predecessor",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-2", own="p"), give("p", "GPU-1", of="uid-old")],
-            [0, 0, 100, 0],
-            id="an old agent's, next to a new one of another UID",
-        ),
-        pytest.param(
             [add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0], id="of another pod"
         ),
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),

@@ -266,5 +266,5 @@ class AllocationTracker:
         self._listener.drift_changed()
 
     def _gpu_pod_changed(self, charge: Charge) -> None:
-        for record in self._reports.gpu_pods_named(charge):
+        if (record := self._reports.gpu_pod_named(charge)) is not None:
             self._listener.status_changed(StatusKind.GPU_POD, record.key)
