@@ -124,7 +124,7 @@ class Api:
     async def json_patch(self, path: str, operations: list[Raw]) -> Raw:
         name = path.split("/")[4]
         await self.call(f"taints {name}")
-        assert [each["op"] for each in operations] == ["test", "remove"]
+        assert [operation["op"] for operation in operations] == ["test", "remove"]
         stored = self.nodes[name]
         del stored["spec"]["taints"][int(operations[1]["path"].rpartition("/")[2])]
         self.cluster.node_cache.put_node(stored)
@@ -135,8 +135,8 @@ class Api:
         name = path.split("/")[5]
         await self.call(f"device {name}")
         stored = self.devices[name]
-        mine = {each["type"] for each in body["status"]["conditions"]}
-        kept = [each for each in stored["status"].get("conditions", []) if each["type"] not in mine]
+        mine = {condition["type"] for condition in body["status"]["conditions"]}
+        kept = [condition for condition in stored["status"].get("conditions", []) if condition["type"] not in mine]
         stored["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
         self.cluster.node_cache.put_device(stored)
 
@@ -731,7 +731,11 @@ def limited(*node_names: str) -> World:
 
 def written(api: Api, name: str) -> list[tuple[str, str]]:
     conditions = api.devices[name]["status"]["conditions"]
-    return [(each["status"], each["reason"]) for each in conditions if each["type"] == "ResourcesWritten.npu"]
+    return [
+        (condition["status"], condition["reason"])
+        for condition in conditions
+        if condition["type"] == "ResourcesWritten.npu"
+    ]
 
 
 async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_at_growing_intervals() -> None:

@@ -493,7 +493,7 @@ def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     for i in range(3):
         cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=pod_anti_affinity(term()), created=str(i)))
     outcomes = [_decided(cluster) for _ in range(3)]
-    assert [isinstance(each, Placement) for each in outcomes] == [True, True, False]
+    assert [isinstance(outcome, Placement) for outcome in outcomes] == [True, True, False]
     cluster.put_pending(pod("plain", labels=OWN))
     last = _decided(cluster)
     assert isinstance(last, Failure)

@@ -252,7 +252,7 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     world.pods.apply("ADDED", pod("half", {GPU: "50"}))
     [placed] = world.decided()
     assert isinstance(placed, Placement)
-    assert [each.minor for each in placed.grants] == [0]
+    assert [grant.minor for grant in placed.grants] == [0]
     world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
     world.report(withheld=[0])
     for number in range(1, 8):
@@ -262,7 +262,7 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     for name, requests in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
         world.pods.apply("ADDED", pod(name, requests))
     outcomes = world.decided()
-    assert [isinstance(each, Placement) and [grant.minor for grant in each.grants] for each in outcomes] == [
+    assert [isinstance(outcome, Placement) and [grant.minor for grant in outcome.grants] for outcome in outcomes] == [
         [0],
         False,
         False,
@@ -344,7 +344,7 @@ def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
     world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
     [placed] = world.decided()
     assert isinstance(placed, Placement)
-    assert [each.minor for each in placed.grants] == [1]
+    assert [grant.minor for grant in placed.grants] == [1]
 
 
 def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:
