@@ -137,10 +137,6 @@ class Preemptor:
                 self.progress.began(unit, nominees, left)
                 self._taints.adopt(nominees)
 
-    def follow(self) -> None:
-        """Follow what evictions have led to; called by the scheduling loop at each turn."""
-        self.progress.follow()
-
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
         fleet = self._cluster.fleet
@@ -166,7 +162,7 @@ class Preemptor:
         log.info("preempting", pod=pod.key, node=node, victims=[victim.pod for victim in preemption.victims])
         self._displace(node, pod.priority)
         pod = self._nominate(pod, preemption.nominee)
-        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
             self._keep_from_others(pod, [preemption.nominee], victims)
             self.progress.began(pod, [preemption.nominee], len(victims))
         for victim in victims:
@@ -198,7 +194,7 @@ class Preemptor:
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
-        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
             self._keep_from_others(gang, preemption.nominees, victims)
             self.progress.began(gang, preemption.nominees, len(victims))
         for victim in victims:

@@ -35,14 +35,14 @@ _Faults = Mapping[_Card, tuple[Fault, ...]]
 def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -> Iterator[Event]:
     """Yield the Events about what a Device reports since it was read before; `before` is None the first time."""
     earlier, current = _failed(before), _failed(after)
-    failed = {card: each for card, each in current.items() if _kinds(each) - _kinds(earlier.get(card, ()))}
+    failed = {card: of_card for card, of_card in current.items() if _kinds(of_card) - _kinds(earlier.get(card, ()))}
     if before is None:
-        failed = {card: each for card, each in failed.items() if _is_recent(each, now)}
+        failed = {card: of_card for card, of_card in failed.items() if _is_recent(of_card, now)}
     if failed:
         note = f"{len(failed)} device(s) failed and are not allocated: {_listed(after, failed)}; see {RUNBOOK}"
         yield from _events(after, "Warning", "DeviceUnhealthy", note, failed)
     healthy = {(card.type, card.id) for card in after.inventory.cards if card.healthy}
-    if recovered := {card: each for card, each in earlier.items() if card in healthy}:
+    if recovered := {card: of_card for card, of_card in earlier.items() if card in healthy}:
         note = f"{len(recovered)} device(s) are healthy again: {_listed(after, recovered)}"
         yield from _events(after, "Normal", "DeviceHealthy", note, recovered)
 

@@ -200,7 +200,7 @@ class Reporter:
 
     def making_room(self, pod: PendingPod, node: str, moved: Sequence[Charge]) -> None:
         """Report that other pods will be moved for a pod; pods of other namespaces are only counted."""
-        own = [each.pod for each in moved if keys.split(each.pod)[0] == pod.namespace]
+        own = [charge.pod for charge in moved if keys.split(charge.pod)[0] == pod.namespace]
         others = len(moved) - len(own)
         listed = [*own, *([f"{others} of other namespaces"] if others else [])]
         self._on_waiting(

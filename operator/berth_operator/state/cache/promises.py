@@ -81,7 +81,7 @@ class PlacePromises:
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
         of_set = pod.namespace, pod.workload
-        fitting = [(key, each) for key, each, _ in self.all() if (each.namespace, each.workload) == of_set]
+        fitting = [(key, own) for key, own, _ in self.all() if (own.namespace, own.workload) == of_set]
         if not fitting or pod.error or pod.uid in self._fleet.charges:
             return pod
         # The pods of a set may have to be in different topology domains.

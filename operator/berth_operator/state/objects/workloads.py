@@ -115,7 +115,7 @@ def _view(root: Field, ours: Collection[str], read_pod_sets: ReadPodSets) -> Wor
     if not checks:
         return None
     # Of two of our checks the one that holds the Workload up is decided; a write sets both.
-    check = next((each for each in checks if each.state is not CheckState.READY), checks[0])
+    check = next((entry for entry in checks if entry.state is not CheckState.READY), checks[0])
     conditions = {condition.at("type").text(): condition for condition in status.at("conditions").items()}
     # An evicted Workload keeps its admission until its pods have ended.
     is_reserved = _is(conditions, "QuotaReserved") and not _is(conditions, "Evicted")
