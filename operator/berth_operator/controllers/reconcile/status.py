@@ -47,25 +47,6 @@ def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_
     blocked = _blocked(view.device.inventory.cards, view.charges)
     # Every size of memory once.
     sizes = dict.fromkeys(dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
-
-    # The conditions, in the order of `shown`.
-    verdicts = [_ready(view), (names.VALID, "True", "Consistent", ""), _accounted(view)]
-    if problems := view.device.problems:
-        verdicts[1] = names.VALID, "False", "Contradiction", "; ".join(problems)[:MAX_TEXT]
-    if (by_name := _given_by_name(view)) is not None:
-        verdicts.append(by_name)
-    for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
-        # Whether the Node shows the resources of a plug-in of which it has devices.
-        written = f"{names.RESOURCES_WRITTEN}.{kind.name}"
-        if view.node is None or all(card.type != kind.name for card in view.device.inventory.cards):
-            continue
-        if sums.status_patch(view, kind.resources) is None:
-            verdicts.append((written, "True", "Written", ""))
-        elif (refusal := refusals.of(kind)) is not None:
-            verdicts.append((written, "False", *refusal))
-        elif (before := _shown(view, written)) is not None:
-            # A new leader has not tried yet: the Device keeps what it shows.
-            verdicts.append((written, before.status, before.reason, before.message))
     return DeviceStatus(
         observed_generation=view.device.generation,
         gpus=len(gpus),
@@ -76,7 +57,7 @@ def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_
         memory=", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, size) for size in sizes if size))[:MAX_TEXT],
         others=_others(view),
         devices=_uses(view, blocked),
-        conditions=[_condition(view, now, verdict) for verdict in verdicts],
+        conditions=[_condition(view, now, verdict) for verdict in _verdicts(view, refusals)],
     )
 
 
@@ -214,6 +195,29 @@ def _resources(amounts: dict[str, int]) -> dict[str, str | int]:
 
 _Verdict = tuple[str, str, str, str]
 """type, status, reason, message"""
+
+
+def _verdicts(view: NodeView, refusals: Refusals) -> list[_Verdict]:
+    """Return the conditions, in the order of `shown`."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    wrong = "; ".join(view.device.problems)[:MAX_TEXT]
+    valid = (names.VALID, "False", "Contradiction", wrong) if wrong else (names.VALID, "True", "Consistent", "")
+    verdicts = [_ready(view), valid, _accounted(view)]
+    if (by_name := _given_by_name(view)) is not None:
+        verdicts.append(by_name)
+    for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
+        # Whether the Node shows the resources of a plug-in of which it has devices.
+        written = f"{names.RESOURCES_WRITTEN}.{kind.name}"
+        if view.node is None or all(card.type != kind.name for card in view.device.inventory.cards):
+            continue
+        if sums.status_patch(view, kind.resources) is None:
+            verdicts.append((written, "True", "Written", ""))
+        elif (refusal := refusals.of(kind)) is not None:
+            verdicts.append((written, "False", *refusal))
+        elif (before := _shown(view, written)) is not None:
+            # A new leader has not tried yet: the Device keeps what it shows.
+            verdicts.append((written, before.status, before.reason, before.message))
+    return verdicts
 
 
 def _ready(view: NodeView) -> _Verdict:

@@ -241,6 +241,7 @@ class Writer:
         match await self._view(kind, name):
             case NodeView() as view:
                 await self._write_device(view)
+                await self._report_misuse(view)
             case GroupView() as view:
                 await self._write_group(view)
             case GpuPodView() as view:
@@ -251,25 +252,24 @@ class Writer:
                 self._misused.pop(name, None)
 
     async def _write_device(self, view: NodeView) -> None:
-        """Write the status of a Device, and what else follows from the view of its node."""
-        name = view.name
+        """Write the status of a Device, and mark its Node if pods have changed its sums."""
         if view.device is not None and view.ours:
             wanted = status.wanted(view, _now, self._refusals)
             if wanted != status.shown(view):
-                path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{name}/status"
-                apply = functools.partial(self._api.apply, path, status.body(name, wanted), names.OPERATOR)
+                path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
+                apply = functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
                 await self._send("device", apply)
-
-        # Mark a Node whose pods have changed its sums; the same sums are not sent again before their retry.
         due = self._due(view)
-        if due and due != self._tried.get(name):
-            self._nodes[name] = None
+        # The same sums are not sent again before their retry.
+        if due and due != self._tried.get(view.name):
+            self._nodes[view.name] = None
             self._node_marked.set()
 
-        # Create Events on the pods that exceed their shares, or use cards of others, since the last look.
+    async def _report_misuse(self, view: NodeView) -> None:
+        """Create Events on the pods that exceed their shares, or use cards of others, since the last look."""
         misuse = {event.name: event for event in (*exceeding.events(view), *unheld.events(view))}
-        for event_name in misuse.keys() - self._misused.get(name, frozenset()):
-            event = misuse[event_name]
+        for name in misuse.keys() - self._misused.get(view.name, frozenset()):
+            event = misuse[name]
             create = functools.partial(self._api.create_event, event.subject.namespace, event.body(self._instance))
             try:
                 await self._send("event", create)
@@ -278,9 +278,9 @@ class Writer:
                 if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     raise
         if misuse:
-            self._misused[name] = frozenset(misuse)
+            self._misused[view.name] = frozenset(misuse)
         else:
-            self._misused.pop(name, None)
+            self._misused.pop(view.name, None)
 
     def _due(self, view: NodeView) -> Sequence[dict[str, Any]]:
         """Return the patches of a Node's sums, without those of plug-ins that are refused and wait for their turn."""
