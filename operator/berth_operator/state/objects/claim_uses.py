@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from berth_api.values import keys
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.state.objects import pod_limits
 
@@ -12,7 +13,7 @@ Object = Mapping[str, Any]
 def of_pod(pod: Object) -> tuple[ClaimUse, ...]:
     """Read the claims that a pod uses, without those of templates for which none is needed."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    key = f"{metadata['namespace']}/{metadata['name']}"
+    key = keys.of(pod)
     made = {claim["name"]: claim.get("resourceClaimName") for claim in status.get("resourceClaimStatuses") or ()}
     uses: list[ClaimUse] = []
     for listed in (pod["spec"].get("resourceClaims") or ())[: pod_limits.MAX_RESOURCE_CLAIMS]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_api.request import RequestError
+from berth_api.values import keys
 from berth_api.words import KUBERNETES_GROUPS, OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import SCHEDULING_GROUP, Membership
@@ -86,7 +87,7 @@ def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
     if kind == KUBERNETES_GROUPS:
         return kubernetes_groups.group(raw)
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    name = f"{metadata['namespace']}/{metadata['name']}"
+    name = keys.of(raw)
     written = spec.get("minMember") or 0
     minimum = _whole(written)
     problem = "" if minimum else f"PodGroup {name}: spec.minMember: {written}; allowed are whole numbers from 1"

@@ -6,6 +6,7 @@ A group of the basic policy is one that needs a single member.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from berth_api.values import keys
 from berth_operator.core.queue.gang_tracker import Group
 
 Object = Mapping[str, Any]
@@ -32,7 +33,7 @@ def name_in(spec: Object) -> str:
 def group(raw: Object) -> Group:
     """Read a PodGroup; `problem` names a field that Berth does not support."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-    name = f"{metadata['namespace']}/{metadata['name']}"
+    name = keys.of(raw)
     unsupported = ""
     if spec.get("parentCompositePodGroupName"):
         unsupported = "spec.parentCompositePodGroupName makes it a part of a CompositePodGroup"

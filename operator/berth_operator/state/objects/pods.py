@@ -427,7 +427,7 @@ def charge(
     gang = groups.of_placed(pod)
     return Charge(
         uid=metadata["uid"],
-        pod=f"{metadata['namespace']}/{metadata['name']}",
+        pod=keys.of(pod),
         node=node,
         resources=taken.resources,
         nonzero_requested=taken.nonzero_requested,

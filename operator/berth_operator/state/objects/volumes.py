@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.resources import quantity
+from berth_api.values import keys
 from berth_api.values.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
 from berth_operator.core.filters.volume_zones import LABELS
 from berth_operator.core.values.mounts import Attachable
@@ -22,11 +23,6 @@ _ALWAYS: Final = Requirement(key="", operator=DOES_NOT_EXIST)
 _NEVER: Final = Requirement(key="")
 
 
-def key(obj: Object) -> str:
-    """Return namespace/name."""
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
-
-
 def claim(raw: Object) -> VolumeClaim:
     """Read a PersistentVolumeClaim."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
@@ -35,7 +31,7 @@ def claim(raw: Object) -> VolumeClaim:
     volume = spec.get("volumeName") or ""
     owners = metadata.get("ownerReferences") or ()
     return VolumeClaim(
-        key=key(raw),
+        key=keys.of(raw),
         uid=metadata["uid"],
         version=metadata.get("resourceVersion") or "",
         storage_class=_class_name(annotations, spec),
@@ -113,7 +109,7 @@ def capacity(raw: Object) -> Capacity:
     """Read a CSIStorageCapacity."""
     limit, nodes = raw.get("maximumVolumeSize", raw.get("capacity")), raw.get("nodeTopology")
     return Capacity(
-        key=key(raw),
+        key=keys.of(raw),
         storage_class=raw["storageClassName"],
         limit=None if limit is None else quantity.parse(limit),
         capacity=quantity.parse(raw.get("capacity", 0)),

@@ -14,6 +14,7 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.admission import injection
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.values import keys
 from berth_client.reflector import GetPage, Source, list_once
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
@@ -325,7 +326,7 @@ class Snapshot:
         self.priority_classes[obj["metadata"]["name"]] = obj
 
     def _put_claim_template(self, obj: Object) -> None:
-        self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
+        self.claim_templates[keys.of(obj)] = obj
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])
