@@ -126,7 +126,12 @@ class _PodSet:
         pod = self._pod(name)
         if pod["spec"]["schedulerName"] not in self.templates.schedulers():
             return PodSet(name=name, pods=())
-        first = self._pending(pod)
+        try:
+            first = pods.pending(pod, self.templates.kinds, self.templates.priorities)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise FieldError(f"{self.raw.path}.template: cannot be read: {error!r:.200}") from error
+        # Admission injects what these name when the pod is created.
+        first = replace(first, request=replace(first.request, uninjected=(), unlimited=()))
         read_pods: list[PendingPod] = []
         # The last are the pods of no domain; all, where there is no topology.
         for labels, number in (*topology_assignments.read(self.assignment.at("topologyAssignment")), ({}, count)):
@@ -141,14 +146,6 @@ class _PodSet:
                 for index in range(start, min(start + number, count))
             )
         return PodSet(name=name, pods=tuple(read_pods))
-
-    def _pending(self, raw: Object) -> PendingPod:
-        try:
-            pod = pods.pending(raw, self.templates.kinds, self.templates.priorities)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise FieldError(f"{self.raw.path}.template: cannot be read: {error!r:.200}") from error
-        # Admission injects what these name when the pod is created.
-        return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))
 
     def _pod(self, name: str) -> Object:
         """Return the raw pod that is made from the template."""

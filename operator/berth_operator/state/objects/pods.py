@@ -148,7 +148,11 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
         pod_request, weight, gang = PodRequest(), 0, None
-        error = messages.cut(f"{wrong}{_limit_range(metadata, str(wrong))}")
+        # Which of the resources a LimitRange added, by the annotation of its admission plug-in.
+        written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
+        added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in str(wrong)]
+        note = f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
+        error = messages.cut(f"{wrong}{note}")
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -174,13 +178,6 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         owner=_owner(metadata),
         workload=_workload(metadata),
     )
-
-
-def _limit_range(metadata: Object, error: str) -> str:
-    """Return which resources in an error a LimitRange added, by the annotation of its admission plug-in."""
-    written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
-    added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in error]
-    return f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
 
 
 def _workload(metadata: Object) -> str:
