@@ -77,7 +77,7 @@ class App:
             instance=settings.identity,
             clock=time.monotonic,
             state_changed_at=lambda: self._cluster.waker.changed_at,
-            lost_of=lambda gang: self._cluster.gangs.notes(gang),  # noqa: PLW0108 - there is no cluster yet
+            lost_of=lambda gang: self._cluster.gang_tracker.notes(gang),  # noqa: PLW0108 - there is no cluster yet
         )
         self._marks = Marks(asyncio.get_running_loop())
         self._attempts = Attempts(clock=time.monotonic)

@@ -286,7 +286,7 @@ class World:
             instance="me",
             clock=now,
             state_changed_at=lambda: self.cluster.waker.changed_at,
-            lost_of=lambda gang: self.cluster.gangs.notes(gang),  # noqa: PLW0108 - there is no cluster yet
+            lost_of=lambda gang: self.cluster.gang_tracker.notes(gang),  # noqa: PLW0108 - there is no cluster yet
         )
         self.attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)

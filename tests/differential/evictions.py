@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from berth_api.values import keys
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.cluster import Cluster as State
 from berth_operator.state.objects import nodes, pods
-from berth_operator.state.objects.budgets import budget, key
+from berth_operator.state.objects.budgets import budget
 from devcluster import Arena, waiting
 
 Raw = dict[str, Any]
@@ -141,8 +142,8 @@ def make(arena: Arena, scenarios: Sequence[Scenario]) -> None:
 
 
 def _counted(arena: Arena, scenarios: Sequence[Scenario]) -> bool:
-    shown = {key(each): each for each in _budgets(arena)}
-    return all(_is_counted(shown[key(each)], scenario) for scenario in scenarios for each in scenario.budgets)
+    shown = {keys.of(each): each for each in _budgets(arena)}
+    return all(_is_counted(shown[keys.of(each)], scenario) for scenario in scenarios for each in scenario.budgets)
 
 
 def _is_counted(shown: Raw, scenario: Scenario) -> bool:
@@ -167,7 +168,7 @@ def state(arena: Arena) -> State:
         if each["spec"].get("nodeName"):
             built.put_bound(pods.transform(each))
     for each in _budgets(arena):
-        built.budgets.put(key(each), budget(each))
+        built.budgets.put(keys.of(each), budget(each))
     return built
 
 

@@ -1,5 +1,8 @@
 """Keys of namespaced objects: `namespace/name`, as client-go's caches have them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def join(namespace: str, name: str) -> str:
     """Return the key of an object."""
@@ -10,3 +13,13 @@ def split(key: str) -> tuple[str, str]:
     """Return namespace and name of a key."""
     namespace, _, name = key.partition("/")
     return namespace, name
+
+
+def of(obj: Mapping[str, Any]) -> str:
+    """Return the key of an object as the API server sends it."""
+    return join(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    """Return the name of an object as the API server sends it; the key of an object without a namespace."""
+    return str(obj["metadata"]["name"])

@@ -175,7 +175,7 @@ class GangBinder:
 def judge_found(cluster: Cluster, reporter: Reporter) -> None:
     """Judge the gangs that another leader bound, and report those of which nothing is known: they are kept."""
     for why, members in cluster.gangs.judge():
-        log.warning("whether a gang has formed is not known", why=why, kept=[each.pod for each in members])
+        log.warning("whether a gang has formed is not known", why=why, kept=[member.pod for member in members])
         for charge in members:
             reporter.unknown_gang(charge, why)
 

@@ -9,7 +9,7 @@ stands in its condition.
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -94,9 +94,17 @@ class Reserver:
     def restore(self, inherited: LeaderLeaseStatus) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
         now, pending = self._wall(), self._cluster.pending
-        for each in inherited.reservation_backoffs:
-            self._backoffs.restore((each.namespace, each.owner), Backoff(count=each.count, until=each.until), now)
-        recorded = {each.uid: each for each in inherited.node_reservations if each.uid in pending}
+        for reservation_backoff in inherited.reservation_backoffs:
+            self._backoffs.restore(
+                (reservation_backoff.namespace, reservation_backoff.owner),
+                Backoff(count=reservation_backoff.count, until=reservation_backoff.until),
+                now,
+            )
+        recorded = {
+            node_reservation.uid: node_reservation
+            for node_reservation in inherited.node_reservations
+            if node_reservation.uid in pending
+        }
         pods = [pending[uid] for uid in recorded]
         for pod in reservation.may_keep(self._cluster.fleet, pods, self._policy, now):
             self._reserve(pod, recorded[pod.uid])
@@ -119,12 +127,25 @@ class Reserver:
         for uid, kept in list(self._by_uid.items()):
             pod = self._cluster.pending.get(uid)
             if pod is None or pod.reserved_node != kept.node or uid not in self._cluster.fleet.nominees:
-                self._drop(uid)
+                # It has ended: its pod was decided, deleted or nominated elsewhere.
+                del self._by_uid[uid]
+                if pod is not None and pod.reserved_node:
+                    # Assuming the pod has withdrawn its nominee; a Binding that was refused has released the pod since.
+                    self._wait_again(pod)
+                    pod = self._cluster.nominator.end_reservation(pod)
+                    if uid not in self._cluster.fleet.charges:
+                        self._cluster.waker.put(pod)
             elif tuple(self._cluster.fleet.on_node(kept.node)) != kept.placed or pod.request != kept.request:
                 self._renew(pod, kept)
         if (now := self._cluster.clock()) >= self._next_review:
             self._review()
-            self._count()
+            counters.NODE_RESERVATIONS.set(len(self._by_uid))
+            free = Counter[str]()
+            for kept in self._by_uid.values():
+                for reserved in kept.devices:
+                    free[reserved.type] += reserved.free
+            for device_type in self._cluster.fleet.cards:
+                counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _review(self) -> None:
@@ -170,13 +191,13 @@ class Reserver:
         """Reserve a node for the next pod that should have one; return the UIDs of all that should."""
         for _ in range(TRIES):
             chosen = entitled(waiting, most)
-            following = next((each for each in chosen if each.uid not in self._by_uid), None)
+            following = next((pod for pod in chosen if pod.uid not in self._by_uid), None)
             if following is None or self._reserve(following):
-                return {each.uid for each in chosen}
+                return {pod.uid for pod in chosen}
             now, namespace = self._cluster.clock(), following.namespace
             self._refused[following.class_key] = now + RETRY
             self._refused[_OF_NAMESPACE, namespace] = now + PAUSE
-            waiting = [each for each in waiting if each.namespace != namespace or each.uid in self._by_uid]
+            waiting = [pod for pod in waiting if pod.namespace != namespace or pod.uid in self._by_uid]
         return set(self._by_uid)
 
     def _candidates(self) -> Iterator[PendingPod]:
@@ -206,14 +227,6 @@ class Reserver:
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
         return reservation.may_have(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall())
-
-    def _count(self) -> None:
-        counters.NODE_RESERVATIONS.set(len(self._by_uid))
-        free = Counter[str]()
-        for each in chain.from_iterable(kept.devices for kept in self._by_uid.values()):
-            free[each.type] += each.free
-        for device_type in self._cluster.fleet.cards:
-            counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
 
     def _wait_again(self, pod: PendingPod) -> None:
         """Restart the wait of a pod that had room but was not bound, so that it does not keep a node empty."""
@@ -269,15 +282,3 @@ class Reserver:
             self._wait_again(pod)
         log.info("node reservation ended", pod=pod.key, node=pod.reserved_node)
         self._cluster.waker.put(self._cluster.nominator.end_reservation(pod))
-
-    def _drop(self, uid: str) -> None:
-        """Drop the record of a reservation that has ended: its pod was decided, deleted or nominated elsewhere."""
-        del self._by_uid[uid]
-        pod = self._cluster.pending.get(uid)
-        if pod is None or not pod.reserved_node:
-            return
-        # Assuming the pod has withdrawn its nominee; a Binding that was refused has released the pod since.
-        self._wait_again(pod)
-        pod = self._cluster.nominator.end_reservation(pod)
-        if uid not in self._cluster.fleet.charges:
-            self._cluster.waker.put(pod)

@@ -48,8 +48,16 @@ class Review:
         """Wake a class if one is due, and return whether one was; call it while the active queue is empty."""
         self._woken.clear()
         now = self._cluster.clock()
-        if self._pause(now) or not (self._classes or self._begins(now)):
+        if self._pause(now):
             return False
+        if not self._classes:
+            if self._version == self._cluster.waker.version or now < self._begins_at():
+                return False
+            # Begin a review. The longest parked comes first, from the end of the list.
+            self._version, self._next_review = self._cluster.waker.version, now + INTERVAL
+            self._classes = self._cluster.queue.parked_before(self._version)[::-1]
+            if not self._classes:
+                return False
         self._wake(self._classes.pop())
         return True
 
@@ -89,15 +97,6 @@ class Review:
 
     def _begins_at(self) -> float:
         return min(self._next_review, self._cluster.waker.changed_at + CALM)
-
-    def _begins(self, now: float) -> bool:
-        """Begin a review if anything has changed since the last one; return whether there are classes to wake."""
-        if self._version == self._cluster.waker.version or now < self._begins_at():
-            return False
-        self._version, self._next_review = self._cluster.waker.version, now + INTERVAL
-        # The longest parked comes first, from the end of the list.
-        self._classes = self._cluster.queue.parked_before(self._version)[::-1]
-        return bool(self._classes)
 
 
 def _until_left(saved: float) -> float:

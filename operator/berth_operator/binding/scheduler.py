@@ -140,7 +140,7 @@ class Scheduler:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
-            self._preemptor.follow()
+            self._preemptor.progress.follow()
             self.reserver.follow()
             # What events took since the last turn.
             self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))

@@ -47,18 +47,20 @@ class Fence:
 
     async def loaded(self, term: int) -> bool:
         """Wait until the fence accepts this term and, if required, refuses others; return whether it had to wait."""
-        if term != self._loaded_for:
-            await self._wait_for(term)
-            self._loaded_for = term
-        return bool(self._reported)
-
-    async def _wait_for(self, term: int) -> None:
+        if term == self._loaded_for:
+            return bool(self._reported)
         pause = FIRST_PAUSE
         while problem := await self._problem(term):
-            self._report(problem)
+            # Logged once, not at each attempt.
+            if problem != self._reported:
+                self._reported = problem
+                counters.WAITING_FOR_FENCE.set(1)
+                log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
         counters.WAITING_FOR_FENCE.set(0)
+        self._loaded_for = term
+        return bool(self._reported)
 
     async def _problem(self, term: int) -> str:
         """Return why pods cannot be bound in this term yet; empty if they can."""
@@ -93,13 +95,6 @@ class Fence:
         except ApiError as error:
             return "" if _is_past_the_fence(error) else str(error)
         return ""
-
-    def _report(self, problem: str) -> None:
-        """Log a problem once, not at each attempt."""
-        if problem != self._reported:
-            self._reported = problem
-            counters.WAITING_FOR_FENCE.set(1)
-            log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
 
 
 def _is_past_the_fence(error: ApiError) -> bool:

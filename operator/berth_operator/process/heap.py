@@ -15,12 +15,8 @@ PERIOD: Final = 60.0
 
 async def run(period: float = PERIOD) -> None:
     """Return free pages every `period` seconds, until cancelled; return at once if libc is not glibc."""
-    trim = _malloc_trim()
+    # malloc_trim(3), which takes the bytes to keep at the end of the heap.
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(period)
         await asyncio.to_thread(trim, 0)
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return malloc_trim(3), which takes the bytes to keep at the end of the heap; only glibc has it."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)

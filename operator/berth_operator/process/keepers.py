@@ -42,69 +42,47 @@ class Keepers:
 
     def loops(self) -> Iterator[Loop]:
         """Yield each loop."""
-        yield functools.partial(controller.run, self.cluster)
-        yield self._gangs().run
-        yield self._drift().run
-        yield self.preemptor.run
-        yield self._evictor().run
-        if self.moves is not None:
-            yield self._defragmenter(self.moves).run
-        yield functools.partial(confirmation.run, self.cluster, self.client)
-        yield functools.partial(doubled_claims.run, self.cluster, self.reporter)
-        if self.settings.taint_own_pools:
-            yield self._pool_taints().run
-        yield self._refresh_gpu_metrics
-
-    def _gangs(self) -> GangKeeper:
-        return GangKeeper(
-            cluster=self.cluster,
-            pods=self.client,
-            reporter=self.reporter,
+        settings, client, cluster = self.settings, self.client, self.cluster
+        reporter, leads = self.reporter, self.leads
+        yield functools.partial(controller.run, cluster)
+        yield GangKeeper(
+            cluster=cluster,
+            pods=client,
+            reporter=reporter,
             keep_partial=self.configured.keep_partial,
-            leads=self.leads,
-        )
-
-    def _drift(self) -> DriftKeeper:
-        return DriftKeeper(
-            cluster=self.cluster,
-            pods=self.client,
-            reporter=self.reporter,
-            leads=self.leads,
-            changed=self.notifier.drift,
-        )
-
-    def _evictor(self) -> Evictor:
-        return Evictor(
-            cluster=self.cluster,
-            pods=self.client,
-            per_minute=self.settings.evictions_per_minute,
-            report=self.reporter.evicted,
-            leads=self.leads,
-        )
-
-    def _defragmenter(self, moves: Moves) -> Defragmenter:
-        return Defragmenter(
-            cluster=self.cluster,
-            moves=moves,
-            preemptor=self.preemptor,
-            pods=self.client,
-            reporter=self.reporter,
-            policies=self.configured.scheduled_policies,
-            leads=self.leads,
-            most=self.settings.defragment,
-            after=self.settings.defragment_after,
-        )
-
-    def _pool_taints(self) -> PoolTaints:
-        return PoolTaints(
-            api=self.client,
-            instance=keys.join(self.settings.namespace, self.settings.lease),
-            own=lambda: self.cluster.fleet.claims.own,
-            leads=self.leads,
-        )
-
-    async def _refresh_gpu_metrics(self) -> None:
-        await refreshing.run(settings=self.settings, api=self.client, cluster=self.cluster, report=self._stale)
+            leads=leads,
+        ).run
+        yield DriftKeeper(cluster=cluster, pods=client, reporter=reporter, leads=leads, changed=self.notifier.drift).run
+        yield self.preemptor.run
+        yield Evictor(
+            cluster=cluster,
+            pods=client,
+            per_minute=settings.evictions_per_minute,
+            report=reporter.evicted,
+            leads=leads,
+        ).run
+        if self.moves is not None:
+            yield Defragmenter(
+                cluster=cluster,
+                moves=self.moves,
+                preemptor=self.preemptor,
+                pods=client,
+                reporter=reporter,
+                policies=self.configured.scheduled_policies,
+                leads=leads,
+                most=settings.defragment,
+                after=settings.defragment_after,
+            ).run
+        yield functools.partial(confirmation.run, cluster, client)
+        yield functools.partial(doubled_claims.run, cluster, reporter)
+        if settings.taint_own_pools:
+            yield PoolTaints(
+                api=client,
+                instance=keys.join(settings.namespace, settings.lease),
+                own=lambda: cluster.fleet.claims.own,
+                leads=leads,
+            ).run
+        yield functools.partial(refreshing.run, settings=settings, api=client, cluster=cluster, report=self._stale)
 
     def _stale(self, problem: str) -> None:
         if self.settings.pod:

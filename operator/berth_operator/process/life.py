@@ -90,7 +90,7 @@ class Life:
         Raises:
             ExceptionGroup: with a TermLostError when the term has ended, or with another failure.
         """
-        parts = self._parts
+        parts, election = self._parts, self._parts.election
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(parts.reporter.run())
@@ -98,19 +98,46 @@ class Life:
                 tasks.create_task(parts.upgrade())
                 if parts.file is not None:
                     tasks.create_task(parts.file.run())
-                await self._test_fence_first()
+                if election.term is not None:
+                    # Before the first lists: answers about the fence would queue behind megabytes of lists.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(FENCE_SECONDS):
+                            await parts.fence.loaded(election.term)
                 for reflector in parts.reflectors.values():
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve(tasks))
                 tasks.create_task(parts.extender.serve())
                 tasks.create_task(parts.visibility.serve())
-                term = await parts.election.acquired()
+                term = await election.acquired()
                 tasks.create_task(self._lose(term))
-                await self._fenced(term)
-                await self._lead(term, tasks)
+
+                # Until our Bindings pass the fence, and those of the last leader no longer do.
+                waited = await parts.fence.loaded(term)
+                if not election.follows_drained:
+                    # One API server was tested; others learn the term, or the fence, a moment later.
+                    since = election.clock() if waited else election.won_at
+                    await asyncio.sleep(since + parts.takeover_pause - election.clock())
+
+                self._tasks = tasks
+                parts.pods.follow(parts.configured.scheduled, tasks)
+                parts.extender.follow(tasks)
+                with _without_collector():
+                    await parts.watches.synced()
+                objects = {name: reflector.listed for name, reflector in parts.watches.all().items()}
+                log.info("first lists read", objects=objects)
+                self.read.set()
+
+                for loop in parts.lead:
+                    tasks.create_task(loop())
+                parts.memo.lead()
+                self.leads = True
+                parts.extender.lead(tasks)
+                parts.visibility.lead(term, tasks)
+                counters.LEADING.set(1)
+                log.info("leading", term=term)
         finally:
             counters.LEADING.set(0)
-            parts.election.drained = await parts.scheduler.drain()
+            election.drained = await parts.scheduler.drain()
             await parts.memo.stop_writing()
 
     async def stop(self) -> None:
@@ -141,43 +168,6 @@ class Life:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.read.wait()
-
-    async def _test_fence_first(self) -> None:
-        """Test the fence before the first lists if we lead: its answers would queue behind megabytes of lists."""
-        if (term := self._parts.election.term) is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FENCE_SECONDS):
-                    await self._parts.fence.loaded(term)
-
-    async def _fenced(self, term: int) -> None:
-        """Wait until our Bindings pass the fence, and those of the last leader no longer do."""
-        election = self._parts.election
-        waited = await self._parts.fence.loaded(term)
-        if not election.follows_drained:
-            # One API server was tested; others learn the term, or the fence, a moment later.
-            since = election.clock() if waited else election.won_at
-            await asyncio.sleep(since + self._parts.takeover_pause - election.clock())
-
-    async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
-        await self._read_first_lists(tasks)
-        for loop in self._parts.lead:
-            tasks.create_task(loop())
-        self._parts.memo.lead()
-        self.leads = True
-        self._parts.extender.lead(tasks)
-        self._parts.visibility.lead(term, tasks)
-        counters.LEADING.set(1)
-        log.info("leading", term=term)
-
-    async def _read_first_lists(self, tasks: asyncio.TaskGroup) -> None:
-        self._parts.pods.follow(self._parts.configured.scheduled, tasks)
-        self._parts.extender.follow(tasks)
-        with _without_collector():
-            await self._parts.watches.synced()
-        objects = {name: reflector.listed for name, reflector in self._parts.watches.all().items()}
-        log.info("first lists read", objects=objects)
-        self.read.set()
 
     async def _lose(self, term: int) -> None:
         await self._parts.election.lost(term)

@@ -128,7 +128,9 @@ def _agree(world: Random, name: str, seed: int) -> None:
     for card in row["devices"]:
         if not card["healthy"] or card["blocked"]:
             assert not any(card["free"].values()), (seed, name, card)
-    holders = [holder_row(world.of, each, drifted=False) for each in world.of.on_node(name) if holds_devices(each)]
+    holders = [
+        holder_row(world.of, charge, drifted=False) for charge in world.of.on_node(name) if holds_devices(charge)
+    ]
     by_card = {tuple(row[1:3]): row[4] for row in who.report(holders, by="card", now=NOW).rows}
     for card in row["devices"]:
         if card["type"] == names.GPU:

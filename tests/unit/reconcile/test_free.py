@@ -134,7 +134,7 @@ def test_nothing_is_free_on_a_node_that_takes_no_pods(change: Callable[[Fleet], 
     change(of)
     assert free_report.free_capacity(of) == {}
     assert in_the_row(of).total() == 0
-    assert sum(each.free for each in fleet_figures(of).gpus.values()) == 0
+    assert sum(gpu.free for gpu in fleet_figures(of).gpus.values()) == 0
 
 
 def test_no_instance_is_free_while_the_card_of_a_held_one_is_not_known() -> None:

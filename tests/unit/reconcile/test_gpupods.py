@@ -31,9 +31,8 @@ def test_the_path() -> None:
     assert gpupods.path("ns/p.node") == "/apis/berth.dev/v1alpha1/namespaces/ns/gpupods/p.node"
 
 
-@pytest.mark.parametrize("own", [pytest.param("p.node", id="today"), pytest.param("p", id="of an older agent")])
-def test_the_path_of_its_pod(own: str) -> None:
-    view = GpuPodView(record=kubelet.gpu_pod(gpu_pod("p", own=own)), consistency=None)
+def test_the_path_of_its_pod() -> None:
+    view = GpuPodView(record=kubelet.gpu_pod(gpu_pod("p")), consistency=None)
     assert gpupods.pod_path(view) == "/api/v1/namespaces/ns/pods/p"
 
 

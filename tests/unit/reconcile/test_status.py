@@ -195,7 +195,7 @@ def test_a_card_shows_what_a_deleted_pod_holds_and_not_its_other_users() -> None
         grants=(grant(1, core=100, ratio=100),),
     )
     one, other = expected_status(view(gpu(0), gpu(1), charges=(left, foreign))).devices
-    assert [(each.namespace, each.name, each.uid) for each in one.holders] == [("ns", "a", "uid-a")]
+    assert [(holder.namespace, holder.name, holder.uid) for holder in one.holders] == [("ns", "a", "uid-a")]
     assert other.holders == []
     assert [each.free[CORE] for each in (one, other)] == ["0", "0"]
 
@@ -207,7 +207,7 @@ def test_a_card_shows_its_holders_and_what_is_free() -> None:
     (use,) = shown.devices
     assert (use.type, use.minor) == ("gpu", 0)
     assert use.free == {CORE: "50", MEMORY: "3Gi", RATIO: "30"}
-    assert [(each.namespace, each.name, each.uid) for each in use.holders] == [
+    assert [(holder.namespace, holder.name, holder.uid) for holder in use.holders] == [
         ("ns", "a", "uid-a"),
         ("ns", "b", "uid-b"),
     ]
@@ -225,14 +225,14 @@ def test_a_card_in_mig_mode_shows_its_instances() -> None:
     (use,) = shown.devices
     # No part of the card itself can be allocated.
     assert use.free == {"nvidia.com/mig-1g.10gb": "2"}
-    assert [(each.id, each.resources) for each in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
+    assert [(holder.id, holder.resources) for holder in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
 
 
 def test_a_sliced_card_shows_its_slices() -> None:
     sliced = entry(0, memory=80 * GI, replicas=4)
     (use,) = expected_status(view(sliced, charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
     assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "0")
-    assert [each.id for each in use.holders] == ["GPU-0::0", "GPU-0::3"]
+    assert [holder.id for holder in use.holders] == ["GPU-0::0", "GPU-0::3"]
 
 
 def test_a_share_has_no_name() -> None:

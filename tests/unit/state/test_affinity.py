@@ -261,6 +261,12 @@ def namespace_is(labels: Raw) -> Act:
 OTHER_KIND = {"app": "y"}
 OWN = {"app": "x"}
 TEAM: Raw = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
+FULLEST: Raw = {
+    "labels": OWN,
+    "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
+    "nodeSelector": {"zone": "1"},
+}
+"""A pod for the domain that has the most of its kind already."""
 LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
 
 WAKES = [
@@ -381,11 +387,7 @@ WAKES = [
     ),
     pytest.param(
         "topology-spread",
-        {
-            "labels": OWN,
-            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
-            "nodeSelector": {"zone": "1"},
-        },
+        FULLEST,
         [placed()],
         leaves(),
         Change.POD_DELETED,
@@ -393,11 +395,7 @@ WAKES = [
     ),
     pytest.param(
         "topology-spread",
-        {
-            "labels": OWN,
-            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
-            "nodeSelector": {"zone": "1"},
-        },
+        FULLEST,
         [placed()],
         placed("second", "b"),
         Change.POD_ASSIGNED,
@@ -405,11 +403,7 @@ WAKES = [
     ),
     pytest.param(
         "topology-spread",
-        {
-            "labels": OWN,
-            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
-            "nodeSelector": {"zone": "1"},
-        },
+        FULLEST,
         [placed()],
         placed(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
         Change.POD_LABELS,
@@ -417,11 +411,7 @@ WAKES = [
     ),
     pytest.param(
         "topology-spread",
-        {
-            "labels": OWN,
-            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore")],
-            "nodeSelector": {"zone": "1"},
-        },
+        FULLEST,
         [placed()],
         node_goes("b"),
         Change.NODE_REMOVED,
@@ -493,7 +483,7 @@ def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     for i in range(3):
         cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=pod_anti_affinity(term()), created=str(i)))
     outcomes = [_decided(cluster) for _ in range(3)]
-    assert [isinstance(each, Placement) for each in outcomes] == [True, True, False]
+    assert [isinstance(outcome, Placement) for outcome in outcomes] == [True, True, False]
     cluster.put_pending(pod("plain", labels=OWN))
     last = _decided(cluster)
     assert isinstance(last, Failure)

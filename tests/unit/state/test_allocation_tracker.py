@@ -159,24 +159,6 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
             [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
         ),
         pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-2", own="p")], [0, 0, 100, 0], id="given another, by an old agent"
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-1", own="p"), give("p", "GPU-2")],
-            [0, 0, 100, 0],
-            id="its GpuPod of a new agent counts, not that of an old one",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-1", own="p", of="uid-old"), give("p", "GPU-2")],
-            [0, 0, 100, 0],
-            id="an old agent had written that of its predecessor",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), give("p", "GPU-2", own="p"), give("p", "GPU-1", of="uid-old")],
-            [0, 0, 100, 0],
-            id="an old agent's, next to a new one of another UID",
-        ),
-        pytest.param(
             [add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0], id="of another pod"
         ),
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
@@ -270,7 +252,7 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     world.pods.apply("ADDED", pod("half", {GPU: "50"}))
     [placed] = world.decided()
     assert isinstance(placed, Placement)
-    assert [each.minor for each in placed.grants] == [0]
+    assert [grant.minor for grant in placed.grants] == [0]
     world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
     world.report(withheld=[0])
     for number in range(1, 8):
@@ -280,7 +262,7 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     for name, requests in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
         world.pods.apply("ADDED", pod(name, requests))
     outcomes = world.decided()
-    assert [isinstance(each, Placement) and [grant.minor for grant in each.grants] for each in outcomes] == [
+    assert [isinstance(outcome, Placement) and [grant.minor for grant in outcome.grants] for outcome in outcomes] == [
         [0],
         False,
         False,
@@ -362,7 +344,7 @@ def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
     world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
     [placed] = world.decided()
     assert isinstance(placed, Placement)
-    assert [each.minor for each in placed.grants] == [1]
+    assert [grant.minor for grant in placed.grants] == [1]
 
 
 def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:

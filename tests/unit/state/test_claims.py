@@ -81,7 +81,10 @@ class World:
     def conditions(self) -> dict[str, tuple[str, str, str]]:
         view = self.cluster.view(StatusKind.NODE, "node")
         assert isinstance(view, NodeView)
-        return {each.type: (each.status, each.reason, each.message) for each in status.wanted(view, str).conditions}
+        return {
+            condition.type: (condition.status, condition.reason, condition.message)
+            for condition in status.wanted(view, str).conditions
+        }
 
     def view(self) -> NodeView:
         view = self.cluster.view(StatusKind.NODE, "node")

@@ -221,7 +221,7 @@ def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
     world.pods.apply("ADDED", BOUND)
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="new"))
     placement = world.placed()
-    assert [each.minor for each in placement.grants] == [1]
+    assert [grant.minor for grant in placement.grants] == [1]
     world.pods.apply("DELETED", BOUND)
     assert world.users() == [0, 1]
 
@@ -248,7 +248,7 @@ def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -
     assert waiting is not None
     outcome = decide(cluster.fleet, waiting, Policy())
     assert isinstance(outcome, Placement)
-    assert [each.minor for each in outcome.grants] == [1]
+    assert [grant.minor for grant in outcome.grants] == [1]
 
 
 def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
@@ -655,7 +655,7 @@ def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> No
     world.cluster.put_bound(bound)
     typical = world.cluster.fleet.pod_mix.typical
     assert typical.cpu_per_card == pytest.approx(4000)
-    assert [each.globs for each in typical.constraints] == [("*A100*",)]
+    assert [constraint.globs for constraint in typical.constraints] == [("*A100*",)]
 
 
 def test_where_other_instances_have_nodes_only_pods_of_our_schedulers_count() -> None:

@@ -236,7 +236,7 @@ MIG: Raw = {
         for i, profile in enumerate(["1g.10gb", "1g.10gb", "1g.10gb+me", "3g.40gb"])
     ],
 }
-ALIKE = MIG | {"instances": [{**each, "profile": "1g.10gb"} for each in MIG["instances"]]}
+ALIKE = MIG | {"instances": [{**instance, "profile": "1g.10gb"} for instance in MIG["instances"]]}
 OTHERS = ALIKE | {"instances": [{**each, "id": f"MIG-other-{i}"} for i, each in enumerate(ALIKE["instances"])]}
 PARTS: Raw = MIG | {
     "instances": [
@@ -248,7 +248,9 @@ PARTS: Raw = MIG | {
 
 def sliced(name: str) -> Raw:
     """Return four instances in three slices each."""
-    return ALIKE | {"instances": [{**each, "replicas": 3, "replicaResource": name} for each in ALIKE["instances"]]}
+    return ALIKE | {
+        "instances": [{**instance, "replicas": 3, "replicaResource": name} for instance in ALIKE["instances"]]
+    }
 
 
 INSTANCES = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-3g.40gb": 1}
@@ -501,7 +503,7 @@ def test_a_bad_table_is_reported_and_counts_as_none(table: str) -> None:
     (problem,) = record.problems
     assert problem.startswith(f"metadata.annotations.{names.PARTITIONS}: ")
     assert record.inventory.partitions == ()
-    assert all(each.healthy for each in record.inventory.cards)
+    assert all(card.healthy for card in record.inventory.cards)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ SOFT, HARD = "soft", "hard"
 
 def of_model(*models: str) -> str:
     """Return the selector of devices of these models."""
-    return " || ".join(f'device.attributes["{NVIDIA_DRIVER}"].model == "{each}"' for each in models)
+    return " || ".join(f'device.attributes["{NVIDIA_DRIVER}"].model == "{model}"' for model in models)
 
 
 class Racks:
@@ -82,7 +82,7 @@ def devices(placements: Sequence[Placement] | Failure) -> dict[str, list[str]]:
     """Return {claim: node/device} of what the members' claims get."""
     assert not isinstance(placements, Failure), placements.message
     return {
-        one.claim.name: [f"{each.device.id.pool}/{each.device.id.device}" for each in one.results]
+        one.claim.name: [f"{result.device.id.pool}/{result.device.id.device}" for result in one.results]
         for placement in placements
         for one in placement.claims.allocations
     }
@@ -222,7 +222,7 @@ def test_extended_resources_by_a_class_leave_the_devices_that_claims_need() -> N
     placements = racks.decided()
     assert devices(placements)["m1"] == ["n/d0"]
     assert not isinstance(placements, Failure)
-    [extended] = [each for each in placements if each.pod.name == "m0"]
+    [extended] = [placement for placement in placements if placement.pod.name == "m0"]
     assert extended.claims.by_class == {"example.com/gpu"}
 
 
@@ -365,12 +365,12 @@ def ways(want: Want, models: Sequence[str], free: frozenset[int]) -> list[frozen
     """Return the sets of a node's devices that meet a want."""
     allowed = [each for each in sorted(free) if models[each] in want.models]
     sets = [*combinations(allowed, want.count), *(combinations(sorted(free), want.otherwise) if want.otherwise else ())]
-    return [frozenset(each) for each in sets if not want.alike or len({models[one] for one in each}) == 1]
+    return [frozenset(of_set) for of_set in sets if not want.alike or len({models[one] for one in of_set}) == 1]
 
 
 def fits_somehow(nodes: Sequence[Sequence[str]], wants: Sequence[Want], needed: int) -> bool:
     """Return whether enough members fit, by trying everything."""
-    free = [frozenset(range(len(each))) for each in nodes]
+    free = [frozenset(range(len(node))) for node in nodes]
 
     def go_on(place: int, left: list[frozenset[int]], cpu: list[int], shared: int | None, spare: int) -> bool:
         if place == len(wants):
@@ -397,7 +397,7 @@ def check(nodes: Sequence[Sequence[str]], wants: Sequence[Want], placements: lis
     given_ = devices(placements)
     held = [each for got in given_.values() for each in got]
     assert len(held) == len(set(held))
-    of_node = {each.pod.name: each.node for each in placements}
+    of_node = {placement.pod.name: placement.node for placement in placements}
     cpu: Counter[str] = Counter()
     for name, where in of_node.items():
         want = wants[int(name[1:])]

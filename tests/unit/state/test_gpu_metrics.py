@@ -172,7 +172,7 @@ def test_a_pod_by_labels_waits_for_measured_memory_and_wakes_with_it() -> None:
     world.measure(sample("GPU-b1", 50))
     placement = world.decide()
     assert isinstance(placement, Placement)
-    assert (placement.node, [each.id for each in placement.grants]) == ("b", ["GPU-b1"])
+    assert (placement.node, [grant.id for grant in placement.grants]) == ("b", ["GPU-b1"])
 
 
 @pytest.mark.parametrize("stale", [False, True])
@@ -230,7 +230,7 @@ def test_a_pod_is_preempted_if_its_memory_is_what_is_missing(foreign: int, victi
     assert dict(outcome.reasons) == {REASON: 1}
     assert measured_memory.could_pass(fleet, pending.request)[row] == bool(victims)
     found = preempt(fleet, pending, Policy(), Budgets())
-    assert ([each.pod for each in found.victims] if found else []) == victims
+    assert ([victim.pod for victim in found.victims] if found else []) == victims
 
 
 def test_pods_of_a_burst_do_not_all_get_the_memory_that_was_measured() -> None:
@@ -278,4 +278,4 @@ def test_a_pod_that_leaves_takes_its_memory_along() -> None:
     world.cluster.remove_bound("a0")
     placement = world.decide()
     assert isinstance(placement, Placement)
-    assert [each.id for each in placement.grants] == ["GPU-a0"]
+    assert [grant.id for grant in placement.grants] == ["GPU-a0"]

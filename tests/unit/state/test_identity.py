@@ -147,7 +147,7 @@ class World:
     def admit(self, uid: str) -> None:
         """Make kubelet give a pod its allocation, and the agent report it by the current minors."""
         held = allocated(self.bound[uid]).get("gpu", [])
-        known = {each["id"]: each["minor"] for each in self.device["spec"]["devices"]}
+        known = {device["id"]: device["minor"] for device in self.device["spec"]["devices"]}
         if not any(name.startswith("nvidia.com/") for name in requested(self.bound[uid])):
             return
         name = self.bound[uid]["metadata"]["name"]
@@ -188,7 +188,7 @@ class World:
         }
         assert not booked_twice
         assert max(named.values(), default=1) == 1, named
-        assert all(len(each) == 1 for each in modes.values()), modes
+        assert all(len(mode) == 1 for mode in modes.values()), modes
 
     def check_charges(self) -> None:
         """Check that exactly what pods hold is charged, and that all of it is released in the end."""
@@ -265,7 +265,7 @@ def fits(world: World, requests: Mapping[str, str], **annotations: str) -> list[
     """Return the ids that a pod would get; none if it does not fit."""
     waiting = pods.pending(pod("asks", requests, annotations=annotations), world.cluster.kinds)
     outcome = decide(world.cluster.fleet, waiting, Policy())
-    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
+    return [grant.id for grant in outcome.grants] if isinstance(outcome, Placement) else []
 
 
 def why(world: World, requests: Mapping[str, str]) -> str:
@@ -411,7 +411,7 @@ def test_of_two_cards_with_one_id_none_is_given_out() -> None:
 def without_parents(raw: Raw) -> Raw:
     """Return a pod whose allocation does not name parents, as before they were recorded."""
     kinds = {
-        kind: [{name: value for name, value in each.items() if name != "extension"} for each in found]
+        kind: [{name: value for name, value in grant.items() if name != "extension"} for grant in found]
         for kind, found in allocated(raw).items()
     }
     annotations = {**raw["metadata"]["annotations"], names.ALLOCATED: orjson.dumps(kinds).decode()}
@@ -421,7 +421,9 @@ def without_parents(raw: Raw) -> Raw:
 def redivided(name: str) -> Raw:
     """Return a card in MIG mode whose instances were all created again."""
     card = divided(name)
-    instances = [{**each, "id": f"MIG-again-{name}-{each['gpuInstance']}"} for each in card["mig"]["instances"]]
+    instances = [
+        {**instance, "id": f"MIG-again-{name}-{instance['gpuInstance']}"} for instance in card["mig"]["instances"]
+    ]
     return {**card, "mig": {"enabled": True, "instances": instances}}
 
 
@@ -465,7 +467,7 @@ def test_instances_of_a_failed_card_are_known() -> None:
 
 def accounted(world: World) -> tuple[str, str]:
     shown = status.wanted(world.cluster.node_cache.view("node"), lambda: "2026-01-01T00:00:00Z")
-    [accounted] = [each for each in shown.conditions if each.type == names.ACCOUNTED]
+    [accounted] = [condition for condition in shown.conditions if condition.type == names.ACCOUNTED]
     return accounted.status, accounted.message
 
 

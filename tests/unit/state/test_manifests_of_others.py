@@ -45,7 +45,7 @@ def seen(pending: PendingPod) -> dict[str, list[int]]:
 
 def cards(pending: PendingPod) -> Raw:
     part = next((each for each in pending.request.devices.parts if each.type == GPU), None)
-    return {each.operator: list(each.values) for each in part.of_cards} if part else {}
+    return {requirement.operator: list(requirement.values) for requirement in part.of_cards} if part else {}
 
 
 def topology(pending: PendingPod) -> str:

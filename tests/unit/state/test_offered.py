@@ -292,4 +292,4 @@ def test_a_gang_needs_what_all_its_members_use(offered: int, *, fits: bool) -> N
 
 def test_a_simulation_counts_what_is_offered() -> None:
     results = simulate(cluster({NVIDIA: 1}).fleet, members(2), {names.SCHEDULER: Policy()})
-    assert [isinstance(each.result, Placement) for each in results.outcomes] == [True, False]
+    assert [isinstance(outcome.result, Placement) for outcome in results.outcomes] == [True, False]

@@ -45,7 +45,7 @@ def test_a_bind_is_one_event(cluster: Cluster) -> None:
     assert list(cluster.pending) == ["uid-a"]
     pods.apply("MODIFIED", held("a", 2, "ours"))
     assert not cluster.pending
-    assert [each.minor for each in cluster.fleet.charges["uid-a"].grants] == [2]
+    assert [grant.minor for grant in cluster.fleet.charges["uid-a"].grants] == [2]
     pods.apply("DELETED", held("a", 2, "ours"))
     assert not cluster.fleet.charges
 
@@ -72,7 +72,7 @@ class Server:
 
     async def request(self, _method: str, _path: str, *, params: Mapping[str, str] | None = None) -> Any:
         assert params is not None
-        items = [each for each in self.pods if _picks(params["fieldSelector"], each)]
+        items = [pod for pod in self.pods if _picks(params["fieldSelector"], pod)]
         return {"metadata": {"resourceVersion": "1"}, "items": items}
 
     async def stream(
@@ -154,4 +154,4 @@ async def test_the_same_names_again_change_nothing(cluster: Cluster) -> None:
 
 
 def uids(pods: Sequence[Raw]) -> set[str]:
-    return {each["metadata"]["uid"] for each in pods}
+    return {pod["metadata"]["uid"] for pod in pods}

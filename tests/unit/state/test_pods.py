@@ -58,12 +58,12 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert dict(request.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
     assert request.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
     assert request.node_affinity is None
-    assert [(each.key, each.operator, each.effect) for each in request.tolerations] == [
+    assert [(toleration.key, toleration.operator, toleration.effect) for toleration in request.tolerations] == [
         ("k", "Exists", ""),
         ("", "Equal", ""),
     ]
     assert request.model.exact == A100
-    assert [(each.container, each.first, each.end) for each in request.shares] == [("main", 0, 1)]
+    assert [(share.container, share.first, share.end) for share in request.shares] == [("main", 0, 1)]
     assert request.unsupported == ()
 
 
@@ -95,10 +95,10 @@ def test_words_of_another_system_are_cards_that_kubelet_does_not_count() -> None
     assert request.plugin_requests == ((SHARED, 2),)
     [part] = request.devices.parts
     assert (part.count, part.amounts) == (2, (("gpu-memory", 3000 * 2**20),))
-    assert [(each.container, each.first, each.end) for each in request.shares] == [("main", 0, 2)]
+    assert [(share.container, share.first, share.end) for share in request.shares] == [("main", 0, 2)]
     assert request.uninjected == ()
     charge = pods.charge(bound(raw, halves(0, 1)))
-    assert [(each.minor, each.amounts) for each in charge.grants] == [(0, part.amounts), (1, part.amounts)]
+    assert [(grant.minor, grant.amounts) for grant in charge.grants] == [(0, part.amounts), (1, part.amounts)]
 
 
 def bound(raw: Raw, allocated: Raw) -> Raw:
@@ -411,7 +411,7 @@ def test_what_a_pod_holds_that_asks_by_label(
 def test_all_containers_of_a_pod_that_asks_by_label_see_its_cards() -> None:
     raw = pod(containers=[container("a"), container("b")], labels={names.GENIUS_NUMBER: "2"})
     shares = pods.pending(raw).request.shares
-    assert [(each.container, each.first, each.end) for each in shares] == [("a", 0, 2), ("b", 0, 2)]
+    assert [(share.container, share.first, share.end) for share in shares] == [("a", 0, 2), ("b", 0, 2)]
 
 
 MALFORMED = [
@@ -481,12 +481,12 @@ def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
         )
     )
     assert {
-        tuple(each) for kind in ("containerStatuses", "initContainerStatuses") for each in kept["status"][kind]
+        tuple(shown) for kind in ("containerStatuses", "initContainerStatuses") for shown in kept["status"][kind]
     } == {("name", "resources", "allocatedResources")}
 
 
 def ports(*hosts: Raw, **fields: Any) -> Raw:
-    return container(ports=[{"containerPort": 1, **each} for each in hosts], **fields)
+    return container(ports=[{"containerPort": 1, **host} for host in hosts], **fields)
 
 
 @pytest.mark.parametrize(
@@ -544,7 +544,7 @@ def test_what_scheduling_reads_distinguishes_pods(fields: Any) -> None:
 
 def test_a_volume_that_matters_is_each_replicas_own() -> None:
     claims = [pod(name, volumes=[{"name": "v", "ephemeral": {}}]) for name in ("a", "b")]
-    one, two = (pods.pending(each).request.mounts.claims for each in claims)
+    one, two = (pods.pending(claim).request.mounts.claims for claim in claims)
     assert (one[0].claim, two[0].claim) == ("ns/a-v", "ns/b-v")
 
 

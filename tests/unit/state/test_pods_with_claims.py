@@ -91,7 +91,7 @@ def woken(world: World) -> list[str]:
 
 def got(placement: Placement) -> list[list[str]]:
     """Return the devices that each claim gets."""
-    return [[each.device.id.device for each in one.results] for one in placement.claims.allocations]
+    return [[result.device.id.device for result in one.results] for one in placement.claims.allocations]
 
 
 def reason(outcome: Placement | Failure) -> str:
@@ -118,7 +118,7 @@ def test_a_claim_gets_the_first_device_of_an_own_pool() -> None:
     placement = world.decision()
     assert isinstance(placement, Placement)
     assert (placement.node, got(placement)) == ("node", [["gpu-0"]])
-    assert [each.minor for each in placement.claims.grants] == [0]
+    assert [grant.minor for grant in placement.claims.grants] == [0]
     assert not placement.grants
 
 
@@ -311,10 +311,10 @@ def test_the_api_server_confirms_what_was_assumed() -> None:
     world = World()
     world.put_claim()
     placement = world.placed()
-    assert [each.uid for each in world.cluster.fleet.on_node("node")] == ["uid-p"]
+    assert [charge.uid for charge in world.cluster.fleet.on_node("node")] == ["uid-p"]
     world.write(placement)
     world.cluster.put_bound(pod("p", on="node", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
-    charges = {each.pod: [grant.minor for grant in each.grants] for each in world.cluster.fleet.on_node("node")}
+    charges = {charge.pod: [grant.minor for grant in charge.grants] for charge in world.cluster.fleet.on_node("node")}
     assert charges == {"ns/p": [], "ns/resourceclaim/c": [0]}
     assert not world.supply.is_assumed("ns/c")
     world.put_claim(name="d")
@@ -439,7 +439,7 @@ def test_the_first_subrequest_that_is_possible_is_taken() -> None:
     world.put_claim(first_available("gpu", exactly(3), exactly(2), exactly(1)))
     placement = world.placed()
     assert got(placement) == [["gpu-0", "gpu-1"]]
-    assert {each.request.full_name for each in placement.claims.allocations[0].results} == {"gpu/sub-1"}
+    assert {result.request.full_name for result in placement.claims.allocations[0].results} == {"gpu/sub-1"}
 
 
 @pytest.mark.parametrize(("lists", "expected"), [(["cb"], "c"), (["abc", "bca"], "b")], ids=["one claim", "two claims"])
@@ -451,7 +451,7 @@ def test_the_node_with_the_best_subrequests_over_all_claims_is_taken(lists: list
         world.to.put_slice(resource_slice(*(listed(each, on_node) for each in ("x", "y")), node=name))
     for number, nodes in enumerate(lists):
         wheres = (f'device.attributes["{NVIDIA_DRIVER}"].node == "{name}"' for name in nodes)
-        world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)), name=f"c{number}")
+        world.put_claim(first_available("gpu", *(exactly(where=where) for where in wheres)), name=f"c{number}")
     assert world.placed("p", *(f"c{number}" for number in range(len(lists)))).node == expected
 
 
@@ -465,7 +465,7 @@ def test_a_node_whose_claims_get_less_than_expected_is_compared_again(count: int
         choices = [listed(which, {f"{NVIDIA_DRIVER}/kind": which}) for which in ("good", "fair")]
         world.to.put_slice(resource_slice({**choices[0], **tainted}, choices[1], node=name))
     wheres = (f'device.attributes["{NVIDIA_DRIVER}"].kind == "{which}"' for which in ("good", "fair"))
-    world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)))
+    world.put_claim(first_available("gpu", *(exactly(where=where) for where in wheres)))
     # The bound: eight nodes are searched.
     assert world.placed().node == (names[-1] if count < MAX_COMPARED else names[0])
 
@@ -534,7 +534,7 @@ def test_divided_gpus_are_filled_before_whole_ones_are_broken() -> None:
     requests = [model("3g"), model("whole"), model("2g"), model("1g"), model("1g"), model("whole")]
     world = divided(a=mig_slices(), b=mig_slices(), c=mig_slices())
     chosen = places(world, *requests)
-    assert [each.partition("/")[0] for each in chosen] == ["a", "b", "a", "a", "a", "c"]
+    assert [device.partition("/")[0] for device in chosen] == ["a", "b", "a", "a", "a", "c"]
 
 
 def test_the_first_devices_that_fit_are_kube_schedulers_choice() -> None:

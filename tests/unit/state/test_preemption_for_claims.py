@@ -40,13 +40,13 @@ def evicted(world: World, pending: PendingPod, *budgets: Budget) -> Preemption |
 
 def victims(preemption: Preemption | None) -> list[str]:
     assert preemption is not None
-    return [each.pod.partition("/")[2] for each in preemption.victims]
+    return [victim.pod.partition("/")[2] for victim in preemption.victims]
 
 
 def devices(preemption: Preemption | None) -> list[str]:
     assert preemption is not None
     allocations = preemption.nominee.claims.allocations
-    return [result.device.id.device for each in allocations for result in each.results]
+    return [result.device.id.device for allocation in allocations for result in allocation.results]
 
 
 def test_the_devices_of_a_claim_are_free_without_the_only_pod_that_uses_it() -> None:
@@ -135,7 +135,7 @@ def test_pods_are_evicted_for_a_card_by_name_and_one_by_claim() -> None:
     preemption = evicted(world, high(world, requests={GPU: "100"}))
     assert sorted(victims(preemption)) == ["by-name", "low"]
     assert preemption is not None
-    assert {each.minor for each in preemption.nominee.grants} == {0, 1}
+    assert {grant.minor for grant in preemption.nominee.grants} == {0, 1}
 
 
 def test_a_pod_that_holds_a_card_by_claim_is_evicted_for_one_by_name() -> None:
@@ -147,7 +147,7 @@ def test_a_pod_that_holds_a_card_by_claim_is_evicted_for_one_by_name() -> None:
     preemption = evicted(world, pending)
     assert victims(preemption) == ["low"]
     assert preemption is not None
-    assert [each.minor for each in preemption.nominee.grants] == [0]
+    assert [grant.minor for grant in preemption.nominee.grants] == [0]
 
 
 def test_cpu_is_freed_for_pods_with_claims() -> None:
@@ -173,7 +173,7 @@ def test_a_what_if_leaves_the_fleet_as_it_was() -> None:
 def _state(fleet: Fleet) -> list[object]:
     parts = (vars(fleet.claims), vars(fleet.claims.supply), vars(fleet.claims.supply.holdings), vars(fleet))
     plain = [each.copy() for part in parts for each in part.values() if isinstance(each, dict | set)]
-    return [*plain, fleet.requested.tolist(), *(each.used.tolist() for each in fleet.cards.values())]
+    return [*plain, fleet.requested.tolist(), *(card.used.tolist() for card in fleet.cards.values())]
 
 
 # --- until the devices are free --------------------------------------------------------------------------------

@@ -42,9 +42,9 @@ def with_capacity(node: Raw) -> Raw:
 
 def world_of(drawn: Scene) -> World:
     return World(
-        nodes=[nodes.info(with_capacity(each)) for each in drawn.nodes],
+        nodes=[nodes.info(with_capacity(node)) for node in drawn.nodes],
         pods=[pods.charge(each) for each in drawn.placed],
-        namespaces={each["metadata"]["name"]: each["metadata"]["labels"] for each in drawn.namespaces},
+        namespaces={namespace["metadata"]["name"]: namespace["metadata"]["labels"] for namespace in drawn.namespaces},
     )
 
 
@@ -70,4 +70,4 @@ def test_scenes_are_decided_as_promised(first: int) -> None:
 def test_a_seed_gives_the_same_scene_and_another_one_another() -> None:
     assert scene(1) == scene(1)
     assert scene(1) != scene(2)
-    assert {each["metadata"]["name"].partition("-")[0] for each in scene(1, prefix="q7").nodes} == {"q7"}
+    assert {node["metadata"]["name"].partition("-")[0] for node in scene(1, prefix="q7").nodes} == {"q7"}

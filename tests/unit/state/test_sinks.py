@@ -124,6 +124,6 @@ def test_a_pod_made_again_under_its_name_is_another_pod(cluster: Cluster) -> Non
     table = every_pod(cluster)
     table.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="old", on="node", allocated=whole(0)))
     relist(table, [pod("a", {NVIDIA: "1"}, uid="new", on="node", allocated=whole(1))], requested_at=1.0)
-    assert [each.minor for each in cluster.fleet.charges["new"].grants] == [1]
+    assert [grant.minor for grant in cluster.fleet.charges["new"].grants] == [1]
     assert list(cluster.fleet.charges) == ["new"]
     assert int(cluster.fleet.cards["gpu"].users.sum()) == 1

@@ -242,7 +242,7 @@ class World:
 
     def parked(self, name: str, *claims: str) -> None:
         """Decide a pod that fits nowhere yet."""
-        pod_volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
+        pod_volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
         self.cluster.put_pending(pod(name, volumes=pod_volumes))
         waiting = popped(self.cluster.queue)
         assert waiting is not None

@@ -254,7 +254,7 @@ class ChangingCluster:
 
     def asleep(self) -> list[PendingPod]:
         pods = self.cluster.pending.values()
-        return [each for each in pods if each.uid not in self.cluster.fleet.charges]
+        return [pod for pod in pods if pod.uid not in self.cluster.fleet.charges]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_of_two_checks_of_ours_the_one_that_waits_is_decided() -> None:
     ]
     view = workloads.read(workloads.transform(with_quota(checks=checks)), ("one", "two"), lambda _: ())
     assert view is not None
-    assert [(each.index, each.name) for each in view.checks] == [(0, "one"), (2, "two")]
+    assert [(check.index, check.name) for check in view.checks] == [(0, "one"), (2, "two")]
     assert (view.workload.check, view.workload.state, view.workload.retries) == ("two", CheckState.PENDING, 3)
 
 
@@ -157,7 +157,7 @@ def test_flavors_add_their_labels_and_tolerations_each_once() -> None:
     assigned = [{"name": "main", "flavors": {"cpu": "a100", "quota.berth.dev/gpu": "a100"}, "count": 1}]
     [pod] = only_set(workload("job", own, assigned=assigned), known).pods
     assert [(each.key, each.values) for each in pod.request.node_selector] == [("model", ("A100",)), ("zone", ("a",))]
-    assert [each.key for each in pod.request.tolerations] == ["own", "gpu"]
+    assert [toleration.key for toleration in pod.request.tolerations] == ["own", "gpu"]
 
 
 def test_an_unknown_flavor_is_no_fault_of_the_workload() -> None:
@@ -192,7 +192,7 @@ def test_what_other_checks_add_to_pods_counts_once_they_are_ready() -> None:
     assert (waiting.waits_for_others, ready.waits_for_others) == (True, False)
     [pod] = ready.pods
     assert [(each.key, each.values) for each in pod.request.node_selector] == [("pool", ("new",))]
-    assert [each.key for each in pod.request.tolerations] == ["new"]
+    assert [toleration.key for toleration in pod.request.tolerations] == ["new"]
 
 
 CLASSES = {
@@ -218,8 +218,8 @@ def test_claims_that_are_made_with_the_pod_are_read_as_such() -> None:
         volumes=[{"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "p"}}],
     )
     [pod] = only_set(with_quota("job", raw)).pods
-    assert [each.claim for each in pod.request.claims] == ["", "ns/c"]
-    assert [each.claim for each in pod.request.mounts.claims] == ["ns/job-main-v", "ns/p"]
+    assert [claim.claim for claim in pod.request.claims] == ["", "ns/c"]
+    assert [claim.claim for claim in pod.request.mounts.claims] == ["ns/job-main-v", "ns/p"]
 
 
 def test_members_of_a_gang_are_read_as_such() -> None:
@@ -312,12 +312,12 @@ def test_pods_select_the_nodes_of_their_topology_domain() -> None:
     domains = {"levels": [HOST], "slices": [piece(2, {"individual": [2, 1]}, individual("a", "b"))]}
     raw = workload("job", pod_set(count=3), assigned=[assignment(count=3, topologyAssignment=domains)])
     pods = only_set(raw).pods
-    assert [each.request.node_selector for each in pods] == [
+    assert [pod.request.node_selector for pod in pods] == [
         (Requirement(key=HOST, values=("a",)),),
         (Requirement(key=HOST, values=("a",)),),
         (Requirement(key=HOST, values=("b",)),),
     ]
-    assert len({each.uid for each in pods}) == 3
+    assert len({pod.uid for pod in pods}) == 3
 
 
 def test_they_select_them_as_the_pods_will() -> None:

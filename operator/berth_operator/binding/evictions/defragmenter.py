@@ -13,7 +13,7 @@ docs/decisions/0029-defragmentation.md has the reasons.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -27,7 +27,7 @@ from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.advice.defragmentation import MAX_MOVES, Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure
+from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
@@ -158,98 +158,99 @@ class Defragmenter:
             self._moves.end(uid)
         now = self._cluster.clock()
         self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
-        waiting = [each for each in self._cluster.pending.values() if self._is_due(each, now)]
-        return min(waiting, key=_queue_order, default=None)
-
-    def _is_due(self, pod: PendingPod, now: float) -> bool:
-        return (
-            0 < self._after <= now - pod.queued_at
-            and bool(pod.request.devices)
+        due = [
+            pod
+            for pod in self._cluster.pending.values()
+            if 0 < self._after <= now - pod.queued_at
+            and pod.request.devices
             and pod.gang is None
             and not pod.error
             and not pod.nominated_node
             and pod.class_key not in self._retry_at
             and not self._preemptor.progress.backs_off(pod)
             and self._cluster.queue.parked_failure(pod) is not None
-        )
+        ]
+        # In the order of the queue.
+        return min(due, key=lambda pod: (-pod.priority, -pod.weight, pod.created, pod.arrived, pod.uid), default=None)
 
     # --- helping it ---------------------------------------------------------------------------------------------
 
     async def _help(self, pod: PendingPod, tenants: Tenants) -> None:
-        work = _Help(uid=pod.uid, node=pod.nominated_node)
+        """Evict wave after wave until the pod fits, or can no longer be made to fit, or must not."""
+        work, why = _Help(uid=pod.uid, node=pod.nominated_node), ""
         try:
-            await self._make_room(work, tenants)
+            while (wave := await self._next_wave(work, tenants)) is not None:
+                await self._settle(wave, tenants)
         except DroppedError as error:
             why = str(error)
-        else:
-            why = ""
         if not work.node:
             self._retry_at[pod.class_key] = self._cluster.clock() + AGAIN
             log.debug("no pods to move", pod=pod.key, why=why or "it fits once terminating pods are gone")
-        elif why and self._waits(work.uid):
-            self._drop(pod, work, why)
-        else:
-            log.info("room made", pod=pod.key, node=work.node, moved=work.evicted)
-            counters.DEFRAGMENTATIONS.labels("completed").inc()
-            self._end(work)
-
-    def _waits(self, uid: str) -> bool:
-        return uid in self._cluster.pending and uid not in self._cluster.fleet.charges
-
-    def _drop(self, pod: PendingPod, work: _Help, why: str) -> None:
-        """Drop the rest of the moves, and report why."""
-        self._retry_at[_unnominated(pod)] = self._cluster.clock() + AGAIN
-        log.warning("moves dropped", pod=pod.key, node=work.node, moved=work.evicted, why=why)
-        counters.DEFRAGMENTATIONS.labels("dropped").inc()
-        self._reporter.moves_dropped(pod, work.node, why)
-        self._moves.end(work.uid)
-        self._cluster.waker.put(self._preemptor.withdraw_nomination(self._cluster.pending[work.uid]))
-
-    def _end(self, work: _Help) -> None:
-        """Leave the rest to the nomination: the pod fits, or does once terminating pods are gone."""
+            return
+        if why and self._waits(work.uid):
+            # The class of the pod without its nomination.
+            *shared, _ = pod.class_key
+            self._retry_at[*shared, ""] = self._cluster.clock() + AGAIN
+            log.warning("moves dropped", pod=pod.key, node=work.node, moved=work.evicted, why=why)
+            counters.DEFRAGMENTATIONS.labels("dropped").inc()
+            self._reporter.moves_dropped(pod, work.node, why)
+            self._moves.end(work.uid)
+            self._cluster.waker.put(self._preemptor.withdraw_nomination(self._cluster.pending[work.uid]))
+            return
+        log.info("room made", pod=pod.key, node=work.node, moved=work.evicted)
+        counters.DEFRAGMENTATIONS.labels("completed").inc()
+        # The rest is left to the nomination: the pod fits, or does once terminating pods are gone.
         self._moves.end(work.uid)
         if self._waits(work.uid):
             self._cluster.queue.wake_class(self._cluster.pending[work.uid].class_key)
             self._cluster.waker.put(self._cluster.pending[work.uid])
 
-    async def _make_room(self, work: _Help, tenants: Tenants) -> None:
-        """Evict wave after wave until the pod fits.
-
-        Raises:
-            DroppedError: it can no longer be made to fit, or must not.
-        """
-        while (wave := await self._next_wave(work, tenants)) is not None:
-            await self._settle(wave, tenants)
+    def _waits(self, uid: str) -> bool:
+        return uid in self._cluster.pending and uid not in self._cluster.fleet.charges
 
     async def _next_wave(self, work: _Help, tenants: Tenants) -> _Wave | None:
         """Evict the next pods; return None if the pod needs no more moves, or needs no room any more."""
+        uid, fleet, reporter = work.uid, self._cluster.fleet, self._reporter
         for _ in range(SEARCHES):
-            if not self._waits(work.uid) or not self._leads():
+            if not self._waits(uid) or not self._leads():
                 return None
-            pod = self._cluster.pending[work.uid]
+            pod = self._cluster.pending[uid]
             if pod.nominated_node != work.node:
                 raise DroppedError(f"a pod of higher priority needs node {work.node}")
             advice, moves = await self._search(pod, work, tenants)
             if isinstance(advice.result, Failure):
-                raise DroppedError(_no_room(work, advice.result))
+                where = f"on node {work.node} " if work.node else ""
+                reason = advice.result.message
+                raise DroppedError(f"no pods that may be moved make enough room {where}now: {reason}")
             if not advice.moves:
-                await self._until(lambda: not self._waits_for_leaving(work), GONE_SECONDS)
+                # Pods may be leaving the reserved node, of whatever priority.
+                await self._until(
+                    lambda: not (self._waits(uid) and any(map(fleet.is_leaving, fleet.on_node(work.node)))),
+                    GONE_SECONDS,
+                )
                 return None
             if work.evicted + len(advice.moves) > MAX_MOVES:
                 raise DroppedError(f"more than {MAX_MOVES} pods would have to be moved")
             if not moves:
                 raise DroppedError(f"{len(advice.moves)} pods would have to be moved at once; allowed are {self._most}")
-            if self._may_still(pod, moves, tenants):
-                self._reserve(pod, work, advice.result, advice.moves)
-                await self._write_nomination(work)
-                if self._waits(work.uid) and self._may_still(self._cluster.pending[work.uid], moves, tenants):
-                    return await self._evict_all(work, moves, tenants)
+            if not self._may_still(pod, moves, tenants):
+                continue
+            # What the pod will use is reserved before anything is evicted.
+            node, nominee, left = advice.result.node, advice.result.charge, len(advice.moves)
+            self._moves.keep(nominee, f"node {node} is reserved; {left} pod(s) have yet to be moved to make room.")
+            if not work.evicted and not work.refused:
+                log.info("making room", pod=pod.key, node=node, moves=[move.charge.pod for move in advice.moves])
+                reporter.making_room(pod, node, [move.charge for move in advice.moves])
+            work.node = node
+            self._cluster.waker.put(self._preemptor.reserve(pod, nominee))
+            # Without the nomination the next leader would not know for which pod room was made.
+            if not await self._until(
+                lambda: reporter.is_nomination_written(uid) or not self._waits(uid), WRITTEN_SECONDS
+            ):
+                raise DroppedError("the reservation could not be written")
+            if self._waits(uid) and self._may_still(self._cluster.pending[uid], moves, tenants):
+                return await self._evict_all(work, moves, tenants)
         raise DroppedError("the cluster changes too fast to find pods to move")
-
-    def _waits_for_leaving(self, work: _Help) -> bool:
-        """Return whether the pod waits and pods are leaving the reserved node, of whatever priority."""
-        fleet = self._cluster.fleet
-        return self._waits(work.uid) and any(map(fleet.is_leaving, fleet.on_node(work.node)))
 
     async def _search(self, pod: PendingPod, work: _Help, tenants: Tenants) -> SearchResult:
         """Compute the advice and its first moves in a thread, on a copy of the state: it may take half a second."""
@@ -271,40 +272,20 @@ class Defragmenter:
             for move in moves
         )
 
-    def _reserve(self, pod: PendingPod, work: _Help, placement: Placement, moves: Sequence[Move]) -> None:
-        """Reserve what the pod will use, before anything is evicted."""
-        node, nominee = placement.node, placement.charge
-        self._moves.keep(nominee, f"node {node} is reserved; {len(moves)} pod(s) have yet to be moved to make room.")
-        if not work.evicted and not work.refused:
-            log.info("making room", pod=pod.key, node=node, moves=[each.charge.pod for each in moves])
-            self._reporter.making_room(pod, node, [each.charge for each in moves])
-        work.node = node
-        self._cluster.waker.put(self._preemptor.reserve(pod, nominee))
-
-    async def _write_nomination(self, work: _Help) -> None:
-        """Wait until the nomination is written: without it the next leader would not know for which pod room was made.
-
-        Raises:
-            DroppedError: the API server has not accepted it in time.
-        """
-        uid, reporter = work.uid, self._reporter
-        if not await self._until(lambda: reporter.is_nomination_written(uid) or not self._waits(uid), WRITTEN_SECONDS):
-            raise DroppedError("the reservation could not be written")
-
     # --- evicting -----------------------------------------------------------------------------------------------
 
     async def _evict_all(self, work: _Help, moves: tuple[Move, ...], tenants: Tenants) -> _Wave:
         """Evict the pods of one wave concurrently."""
-        pod, uids = self._cluster.pending[work.uid], frozenset(each.charge.uid for each in moves)
+        pod, uids = self._cluster.pending[work.uid], frozenset(move.charge.uid for move in moves)
         controllers = {tenants.controller(uid) for uid in uids}
         wave = _Wave(
             uids=uids,
-            replicas={each: tenants.replicas(each) for each in controllers},
+            replicas={controller: tenants.replicas(controller) for controller in controllers},
             waiting=self._waiting(controllers, tenants),
         )
         for uid in uids:
             self._cluster.fleet.mark_leaving(uid)
-        refusals = await asyncio.gather(*(self._evict(each, pod) for each in moves))
+        refusals = await asyncio.gather(*(self._evict(move, pod) for move in moves))
         self._leaving = frozenset(filter(self._is_leaving, self._leaving | uids))
         work.evicted += len(moves) - sum(map(bool, refusals))
         if (nominee := self._cluster.fleet.nominees.get(work.uid)) is not None and work.evicted:
@@ -330,7 +311,12 @@ class Defragmenter:
                 if error.status in _GONE:
                     return ""
                 if error.is_refused or pause is None:
-                    return self._refused(move, error)
+                    log.warning("pod not evicted", pod=charge.pod, error=str(error))
+                    self._cluster.fleet.unmark_leaving(charge.uid)
+                    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                        return "a PodDisruptionBudget does not allow an eviction now"
+                    # Without the names in the API server's message.
+                    return f"the API server refused an eviction with status {error.status}"
                 await asyncio.sleep(pause)
             else:
                 break
@@ -338,14 +324,6 @@ class Defragmenter:
         log.info("pod evicted to make room", pod=charge.pod, node=charge.node, for_pod=pod.key)
         self._reporter.moved(charge, pod)
         return ""
-
-    def _refused(self, move: Move, error: CallError) -> str:
-        """Return why an eviction was refused, without the names in the API server's message."""
-        log.warning("pod not evicted", pod=move.charge.pod, error=str(error))
-        self._cluster.fleet.unmark_leaving(move.charge.uid)
-        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
-            return "a PodDisruptionBudget does not allow an eviction now"
-        return f"the API server refused an eviction with status {error.status}"
 
     async def _settle(self, wave: _Wave, tenants: Tenants) -> None:
         """Wait until evicted pods are gone, created again and placed.
@@ -356,15 +334,17 @@ class Defragmenter:
         if not await self._until(lambda: not any(map(self._is_leaving, wave.uids)), GONE_SECONDS):
             raise DroppedError(f"an evicted pod has not ended within {GONE_SECONDS:g} s")
         await self._until(
-            lambda: all(tenants.replicas(each) >= number for each, number in wave.replicas.items()), REPLACED_SECONDS
+            lambda: all(tenants.replicas(controller) >= number for controller, number in wave.replicas.items()),
+            REPLACED_SECONDS,
         )
-        if not await self._until(lambda: not self._is_homeless(wave, tenants), PLACED_SECONDS):
-            raise DroppedError("a pod that was moved fits nowhere now")
 
-    def _is_homeless(self, wave: _Wave, tenants: Tenants) -> bool:
-        """Return whether more pods wait than before."""
-        waiting = self._waiting(wave.waiting, tenants)
-        return any(waiting[each] > number for each, number in wave.waiting.items())
+        def are_placed() -> bool:
+            """Return whether no more pods wait than before."""
+            waiting = self._waiting(wave.waiting, tenants)
+            return all(waiting[controller] <= number for controller, number in wave.waiting.items())
+
+        if not await self._until(are_placed, PLACED_SECONDS):
+            raise DroppedError("a pod that was moved fits nowhere now")
 
     def _waiting(self, controllers: Iterable[str], tenants: Tenants) -> dict[str, int]:
         """Count the waiting pods of controllers."""
@@ -399,18 +379,3 @@ def _search(
         return advice, first_moves(fleet, advice, tenants, policies, most)
     except PluginFailedError as error:
         return Advice(result=plugin_failure(error)), ()
-
-
-def _no_room(work: _Help, failure: Failure) -> str:
-    where = f"on node {work.node} " if work.node else ""
-    return f"no pods that may be moved make enough room {where}now: {failure.message}"
-
-
-def _unnominated(pod: PendingPod) -> object:
-    """Return the class of a pod without its nomination."""
-    *shared, _ = pod.class_key
-    return *shared, ""
-
-
-def _queue_order(pod: PendingPod) -> tuple[object, ...]:
-    return -pod.priority, -pod.weight, pod.created, pod.arrived, pod.uid

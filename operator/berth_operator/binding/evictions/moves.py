@@ -54,9 +54,9 @@ class Moves:
         if tenants is None or pod.gang is not None:
             return None
         movable = {
-            each.uid
-            for each in fleet.on_node(pod.nominated_node)
-            if (tenant := tenants.get(each.uid)) is not None and not tenant.refuses
+            charge.uid
+            for charge in fleet.on_node(pod.nominated_node)
+            if (tenant := tenants.get(charge.uid)) is not None and not tenant.refuses
         }
         nominee = nominated_fit(fleet, pod, policy, pod.nominated_node, movable)
         if nominee is None:

@@ -91,7 +91,7 @@ class NodeTaints:
 
     def adopt(self, nominees: Iterable[Charge]) -> None:
         """Keep the nodes that the last leader kept for these pods."""
-        self.keep(each for each in nominees if self._position(each.node) is not None)
+        self.keep(nominee for nominee in nominees if self._position(nominee.node) is not None)
 
     async def placed(self, node: str) -> None:
         """Wait until a node that is kept has the taint, or it could not be placed."""
@@ -106,8 +106,16 @@ class NodeTaints:
         for pause in PAUSES:
             if not self._leads() or self._position(node) is not None:
                 return
+            # The list has no merge key, and others write it too.
+            taint = {"key": taints.PREEMPTING.key, "effect": taints.PREEMPTING.effect}
+            patch: Patch = [{"op": "add", "path": "/spec/taints/-", "value": taint}]
+            if not self._taints(node):
+                patch = [
+                    {"op": "test", "path": "/spec/taints", "value": None},
+                    {"op": "add", "path": "/spec/taints", "value": [taint]},
+                ]
             try:
-                await self._nodes.json_patch(f"/api/v1/nodes/{node}", self._addition(node))
+                await self._nodes.json_patch(f"/api/v1/nodes/{node}", patch)
             except CallError as error:
                 if pause is None or error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
                     # The place may be lost then; lost places are bounded in any case.
@@ -117,16 +125,6 @@ class NodeTaints:
             else:
                 log.info("node tainted until victims have made room", node=node)
                 return
-
-    def _addition(self, node: str) -> Patch:
-        """Return the patch that adds the taint; the list has no merge key, and others write it too."""
-        taint = {"key": taints.PREEMPTING.key, "effect": taints.PREEMPTING.effect}
-        if self._taints(node):
-            return [{"op": "add", "path": "/spec/taints/-", "value": taint}]
-        return [
-            {"op": "test", "path": "/spec/taints", "value": None},
-            {"op": "add", "path": "/spec/taints", "value": [taint]},
-        ]
 
     # --- removing -----------------------------------------------------------------------------------------------
 
@@ -154,18 +152,18 @@ class NodeTaints:
     def _is_over(self, node: str, hold: _Hold, now: float) -> bool:
         """Return whether a node need not be kept any more."""
         fleet = self._cluster.fleet
-        waits = any(self._waits(uid, node) for uid in hold.pods)
+        # A pod waits for its place on the node, or other schedulers may not see it there yet.
+        waits = any(
+            ((nominee := fleet.nominees.get(uid)) is not None and nominee.node == node)
+            or self._cluster.placements.is_assumed(uid)
+            for uid in hold.pods
+        )
         hold.over_at = None if waits else hold.over_at or now
-        is_left = not any(fleet.is_leaving(each) or is_leftover(each) for each in fleet.on_node(node))
+        is_left = not any(fleet.is_leaving(charge) or is_leftover(charge) for charge in fleet.on_node(node))
         hold.gone_at = (hold.gone_at or now) if is_left else None
         if hold.over_at is not None and now >= hold.over_at + SEEN:
             return True
         return now >= hold.since + LONGEST or (hold.gone_at is not None and now >= hold.gone_at + PATIENCE)
-
-    def _waits(self, uid: str, node: str) -> bool:
-        """Return whether a pod waits for its place on a node, or other schedulers may not see it there yet."""
-        nominee = self._cluster.fleet.nominees.get(uid)
-        return (nominee is not None and nominee.node == node) or self._cluster.placements.is_assumed(uid)
 
     async def _remove(self, node: str) -> None:
         # First, so that what is kept meanwhile stays.
@@ -187,7 +185,7 @@ class NodeTaints:
 
     def _position(self, node: str) -> int | None:
         """Return the position of the taint in a Node's list; None if it is not there."""
-        keys = [each.key for each in self._taints(node)]
+        keys = [taint.key for taint in self._taints(node)]
         return keys.index(taints.PREEMPTING.key) if taints.PREEMPTING.key in keys else None
 
     def _taints(self, node: str) -> Sequence[Any]:

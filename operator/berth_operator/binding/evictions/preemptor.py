@@ -9,6 +9,7 @@ pods while its victims are terminating. `EvictionProgress` counts what was evict
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.gang_preemption import NO_VICTIMS, GangPreemption, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.gang_preemption import NO_VICTIMS, leaving, may_preempt, preempt_gang
 from berth_operator.core.decision.messages import cut, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
@@ -41,7 +42,6 @@ from berth_operator.core.decision.preemption import (
     not_tried,
     preempt,
 )
-from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -115,15 +115,14 @@ class Preemptor:
                 self._cluster.nominator.nominate(pod, nominee)
             elif (kept := self._request(pod)) is not None:
                 self._cluster.nominator.nominate(pod, kept.nominee)
-        for gang in {each.gang for each in waiting if each.gang is not None}:
-            if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
+        nominated = Counter(pod.gang for pod in waiting if pod.gang is not None)
+        for gang, members in nominated.items():
+            if len(self._cluster.nominator.of_gang(gang)) < members:
                 self._cluster.nominator.withdraw_gang(gang)
             # This also withdraws the nominations if the gang now has too few members.
             self._cluster.gangs.gather(gang)
-        self._follow_restored(waiting)
 
-    def _follow_restored(self, waiting: Sequence[PendingPod]) -> None:
-        """Follow the evictions of the last leader whose pods still leave the nominated nodes."""
+        # Follow the evictions of the last leader whose pods still leave the nominated nodes.
         fleet = self._cluster.fleet
         for pod in waiting:
             nominee = fleet.nominees.get(pod.uid)
@@ -132,15 +131,11 @@ class Preemptor:
             if victims := leaving(fleet, fleet.on_node(nominee.node), pod.priority):
                 self.progress.began(pod, [nominee], len(victims))
                 self._taints.adopt([nominee])
-        for gang in {each.gang for each in waiting if each.gang is not None}:
+        for gang in nominated:
             if (unit := self._cluster.gangs.unit(gang)) is not None and (left := self._victims_left(unit)):
                 nominees = self._cluster.nominator.of_gang(gang)
                 self.progress.began(unit, nominees, left)
                 self._taints.adopt(nominees)
-
-    def follow(self) -> None:
-        """Follow what evictions have led to; called by the scheduling loop at each turn."""
-        self.progress.follow()
 
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
@@ -162,7 +157,16 @@ class Preemptor:
         if preemption is None:
             why = not_helpful(fleet, pod, policy, failure, in_flight)
             return self._keep_or_withdraw(pod, _until_evictable(why, in_flight))
-        pod = self._carry_out(pod, preemption)
+        node = preemption.nominee.node
+        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
+        log.info("preempting", pod=pod.key, node=node, victims=[victim.pod for victim in preemption.victims])
+        self._displace(node, pod.priority)
+        pod = self._nominate(pod, preemption.nominee)
+        if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
+            self._keep_from_others(pod, [preemption.nominee], victims)
+            self.progress.began(pod, [preemption.nominee], len(victims))
+        for victim in victims:
+            self._start_eviction(victim, pod)
         return pod, self._awaiting(failure, found(fleet, preemption))
 
     def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
@@ -184,14 +188,26 @@ class Preemptor:
         if preemption is None:
             why = add_preemption(failure, NO_VICTIMS)
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
-        gang = self._carry_out_gang(gang, preemption)
+        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
+        log.info("preempting", gang=gang.key, victims=[victim.pod for victim in preemption.victims])
+        members, nominees_by_node = {member.uid: member for member in gang.members}, {}
+        for nominee in preemption.nominees:
+            self._displace(nominee.node, gang.lowest)
+            nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
+        if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
+            self._keep_from_others(gang, preemption.nominees, victims)
+            self.progress.began(gang, preemption.nominees, len(victims))
+        for victim in victims:
+            # A member of the victim's group may be on a node that is nominated for none.
+            self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
+        gang = self._cluster.gangs.unit(gang.membership) or gang
         return gang, self._awaiting_gang(gang, failure)
 
     def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure) -> Failure | None:
         """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
         if not may_preempt(self._cluster.fleet, gang, policy):
             return failure
-        if not all(each.preempts for each in gang.members):
+        if not all(member.preempts for member in gang.members):
             return add_preemption(failure, NEVER)
         if not (backoff := self.progress.of_gang(gang)):
             return None
@@ -234,7 +250,8 @@ class Preemptor:
 
     def _victims_left(self, gang: Gang) -> int:
         """Return the number of pods that have yet to leave the nodes nominated for a gang."""
-        fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominator.of_gang(gang.membership)}
+        fleet = self._cluster.fleet
+        kept = {nominee.node for nominee in self._cluster.nominator.of_gang(gang.membership)}
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
@@ -255,19 +272,6 @@ class Preemptor:
             self.withdraw_nomination(pod)
         return self._cluster.gangs.unit(gang.membership) or gang
 
-    def _carry_out(self, pod: PendingPod, preemption: Preemption) -> PendingPod:
-        node = preemption.nominee.node
-        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
-        log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
-        self._displace(node, pod.priority)
-        pod = self._nominate(pod, preemption.nominee)
-        if victims := self._cluster.gangs.leaving_with(preemption.victims):
-            self._keep_from_others(pod, [preemption.nominee], victims)
-            self.progress.began(pod, [preemption.nominee], len(victims))
-        for victim in victims:
-            self._start_eviction(victim, pod)
-        return pod
-
     def _keep_from_others(
         self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: Collection[Charge]
     ) -> None:
@@ -276,25 +280,12 @@ class Preemptor:
         That is where a controller creates victims again for another scheduler, or a place was lost before.
         """
         contested = {
-            each.node for each in victims if each.owner.uid and not self._cluster.gangs.schedules(each.scheduler)
+            victim.node
+            for victim in victims
+            if victim.owner.uid and not self._cluster.gangs.schedules(victim.scheduler)
         }
         has_lost = self.progress.has_lost(unit)
-        self._taints.keep([each for each in nominees if has_lost or each.node in contested])
-
-    def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
-        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
-        log.info("preempting", gang=gang.key, victims=[each.pod for each in preemption.victims])
-        members, nominees_by_node = {each.uid: each for each in gang.members}, {}
-        for nominee in preemption.nominees:
-            self._displace(nominee.node, gang.lowest)
-            nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
-        if victims := self._cluster.gangs.leaving_with(preemption.victims):
-            self._keep_from_others(gang, preemption.nominees, victims)
-            self.progress.began(gang, preemption.nominees, len(victims))
-        for victim in victims:
-            # A member of the victim's group may be on a node that is nominated for none.
-            self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
-        return self._cluster.gangs.unit(gang.membership) or gang
+        self._taints.keep([nominee for nominee in nominees if has_lost or nominee.node in contested])
 
     def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
         before = pod.nominated_node
@@ -312,22 +303,19 @@ class Preemptor:
         self._cluster.spares.make_way({node})
         nominees = tuple(self._cluster.fleet.nominees_on(node))
         for nominee in nominees:
-            if nominee.priority < priority and nominee.uid in self._cluster.fleet.nominees:
-                self._withdraw(nominee.uid)
-
-    def _withdraw(self, uid: str) -> None:
-        """Withdraw the nomination of a pod, and queue it again."""
-        pod = self._cluster.pending.get(uid)
-        if pod is None:
-            # A pod of kube-scheduler, which decides it again.
-            self._cluster.nominator.release(uid)
-        elif pod.reserved_node:
-            self._cluster.queue.put(self._cluster.nominator.end_reservation(pod))
-        elif pod.gang is None:
-            self._cluster.queue.put(self.withdraw_nomination(pod))
-        else:
-            self._cluster.nominator.withdraw_gang(pod.gang)
-            self._cluster.gangs.gather(pod.gang)
+            if nominee.priority >= priority or nominee.uid not in self._cluster.fleet.nominees:
+                continue
+            pod = self._cluster.pending.get(nominee.uid)
+            if pod is None:
+                # A pod of kube-scheduler, which decides it again.
+                self._cluster.nominator.release(nominee.uid)
+            elif pod.reserved_node:
+                self._cluster.queue.put(self._cluster.nominator.end_reservation(pod))
+            elif pod.gang is None:
+                self._cluster.queue.put(self.withdraw_nomination(pod))
+            else:
+                self._cluster.nominator.withdraw_gang(pod.gang)
+                self._cluster.gangs.gather(pod.gang)
 
     # --- evicting ---------------------------------------------------------------------------------------------
 
@@ -341,21 +329,26 @@ class Preemptor:
     async def _evict_all(self) -> None:
         while True:
             pod, victim = await self._jobs.get()
+            namespace, name = keys.split(victim.pod)
             try:
-                await self._evict(pod, victim)
+                await self._taints.placed(victim.node)
+                preemptor = "podgroup" if pod.gang is not None and pod.gang.is_kubernetes else "pod"
+                condition = {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "PreemptionByScheduler",
+                    "message": f"{pod.scheduler}: preempting to accommodate a higher priority {preemptor}",
+                    "lastTransitionTime": times.time(times.now()),
+                }
+                patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
+                await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
+                await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
             except TermOverError:
                 continue
             except CallError as error:
                 self._failed(pod, victim, error)
             else:
                 self._reporter.preempted(victim, pod)
-
-    async def _evict(self, pod: PendingPod, victim: Charge) -> None:
-        namespace, name = keys.split(victim.pod)
-        await self._taints.placed(victim.node)
-        patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [_condition(pod)]}}
-        await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
-        await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
 
     async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
         """Send a request until it succeeds; it also counts as done if the pod is gone or was replaced.
@@ -395,15 +388,3 @@ class Preemptor:
 def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:
     """Wake the pod also when pods become evictable."""
     return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if in_flight else Change(0)))
-
-
-def _condition(pod: PendingPod) -> dict[str, str]:
-    """Return the victim's DisruptionTarget condition."""
-    preemptor = "podgroup" if pod.gang is not None and pod.gang.is_kubernetes else "pod"
-    return {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": f"{pod.scheduler}: preempting to accommodate a higher priority {preemptor}",
-        "lastTransitionTime": times.time(times.now()),
-    }

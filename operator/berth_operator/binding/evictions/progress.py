@@ -5,7 +5,7 @@ before it is bound, because others have taken the place or the pod was deleted, 
 `core.decision.lost_places` says what follows; the next leader inherits it.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,11 +78,11 @@ class EvictionProgress:
 
     def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
         """Record that a number of pods are evicted for a unit that nodes are nominated for."""
-        nodes = frozenset(each.node for each in nominees)
+        nodes = frozenset(nominee.node for nominee in nominees)
         attempt = self._attempts[unit.uid] = _Attempt(
             preemptor=preemptor_of(unit),
             nodes=nodes,
-            pods=frozenset(each.uid for each in nominees),
+            pods=frozenset(nominee.uid for nominee in nominees),
             placed=frozenset(charge.uid for node in nodes for charge in self._cluster.fleet.on_node(node)),
             limit=OF_GANG if isinstance(unit, Gang) else OF_POD,
             evicted=victims,
@@ -168,10 +168,11 @@ class EvictionProgress:
     def _has_lost(self, attempt: _Attempt) -> bool | None:
         """Return whether the place of an attempt is lost; None if that is open."""
         fleet = self._cluster.fleet
-        charged = [fleet.charges[each] for each in attempt.pods if each in fleet.charges]
-        if len(charged) == len(attempt.pods) and all(each.started != NOT_STARTED for each in charged):
+        charged = [fleet.charges[pod] for pod in attempt.pods if pod in fleet.charges]
+        if len(charged) == len(attempt.pods) and all(charge.started != NOT_STARTED for charge in charged):
             return False
-        if charged or any(self._waits(each, attempt) for each in attempt.pods):
+        nominees = [fleet.nominees[pod] for pod in attempt.pods if pod in fleet.nominees]
+        if charged or any(nominee.node in attempt.nodes for nominee in nominees):
             return None
         if not attempt.is_bound or attempt.pods & self._cluster.pending.keys():
             return True
@@ -182,28 +183,26 @@ class EvictionProgress:
         # Deleted, or it has completed within a moment: its place was no one else's.
         return False if now >= attempt.gone_at + FAILED_SECONDS else None
 
-    def _waits(self, uid: str, attempt: _Attempt) -> bool:
-        nominee = self._cluster.fleet.nominees.get(uid)
-        return nominee is not None and nominee.node in attempt.nodes
-
     def _lose(self, attempt: _Attempt) -> None:
         if not attempt.evicted:
             return
-        takers = sorted({*self._takers(attempt)})
+        # The schedulers of the pods that have come to the nodes since, but for the preemptor's own.
+        takers = sorted(
+            {
+                charge.scheduler
+                for node in attempt.nodes
+                for charge in self._cluster.fleet.on_node(node)
+                if charge.scheduler
+                and charge.uid not in attempt.placed
+                and attempt.preemptor != preemptor_of_pod(charge.owner, charge.pod)
+                and (charge.gang is None or attempt.preemptor != charge.gang.key)
+            }
+        )
         log.warning("place lost that was freed", preemptor=attempt.preemptor, nodes=sorted(attempt.nodes), to=takers)
         counters.PREEMPTION_PLACES_LOST.inc()
         # The nodes of a gang do not count one by one: it needs all of them at once.
         nodes = attempt.nodes if attempt.limit == OF_POD else ()
         self._lost.lose(attempt.preemptor, nodes, takers, self._cluster.wall(), attempt.limit)
-
-    def _takers(self, attempt: _Attempt) -> Iterator[str]:
-        """Yield the schedulers of the pods that have come to the nodes since, but for the preemptor's own."""
-        for node in attempt.nodes:
-            for charge in self._cluster.fleet.on_node(node):
-                gang = charge.gang.key if charge.gang is not None else ""
-                own = attempt.preemptor in (gang, preemptor_of_pod(charge.owner, charge.pod))
-                if charge.scheduler and charge.uid not in attempt.placed and not own:
-                    yield charge.scheduler
 
     def _end_backoff(self, uid: str) -> None:
         """Decide a unit again if it may evict pods now where it could not when it was decided."""

@@ -1,6 +1,7 @@
 """Waits of binds for changes of the state, and how what precedes a Binding fails."""
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Final
@@ -47,18 +48,12 @@ class Changes:
             self._waiting[key].add(event)
         try:
             while not is_done():
-                await _set_within(event, CHECK_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await event.wait()
+                event.clear()
         finally:
             for key in objects:
                 self._waiting[key].discard(event)
                 if not self._waiting[key]:
                     del self._waiting[key]
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
-    event.clear()

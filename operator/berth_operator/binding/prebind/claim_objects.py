@@ -107,7 +107,7 @@ def without_finalizer(current: Object, pod: PendingPod) -> Object | None:
     if not (state.extended and state.owner == pod.uid):
         raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
     metadata = current["metadata"]
-    kept = [each for each in metadata.get("finalizers") or () if each != FINALIZER]
+    kept = [finalizer for finalizer in metadata.get("finalizers") or () if finalizer != FINALIZER]
     if len(kept) == len(metadata.get("finalizers") or ()):
         return None
     return {**current, "metadata": {**metadata, "finalizers": kept}}
@@ -134,9 +134,9 @@ def check_conditions(written: Object, allocation: Allocation) -> None:
     Raises:
         ResourceClaimError: it has not, so nothing would show when the devices can be used.
     """
-    if any(each.device.binding_conditions for each in allocation.results):
+    if any(result.device.binding_conditions for result in allocation.results):
         results = (written.get("status") or {}).get("allocation", {}).get("devices", {}).get("results", ())
-        if not any(each.get("bindingConditions") for each in results):
+        if not any(result.get("bindingConditions") for result in results):
             raise ResourceClaimError(
                 "the API server does not keep bindingConditions of ResourceClaims: its feature gate "
                 "DRADeviceBindingConditions or DRAResourceClaimDeviceStatus is off"
@@ -170,7 +170,7 @@ def reserved(current: Object, pods: Iterable[PendingPod]) -> Object:
 
 def is_reserved(current: Object, pod: PendingPod) -> bool:
     """Return whether a claim is reserved for a pod."""
-    return any(each.get("uid") == pod.uid for each in _references(current))
+    return any(reference.get("uid") == pod.uid for reference in _references(current))
 
 
 def released(current: Object, pod: PendingPod) -> Object | None:
@@ -178,7 +178,7 @@ def released(current: Object, pod: PendingPod) -> Object | None:
 
     The API server removes what drivers reported of devices that are deallocated.
     """
-    others = [each for each in _references(current) if each.get("uid") != pod.uid]
+    others = [reference for reference in _references(current) if reference.get("uid") != pod.uid]
     if others:
         return _with_status(current, reservedFor=others) if is_reserved(current, pod) else None
     status_ = current.get("status") or {}
@@ -194,9 +194,11 @@ def keeps_free_json(current: Object, changed: Object, subresource: str) -> bool:
     """Return whether a write has free JSON that the API server has already, and which must not change by a byte."""
     if not subresource:
         return _has_parameters(current["spec"])
-    before, after = (each.get("status") or {} for each in (current, changed))
+    before, after = (claim.get("status") or {} for claim in (current, changed))
     stays = before.get("allocation") and after.get("allocation")
-    return bool(stays) and (_has_parameters(before["allocation"]) or any("data" in each for each in _devices(before)))
+    return bool(stays) and (
+        _has_parameters(before["allocation"]) or any("data" in device for device in before.get("devices") or ())
+    )
 
 
 def without_parameters(claim: Object) -> Object:
@@ -208,11 +210,7 @@ def without_parameters(claim: Object) -> Object:
 
 
 def _has_parameters(owner: Object) -> bool:
-    return any(each.get("opaque") for each in (owner.get("devices") or {}).get("config") or ())
-
-
-def _devices(status_: Object) -> list[Object]:
-    return status_.get("devices") or []
+    return any(config.get("opaque") for config in (owner.get("devices") or {}).get("config") or ())
 
 
 def _is_same(current: Object, claim: ResourceClaim) -> bool:

@@ -88,16 +88,21 @@ class ClaimWriter:
         options = {"content_type": JSON}
         if claim_objects.keeps_free_json(current, changed, subresource):
             # If it changed since `current` was read, the resourceVersion of `changed` conflicts.
-            body, options = await self._merged(path, changed), {"content_type": PROTOBUF}
+            try:
+                body = stored_claims.merged(await self._api.get_protobuf(path), changed)
+            except WireError as error:
+                raise ResourceClaimError(f"{path}: cannot be read in protobuf: {error}") from error
+            options = {"content_type": PROTOBUF}
+        path += subresource
         if subresource:
-            await self._check_fence(path + subresource, body, options)
-        return dict(await self.send("PUT", path + subresource, body, **options))
-
-    async def _merged(self, path: str, changed: Object) -> bytes:
-        try:
-            return stored_claims.merged(await self._api.get_protobuf(path), changed)
-        except WireError as error:
-            raise ResourceClaimError(f"{path}: cannot be read in protobuf: {error}") from error
+            try:
+                await self._fence.check(
+                    self._current_term(),
+                    lambda params: self._api.request("PUT", path, params=params, body=body, **options),
+                )
+            except NotFencedError as error:
+                raise ResourceClaimError(str(error)) from error
+        return dict(await self.send("PUT", path, body, **options))
 
     async def send(self, method: str, path: str, body: Any, **options: str) -> Any:
         """Send one write in our term, and return the decoded answer; raise GoneError if the term has ended."""
@@ -111,15 +116,6 @@ class ClaimWriter:
             # `bind` gives up after a time, and the process may end.
             self.unanswered = True
             raise
-
-    async def _check_fence(self, path: str, body: Any, options: Mapping[str, str]) -> None:
-        term = self._current_term()
-        try:
-            await self._fence.check(
-                term, lambda params: self._api.request("PUT", path, params=params, body=body, **options)
-            )
-        except NotFencedError as error:
-            raise ResourceClaimError(str(error)) from error
 
     def _current_term(self) -> int:
         if (term := self._term()) is None:

@@ -16,7 +16,8 @@ resources (`extended_claims`) is deleted instead, and made again.
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -32,7 +33,6 @@ from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.dra.errors import NodeError
 from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 
@@ -98,7 +98,7 @@ class ClaimBinder:
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
             # Only what was written: a call for each of hundreds of pods that wait for their turn at a claim, or that
             # have just read it, would keep it from those that try again, until these are late as well.
-            await self._release(placement.pod, (each for each in _keys(placement) if each in written), leads)
+            await self._release(placement.pod, (key for key in _keys(placement) if key in written), leads)
             await self._delete_extended(placement.pod, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
             raise ResourceClaimError(f"binding claims: {why}") from error
@@ -115,12 +115,12 @@ class ClaimBinder:
 
         What other pods use as well stays.
         """
-        uids = {each.uid for each in pods} - self._deallocating
+        uids = {pod.uid for pod in pods} - self._deallocating
         self._deallocating |= uids
         try:
             for pod in pods:
-                used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
-                own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
+                used = filter(None, (self._claims.claims.get(claim.claim) for claim in pod.request.claims))
+                own = [state.key for state in used if state.allocation and state.reserved_for <= uids]
                 await self._release(pod, own, leads)
                 await self._delete_extended(pod, leads)
         finally:
@@ -182,7 +182,12 @@ class ClaimBinder:
             await self._allocate(key, placement, allocation, written, made)
             self._check(placement, leads)
             await self._extended.record(placement.pod, key, placement.claims.mappings)
-        await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
+
+        def is_shown() -> bool:
+            self._check(placement, leads)
+            return all(self._is_held(placement, key, version) for key, version in written.items())
+
+        await self._changes.wait_until(is_shown, written)
 
     async def _allocate(
         self,
@@ -235,17 +240,16 @@ class ClaimBinder:
         """
         self._check(placement, leads)
         states = [self._claims.claims[key] for key in claims if self._is_held(placement, key, 0)]
-        if failure := next((each.failure for each in states if each.failure), ""):
+        if failure := next((state.failure for state in states if state.failure), ""):
             raise ResourceClaimError(f"device binding failed: {failure}")
-        waiting = [each for each in states if each.pending]
-        if late := next((each for each in waiting if _age(each) > CONDITIONS_TIMEOUT), None):
+        waiting = [state for state in states if state.pending]
+        now = times.now()
+        timeout = timedelta(seconds=CONDITIONS_TIMEOUT)
+        allocated = (state for state in waiting if state.allocated_at)
+        if late := next((state for state in allocated if now - times.parse(state.allocated_at) > timeout), None):
             awaited = ", ".join(late.pending)
             raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
         return not waiting
-
-    def _is_shown(self, placement: Placement, written: Mapping[str, int], leads: Leads) -> bool:
-        self._check(placement, leads)
-        return all(self._is_held(placement, key, version) for key, version in written.items())
 
     def _is_held(self, placement: Placement, key: str, version: int) -> bool:
         """Return whether the watch has shown our write; raise ResourceClaimError if it does not hold any more."""
@@ -271,9 +275,7 @@ class ClaimBinder:
 
 
 def _keys(placement: Placement) -> list[str]:
-    return [*(claim_objects.key_of(each.claim) for each in placement.claims.of_claims), *placement.claims.reserved]
-
-
-def _age(claim: ClaimState) -> float:
-    """Return the seconds since a claim was allocated; 0 if it does not say when."""
-    return (times.now() - times.parse(claim.allocated_at)).total_seconds() if claim.allocated_at else 0.0
+    return [
+        *(claim_objects.key_of(of_claim.claim) for of_claim in placement.claims.of_claims),
+        *placement.claims.reserved,
+    ]

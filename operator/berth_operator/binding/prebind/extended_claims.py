@@ -7,7 +7,7 @@ for what is decided next. So is one that a leader left that ended in between: no
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from berth_api.values import keys
 from berth_client.client import MERGE
@@ -66,13 +66,20 @@ class ExtendedClaims:
         written = {
             "resourceClaimName": keys.split(key)[1],
             "requestMappings": [
-                {"containerName": each.container, "resourceName": each.resource, "requestName": each.request}
-                for each in mappings
+                {"containerName": mapping.container, "resourceName": mapping.resource, "requestName": mapping.request}
+                for mapping in mappings
             ],
         }
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         for attempt in range(1, TRIES + 1):
             try:
-                shown = await self._patch(pod, {STATUS: written})
+                # The pod as it is now, so that a leader of the past overwrites nothing.
+                metadata = (await self._writer.read(path))["metadata"]
+                if metadata["uid"] != pod.uid:
+                    raise GoneError
+                same = {"uid": pod.uid, "resourceVersion": metadata["resourceVersion"]}
+                patch = {"metadata": same, "status": {STATUS: written}}
+                shown: Object = await self._writer.send("PATCH", f"{path}/status", patch, content_type=MERGE)
             except CallError as error:
                 if attempt == TRIES or error.status != HTTPStatus.CONFLICT:
                     raise
@@ -84,30 +91,16 @@ class ExtendedClaims:
                 "so no DeviceClass provides extended resources (on by default from Kubernetes 1.36)"
             )
 
-    async def _patch(self, pod: PendingPod, status: Object) -> Object:
-        """Patch a pod's status as it is now, so that a leader of the past overwrites nothing; return the pod."""
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        metadata = (await self._writer.read(path))["metadata"]
-        if metadata["uid"] != pod.uid:
-            raise GoneError
-        same = {"uid": pod.uid, "resourceVersion": metadata["resourceVersion"]}
-        patch = {"metadata": same, "status": status}
-        answer: Any = await self._writer.send("PATCH", f"{path}/status", patch, content_type=MERGE)
-        return dict(answer)
-
     async def delete(self, pod: PendingPod) -> None:
         """Delete the claims of attempts to bind a pod; raise CallError or ResourceClaimError."""
         known = self._claims.extended_of(pod.uid) | ({self._made[pod.uid]} if pod.uid in self._made else set())
         for key in sorted(known):
             try:
-                await self._delete(key, pod)
+                current = await self._writer.change(key, lambda claim: claim_objects.without_finalizer(claim, pod))
+                same = {name: current["metadata"][name] for name in ("uid", "resourceVersion")}
+                body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": same}
+                await self._writer.send("DELETE", claim_objects.path(key), body)
             except CallError as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
         self._made.pop(pod.uid, None)
-
-    async def _delete(self, key: str, pod: PendingPod) -> None:
-        current = await self._writer.change(key, lambda current: claim_objects.without_finalizer(current, pod))
-        same = {name: current["metadata"][name] for name in ("uid", "resourceVersion")}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": same}
-        await self._writer.send("DELETE", claim_objects.path(key), body)

@@ -4,7 +4,7 @@ No value in JSON keeps these bytes, so the watches drop them, and they are read 
 configurations only.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Protocol
 
 import orjson
@@ -13,7 +13,7 @@ from berth_client.wire import WireError
 from berth_operator.binding.prebind import claim_objects, stored_claims
 from berth_operator.binding.prebind.claim_objects import ResourceClaimError
 from berth_operator.binding.prebind.stored_claims import StoredConfig
-from berth_operator.core.dra.results import Allocation, AppliedConfig
+from berth_operator.core.dra.results import Allocation
 
 Object = dict[str, Any]
 
@@ -37,11 +37,18 @@ async def written(allocation: Allocation, read: Read) -> Object:
     """
     body, configs = allocation.written(), list(allocation.configs())
     try:
-        stored = {name: await _stored(name, allocation, read) for name in {each.device_class for each in configs}}
+        stored = {name: await _stored(name, allocation, read) for name in {config.device_class for config in configs}}
     except WireError as error:
         raise ResourceClaimError(f"claim {allocation.claim}: cannot be read in protobuf: {error}") from error
-    if configs:
-        body["devices"]["config"] = [_exact(each, stored[each.device_class]) for each in configs]
+    entries: list[Object] = []
+    for config in configs:
+        driver, of_class = config.entry["opaque"]["driver"], stored[config.device_class]
+        if config.place >= len(of_class) or of_class[config.place].driver != driver:
+            raise ResourceClaimError(f"the configurations of DeviceClass {config.device_class} changed in the meantime")
+        exact = orjson.Fragment(of_class[config.place].parameters)
+        entries.append({**config.entry, "opaque": {"driver": driver, "parameters": exact}})
+    if entries:
+        body["devices"]["config"] = entries
     return body
 
 
@@ -50,11 +57,3 @@ async def _stored(device_class: str, allocation: Allocation, read: Read) -> list
         # By a list: the account may list classes, not get one.
         return stored_claims.configs_of_class(await read(CLASSES, {"fieldSelector": f"metadata.name={device_class}"}))
     return stored_claims.configs_of_claim(await read(claim_objects.path(claim_objects.key_of(allocation.claim))))
-
-
-def _exact(config: AppliedConfig, stored: Sequence[StoredConfig]) -> Object:
-    driver = config.entry["opaque"]["driver"]
-    if config.place >= len(stored) or stored[config.place].driver != driver:
-        raise ResourceClaimError(f"the configurations of DeviceClass {config.device_class} changed in the meantime")
-    parameters = orjson.Fragment(stored[config.place].parameters)
-    return {**config.entry, "opaque": {"driver": driver, "parameters": parameters}}

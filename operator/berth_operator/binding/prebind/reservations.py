@@ -13,7 +13,6 @@ from berth_operator.binding.prebind import claim_objects
 from berth_operator.binding.prebind.changes import GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.prebind.claim_writer import ClaimWriter
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 
 
@@ -74,14 +73,14 @@ class ClaimReservations:
             raise turn.error
 
     async def _reserve_for_all(self, key: str, own: Turn) -> None:
-        others = [] if own.alone else [each for each in self._waiting[key] if each is not own and each.waits()]
+        others = [] if own.alone else [turn for turn in self._waiting[key] if turn is not own and turn.waits()]
         turns = [own, *others]
         if others:
             try:
                 await self._write(key, turns)
             except (CallError, ResourceClaimError):
-                for each in turns:
-                    each.alone = True
+                for turn in turns:
+                    turn.alone = True
             else:
                 return
         await self._write(key, [own])
@@ -104,22 +103,19 @@ class ClaimReservations:
 
 def _reserved(current: Object, turns: Sequence[Turn]) -> Object | None:
     """Return a claim that is reserved for the pods that may use it; None if it is already. The others get an error."""
-    state = claim_objects.read(current)
+    state, most = claim_objects.read(current), claim_objects.MAX_CONSUMERS
     wanted: list[PendingPod] = []
     for turn in turns:
-        turn.error = _refusal(state, turn, len(wanted))
-        if turn.error is None and turn.pod.uid not in state.reserved_for:
+        turn.error = None
+        try:
+            claim_objects.check_usable(state, turn.node)
+        except ResourceClaimError as error:
+            turn.error = error
+            continue
+        if turn.pod.uid in state.reserved_for:
+            continue
+        if len(state.reserved_for) + len(wanted) < most:
             wanted.append(turn.pod)
+        else:
+            turn.error = ResourceClaimError(f"claim {state.key} is reserved for {most} pods; the API allows no more")
     return claim_objects.reserved(current, wanted) if wanted else None
-
-
-def _refusal(state: ClaimState, turn: Turn, others: int) -> ResourceClaimError | None:
-    """Return why a claim cannot be reserved for a pod in addition to others, or None."""
-    try:
-        claim_objects.check_usable(state, turn.node)
-    except ResourceClaimError as error:
-        return error
-    if turn.pod.uid in state.reserved_for or len(state.reserved_for) + others < claim_objects.MAX_CONSUMERS:
-        return None
-    most = claim_objects.MAX_CONSUMERS
-    return ResourceClaimError(f"claim {state.key} is reserved for {most} pods; the API allows no more")

@@ -39,50 +39,37 @@ def merged(stored: bytes, claim: Object) -> bytes:
         WireError: what is stored cannot be read.
     """
     message = wire.opened(stored)
-    metadata = b"".join(wire.values(message, _METADATA))
-    status = b"".join(wire.values(message, _STATUS))
+    fields, labels = claim["metadata"], claim["metadata"].get("labels") or {}
+    metadata = wire.without(b"".join(wire.values(message, _METADATA)), {_RESOURCE_VERSION, _LABELS, _FINALIZERS})
+    metadata += wire.texts(_RESOURCE_VERSION, [fields["resourceVersion"]])
+    for key, value in labels.items():
+        metadata += wire.encoded(_LABELS, wire.texts(1, [key]) + wire.texts(2, [value]))
+    metadata += wire.texts(_FINALIZERS, fields.get("finalizers") or ())
+
+    shown = claim.get("status") or {}
+    gone = {number for name, number in (("allocation", _ALLOCATION), ("devices", _DEVICES)) if not shown.get(name)}
+    status = wire.without(b"".join(wire.values(message, _STATUS)), {_RESERVED_FOR, *gone})
+    for consumer in shown.get("reservedFor") or ():
+        numbers = ((name, number) for name, number in _REFERENCE.items() if consumer.get(name))
+        reference = b"".join(wire.texts(number, [consumer[name]]) for name, number in numbers)
+        status += wire.encoded(_RESERVED_FOR, reference)
+
     kept = wire.without(message, {_METADATA, _STATUS})
-    return wire.enclosed(
-        stored,
-        wire.encoded(_METADATA, _metadata(metadata, claim["metadata"]))
-        + kept
-        + wire.encoded(_STATUS, _status(status, claim.get("status") or {})),
-    )
+    return wire.enclosed(stored, wire.encoded(_METADATA, metadata) + kept + wire.encoded(_STATUS, status))
 
 
 def configs_of_claim(stored: bytes) -> list[StoredConfig]:
     """Return the configurations of a claim; raise WireError."""
-    return [_config(each, 2) for each in wire.values(wire.opened(stored), *_CLAIM_CONFIG)]
+    return [_config(config, 2) for config in wire.values(wire.opened(stored), *_CLAIM_CONFIG)]
 
 
 def configs_of_class(stored: bytes) -> list[StoredConfig]:
     """Return the configurations of a class, from a list of this class alone; raise WireError."""
-    return [_config(each, 1) for each in wire.values(wire.opened(stored), *_CLASS_CONFIG)]
+    return [_config(config, 1) for config in wire.values(wire.opened(stored), *_CLASS_CONFIG)]
 
 
 def _config(stored: bytes, device_configuration: int) -> StoredConfig:
     [*_, opaque] = [b"", *wire.values(stored, device_configuration, _OPAQUE)]
     return StoredConfig(
         driver=b"".join(wire.values(opaque, 1)).decode(errors="replace"), parameters=b"".join(wire.values(opaque, 2, 1))
-    )
-
-
-def _metadata(stored: bytes, metadata: Object) -> bytes:
-    labels = (wire.texts(1, [key]) + wire.texts(2, [value]) for key, value in (metadata.get("labels") or {}).items())
-    return (
-        wire.without(stored, {_RESOURCE_VERSION, _LABELS, _FINALIZERS})
-        + wire.texts(_RESOURCE_VERSION, [metadata["resourceVersion"]])
-        + b"".join(wire.encoded(_LABELS, entry) for entry in labels)
-        + wire.texts(_FINALIZERS, metadata.get("finalizers") or ())
-    )
-
-
-def _status(stored: bytes, status: Object) -> bytes:
-    gone = {number for name, number in (("allocation", _ALLOCATION), ("devices", _DEVICES)) if not status.get(name)}
-    references = (
-        b"".join(wire.texts(number, [each[name]]) for name, number in _REFERENCE.items() if each.get(name))
-        for each in status.get("reservedFor") or ()
-    )
-    return wire.without(stored, {_RESERVED_FOR, *gone}) + b"".join(
-        wire.encoded(_RESERVED_FOR, each) for each in references
     )

@@ -99,8 +99,21 @@ class VolumeBinder:
             self._check(placement, leads)
             volume, claim = self._volume(name), self._claim(key)
             if not (volume.is_for(claim) and volume.claim_uid):
-                path = f"/api/v1/persistentvolumes/{name}"
-                written[name] = await self._write_once(path, _for_claim(volume, claim), begun)
+                # Reserve the volume for the claim.
+                metadata: dict[str, Any] = {"resourceVersion": volume.version}
+                if not volume.is_for(claim):
+                    metadata["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
+                namespace, claim_name = keys.split(claim.key)
+                ref = {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "namespace": namespace,
+                    "name": claim_name,
+                    "uid": claim.uid,
+                    "resourceVersion": claim.version,
+                }
+                patch = {"metadata": metadata, "spec": {"claimRef": ref}}
+                written[name] = await self._write_once(f"/api/v1/persistentvolumes/{name}", patch, begun)
         for key in placement.volumes.provisions:
             self._check(placement, leads)
             claim = self._claim(key)
@@ -180,20 +193,3 @@ class VolumeBinder:
         if (volume := self._volumes.volumes.get(name)) is None:
             raise VolumeError(f'binding volumes: persistentvolume "{name}" not found')
         return volume
-
-
-def _for_claim(volume: Volume, claim: VolumeClaim) -> dict[str, Any]:
-    """Return the patch that reserves a volume for a claim."""
-    namespace, name = keys.split(claim.key)
-    metadata: dict[str, Any] = {"resourceVersion": volume.version}
-    if not volume.is_for(claim):
-        metadata["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
-    ref = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "namespace": namespace,
-        "name": name,
-        "uid": claim.uid,
-        "resourceVersion": claim.version,
-    }
-    return {"metadata": metadata, "spec": {"claimRef": ref}}

@@ -74,7 +74,8 @@ class Attempts:
             scheduler.ATTEMPTS.observe(attempt.number)
             observe_sli = scheduler.sli_of(min(attempt.number, scheduler.MOST_ATTEMPTS))
             observe_sli(self._clock() - pod.queued_at)
-            counters.waiting_of(size(pod.request))(max(0.0, self._wall() - _timestamp(pod.created)))
+            created = datetime.fromisoformat(pod.created).timestamp()
+            counters.waiting_of(size(pod.request))(max(0.0, self._wall() - created))
 
     def forget(self, uid: str) -> None:
         """Forget a pod that no longer waits; an attempt that has not ended goes on."""
@@ -97,8 +98,3 @@ def size(request: PodRequest) -> str:
     if count == 1 and not gpus[0].whole:
         return PART_OF_A_GPU
     return next((label for most, label in _SIZES if count <= most), MANY)
-
-
-def _timestamp(created: str) -> float:
-    """Return a creation time (RFC 3339) in seconds since 1970."""
-    return datetime.fromisoformat(created).timestamp()

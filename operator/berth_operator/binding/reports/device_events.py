@@ -6,6 +6,7 @@ which it began, so neither another leader nor a device that flaps repeats it.
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -34,14 +35,14 @@ _Faults = Mapping[_Card, tuple[Fault, ...]]
 def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -> Iterator[Event]:
     """Yield the Events about what a Device reports since it was read before; `before` is None the first time."""
     earlier, current = _failed(before), _failed(after)
-    failed = {card: each for card, each in current.items() if _kinds(each) - _kinds(earlier.get(card, ()))}
+    failed = {card: of_card for card, of_card in current.items() if _kinds(of_card) - _kinds(earlier.get(card, ()))}
     if before is None:
-        failed = {card: each for card, each in failed.items() if _is_recent(each, now)}
+        failed = {card: of_card for card, of_card in failed.items() if _is_recent(of_card, now)}
     if failed:
         note = f"{len(failed)} device(s) failed and are not allocated: {_listed(after, failed)}; see {RUNBOOK}"
         yield from _events(after, "Warning", "DeviceUnhealthy", note, failed)
     healthy = {(card.type, card.id) for card in after.inventory.cards if card.healthy}
-    if recovered := {card: each for card, each in earlier.items() if card in healthy}:
+    if recovered := {card: of_card for card, of_card in earlier.items() if card in healthy}:
         note = f"{len(recovered)} device(s) are healthy again: {_listed(after, recovered)}"
         yield from _events(after, "Normal", "DeviceHealthy", note, recovered)
 
@@ -49,17 +50,17 @@ def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -
 def _failed(record: DeviceRecord | None) -> dict[_Card, tuple[Fault, ...]]:
     """Return the unhealthy devices, without those that a person cordoned."""
     reported = () if record is None else record.faults
-    failed = ((card, tuple(each for each in found if each.kind != faults.CORDONED)) for card, found in reported)
-    return {card: found for card, found in failed if found}
+    failed = ((card, tuple(fault for fault in of_card if fault.kind != faults.CORDONED)) for card, of_card in reported)
+    return {card: of_card for card, of_card in failed if of_card}
 
 
-def _kinds(found: tuple[Fault, ...]) -> set[str]:
-    return {each.kind for each in found}
+def _kinds(of_card: tuple[Fault, ...]) -> set[str]:
+    return {fault.kind for fault in of_card}
 
 
-def _is_recent(found: tuple[Fault, ...], now: datetime) -> bool:
+def _is_recent(of_card: tuple[Fault, ...], now: datetime) -> bool:
     try:
-        return any(now - times.parse(each.since) < RECENT for each in found)
+        return any(now - times.parse(fault.since) < RECENT for fault in of_card)
     except ValueError:
         return False
 
@@ -76,9 +77,19 @@ def _listed(record: DeviceRecord, cards: _Faults) -> str:
 
 
 def _events(record: DeviceRecord, kind: str, reason: str, note: str, cards: _Faults) -> Iterator[Event]:
-    since = max(each.since[:MINUTES] for found in cards.values() for each in found)
-    what = [f"{card}{sorted(_kinds(found))}" for card, found in sorted(cards.items())]
-    for subject in (_device(record), _node(record)):
+    since = max(fault.since[:MINUTES] for of_card in cards.values() for fault in of_card)
+    what = [f"{card}{sorted(_kinds(of_card))}" for card, of_card in sorted(cards.items())]
+    about_device = Subject(
+        namespace=NAMESPACE,
+        name=record.name,
+        uid=record.uid,
+        controller=names.OPERATOR,
+        kind="Device",
+        api_version=names.API_VERSION,
+    )
+    # As kubelet does: `kubectl describe node` looks for the name, too, and the Node may not have been read yet.
+    about_node = replace(about_device, uid=record.name, kind="Node", api_version="v1")
+    for subject in (about_device, about_node):
         digest = hashlib.sha256("|".join([record.uid, subject.kind, reason, since, *what]).encode()).hexdigest()[:16]
         yield Event(
             subject=subject,
@@ -88,21 +99,3 @@ def _events(record: DeviceRecord, kind: str, reason: str, note: str, cards: _Fau
             action="ReadingDevices",
             note=note,
         )
-
-
-def _device(record: DeviceRecord) -> Subject:
-    return Subject(
-        namespace=NAMESPACE,
-        name=record.name,
-        uid=record.uid,
-        controller=names.OPERATOR,
-        kind="Device",
-        api_version=names.API_VERSION,
-    )
-
-
-def _node(record: DeviceRecord) -> Subject:
-    # As kubelet does: `kubectl describe node` looks for the name, too, and the Node may not have been read yet.
-    return Subject(
-        namespace=NAMESPACE, name=record.name, uid=record.name, controller=names.OPERATOR, kind="Node", api_version="v1"
-    )

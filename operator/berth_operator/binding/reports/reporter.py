@@ -160,7 +160,7 @@ class Reporter:
     def doubled(self, claim: ClaimState, device: str, others: Sequence[str]) -> None:
         """Report on a claim that others (namespace/name) hold one of its devices too, of other namespaces unnamed."""
         namespace, name = keys.split(claim.key)
-        named = [each if keys.split(each)[0] == namespace else "a claim of another namespace" for each in others]
+        named = [other if keys.split(other)[0] == namespace else "a claim of another namespace" for other in others]
         note = (
             f"Device {device} is allocated to {', '.join(named)} too, because two schedulers allocate in its pool: "
             "delete the pods of one of them (docs/claims.md)"
@@ -200,7 +200,7 @@ class Reporter:
 
     def making_room(self, pod: PendingPod, node: str, moved: Sequence[Charge]) -> None:
         """Report that other pods will be moved for a pod; pods of other namespaces are only counted."""
-        own = [each.pod for each in moved if keys.split(each.pod)[0] == pod.namespace]
+        own = [charge.pod for charge in moved if keys.split(charge.pod)[0] == pod.namespace]
         others = len(moved) - len(own)
         listed = [*own, *([f"{others} of other namespaces"] if others else [])]
         self._on_waiting(

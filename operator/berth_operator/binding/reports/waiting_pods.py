@@ -159,33 +159,25 @@ class _Record:
 
     def events_due(self) -> float:
         """Return when the next count of Events may be written; infinity if there is none."""
-        return max(self.retry_at, min((each.due() for each in self.series.values()), default=math.inf))
+        return max(self.retry_at, min((event_series.due() for event_series in self.series.values()), default=math.inf))
 
     def status_due(self, state_changed_at: float) -> float:
         """Return when the status may be written; infinity if it states all, or waits for another decision."""
-        if self.nominated_node is not None or (self.differs and self._is_urgent):
+        condition = "" if self.reason is None else self.reason.condition
+        was_unschedulable = self.written_reason == UNSCHEDULABLE != condition
+        is_urgent = self.is_first or self.pod.generation != self.generation or was_unschedulable
+        if self.nominated_node is not None or (self.differs and is_urgent):
             return self.retry_at
         if not self.differs:
             return math.inf
-        return max(self.retry_at, min(self._due_if_settled(state_changed_at), self._due_if_unsettled()))
-
-    def _due_if_settled(self, state_changed_at: float) -> float:
-        """Return when to write a reason of the current state; infinity if it was decided on an older one."""
-        if self.decided_at < state_changed_at:
-            return math.inf
-        settled_since = max(state_changed_at, self.changed_at)
-        has_credit_at = self.credit_at + (1.0 - self.credit) * REFILL
-        return min(max(settled_since + SETTLE, has_credit_at), settled_since + LONG_SETTLE)
-
-    def _due_if_unsettled(self) -> float:
-        return max(self.reported_at + QUIET, min(self.changed_at + STABLE, self.differs_since + MAX_HOLD))
-
-    @property
-    def _is_urgent(self) -> bool:
-        """Return whether a reason that differs is written at once."""
-        reason = "" if self.reason is None else self.reason.condition
-        was_unschedulable = self.written_reason == UNSCHEDULABLE != reason
-        return self.is_first or self.pod.generation != self.generation or was_unschedulable
+        settled = math.inf
+        if self.decided_at >= state_changed_at:
+            # The reason is of the current state.
+            since = max(state_changed_at, self.changed_at)
+            has_credit_at = self.credit_at + (1.0 - self.credit) * REFILL
+            settled = min(max(since + SETTLE, has_credit_at), since + LONG_SETTLE)
+        unsettled = max(self.reported_at + QUIET, min(self.changed_at + STABLE, self.differs_since + MAX_HOLD))
+        return max(self.retry_at, min(settled, unsettled))
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> bool:
         """Set the pod's current reason; return whether that may change what is due."""
@@ -210,16 +202,37 @@ class _Record:
         self.counted = self.reason.message
         series = self.series.get(self.reason.event)
         if series is None or now >= series.began + SERIES:
-            series = self.series[self.reason.event] = _Series(event=_event(self.pod, self.reason), began=now)
+            event = Event(
+                subject=Subject.of(self.pod),
+                name=event_name(self.pod.name),
+                type="Warning",
+                reason=self.reason.event,
+                action="Scheduling",
+                note=self.reason.message,
+            )
+            series = self.series[self.reason.event] = _Series(event=event, began=now)
         series.count += 1
 
     def patch(self) -> dict[str, Any]:
-        """Return the patch of the pod's status, empty if nothing differs."""
+        """Return the patch of the pod's status, empty if nothing differs.
+
+        The condition is as kube-scheduler writes it; an existing one keeps its transition time.
+        """
         status: dict[str, Any] = {}
         if self.nominated_node is not None:
             status["nominatedNodeName"] = self.nominated_node or None
         if self.reason is not None and self.differs:
-            status["conditions"] = [_condition(self.pod, self.reason, first=self.is_first)]
+            condition: dict[str, Any] = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": self.reason.condition,
+                "message": self.reason.message,
+            }
+            if self.pod.generation:
+                condition["observedGeneration"] = self.pod.generation
+            if self.is_first:
+                condition["lastTransitionTime"] = times.time(times.now())
+            status["conditions"] = [condition]
         return status
 
 
@@ -304,19 +317,15 @@ class WaitingPods:
         for other in (self._first, self._updates, self._events):
             if other is not ready:
                 other.pop(uid, None)
-        if ready is None:
-            self._hold(uid, min(status_due, events_due))
-        elif uid not in ready:
-            self._held.pop(uid, None)
-            record.ready_at = now
-            ready[uid] = record
-            self._ready.set()
-
-    def _status_due(self, record: _Record) -> float:
-        return record.status_due(self._state_changed_at())
-
-    def _hold(self, uid: str, due: float) -> None:
-        """Plan a record again when it is due."""
+        if ready is not None:
+            if uid not in ready:
+                self._held.pop(uid, None)
+                record.ready_at = now
+                ready[uid] = record
+                self._ready.set()
+            return
+        # It is planned again when it is due.
+        due = min(status_due, events_due)
         if due == math.inf:
             self._held.pop(uid, None)
         elif self._held.get(uid) != due:
@@ -327,6 +336,9 @@ class WaitingPods:
             if len(self._dues) > 2 * len(self._held) + 100:  # most are of pods that wait no more
                 self._dues = [(due, uid) for uid, due in self._held.items()]
                 heapq.heapify(self._dues)
+
+    def _status_due(self, record: _Record) -> float:
+        return record.status_due(self._state_changed_at())
 
     async def _release_held(self) -> None:
         while True:
@@ -404,71 +416,37 @@ class WaitingPods:
     async def _write_events(self, record: _Record) -> None:
         """Write the counts that are due, unless the pod no longer waits."""
         for series in list(record.series.values()):
-            if series.due() <= self._clock() and self._records.get(record.pod.uid) is record:
-                await self._write_event(series)
-
-    async def _write_event(self, series: _Series) -> None:
-        event, count = series.event, series.count
-        if series.recorded:
-            try:
-                await self._api.patch_event(event.subject.namespace, event.name, series.shown())
-            except ApiError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
-                    raise
-                series.recorded = 0  # the Event was deleted
-        if not series.recorded:
-            try:
-                await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
-            except ApiError as error:
-                if error.status != HTTPStatus.CONFLICT:
-                    raise
-                count = 1  # an answer was lost, and the Event exists as it was first sent
-        series.recorded = count
+            if series.due() > self._clock() or self._records.get(record.pod.uid) is not record:
+                continue
+            event, count = series.event, series.count
+            if series.recorded:
+                try:
+                    await self._api.patch_event(event.subject.namespace, event.name, series.shown())
+                except ApiError as error:
+                    if error.status != HTTPStatus.NOT_FOUND:
+                        raise
+                    series.recorded = 0  # the Event was deleted
+            if not series.recorded:
+                try:
+                    await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
+                except ApiError as error:
+                    if error.status != HTTPStatus.CONFLICT:
+                        raise
+                    count = 1  # an answer was lost, and the Event exists as it was first sent
+            series.recorded = count
 
     def _failed(self, record: _Record, error: CallError) -> None:
-        """Drop the record if its pod is gone or bound; otherwise retry later."""
+        """Drop the record if its pod is gone, replaced by another, or bound; otherwise retry later."""
         pod = record.pod
-        if isinstance(error, ApiError) and _is_over(error):
+        is_gone = error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+        is_bound = error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in str(error)
+        if is_gone or is_bound:
             log.debug("report no longer needed", pod=pod.key, error=str(error))
             if self._records.get(pod.uid) is record:
                 self.dismiss(pod.uid)
             return
-        refused = error.is_refused
-        pause = MAX_RETRY if refused else min(MAX_RETRY, 2.0**record.failures)
+        pause = MAX_RETRY if error.is_refused else min(MAX_RETRY, 2.0**record.failures)
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
         record.failures = min(record.failures + 1, 10)
         record.retry_at = self._clock() + pause
-
-
-def _is_over(error: ApiError) -> bool:
-    """Return whether the API server refused a report because its pod is gone, replaced by another, or bound."""
-    if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
-        return True
-    return error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in error.message
-
-
-def _event(pod: PendingPod, reason: Reason) -> Event:
-    return Event(
-        subject=Subject.of(pod),
-        name=event_name(pod.name),
-        type="Warning",
-        reason=reason.event,
-        action="Scheduling",
-        note=reason.message,
-    )
-
-
-def _condition(pod: PendingPod, reason: Reason, *, first: bool) -> dict[str, Any]:
-    """Return the condition as kube-scheduler writes it; an existing one keeps its transition time."""
-    condition: dict[str, Any] = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": reason.condition,
-        "message": reason.message,
-    }
-    if pod.generation:
-        condition["observedGeneration"] = pod.generation
-    if first:
-        condition["lastTransitionTime"] = times.time(times.now())
-    return condition

@@ -11,10 +11,10 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from berth_operator.core.dra.selectors import DeviceView, Selector, SelectorError, compile_selector
+from berth_operator.core.dra.selectors import DeviceView, SelectorError, compile_selector
 
 MAX_MEMORY: Final = 256 * 2**20
 """Bytes of address space."""
@@ -32,14 +32,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
-    for expression, views in _jobs(sys.stdin.buffer):
+    source = sys.stdin.buffer
+    while len(header := source.read(HEADER.size)) == HEADER.size:
+        expression, views = pickle.loads(source.read(*HEADER.unpack(header)))  # noqa: S301 - the operator wrote it
         sys.stdout.write(json.dumps(answer(expression, views)) + "\n")
         sys.stdout.flush()
-
-
-def _jobs(source: BinaryIO) -> Iterator[tuple[str, Sequence[DeviceView]]]:
-    while len(header := source.read(HEADER.size)) == HEADER.size:
-        yield pickle.loads(source.read(*HEADER.unpack(header)))  # noqa: S301 - the operator wrote it
 
 
 def answer(expression: str, views: Sequence[DeviceView]) -> dict[str, Any]:
@@ -51,19 +48,15 @@ def answer(expression: str, views: Sequence[DeviceView]) -> dict[str, Any]:
     results: list[bool | str] = []
     ends_at = time.monotonic() + MAX_SECONDS
     for view in views:
-        results.append(_evaluated(selector, view))
+        try:
+            results.append(selector.matches(view))
+        except SelectorError as error:
+            results.append(str(error)[:MAX_TEXT])
+        except MemoryError:
+            results.append("the expression takes too much memory")
         if time.monotonic() >= ends_at:
             break
     return {"results": results}
-
-
-def _evaluated(selector: Selector, view: DeviceView) -> bool | str:
-    try:
-        return selector.matches(view)
-    except SelectorError as error:
-        return str(error)[:MAX_TEXT]
-    except MemoryError:
-        return "the expression takes too much memory"
 
 
 if __name__ == "__main__":

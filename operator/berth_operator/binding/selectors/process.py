@@ -74,7 +74,15 @@ class SelectorProcess:
             await process.wait()
 
     async def _ask(self, job: bytes) -> Evaluated:
-        process = self._process = self._process or await self._start()
+        if self._process is None:
+            try:
+                # Without our environment and standard error: tenants write the expressions.
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, limit=MAX_ANSWER
+                )
+            except OSError as error:
+                raise StartError(f"the worker process cannot be started: {error}") from error
+        process = self._process
         assert process.stdin is not None  # noqa: S101 - both are pipes
         assert process.stdout is not None  # noqa: S101
         process.stdin.write(HEADER.pack(len(job)) + job)
@@ -83,12 +91,3 @@ class SelectorProcess:
         if not line.endswith(b"\n"):
             raise EOFError
         return Evaluated(**json.loads(line))
-
-    async def _start(self) -> Process:
-        try:
-            # Without our environment and standard error: tenants write the expressions.
-            return await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, limit=MAX_ANSWER
-            )
-        except OSError as error:
-            raise StartError(f"the worker process cannot be started: {error}") from error

@@ -83,13 +83,20 @@ class SlowSelectors:
         else:
             self._failures.pop(job.expression, None)
             self._pause = FIRST_PAUSE
-        self._keep(job, answer)
+        if answer.invalid:
+            self._selected.refuse(job.expression, answer.invalid)
+        for device, result in zip(job.devices, answer.results, strict=False):
+            self._selected.learn(job.expression, device, result)
         now = self._cluster.clock()
         self._cluster.queue.turns.take(job.namespace, now - began, now)
         self._offload.done()
-        # Those whose job found no place ask again.
-        is_left = self._offload.is_asked
-        self._wake(*(each for each in list(self._waiting) if each == job.expression or not is_left(each)))
+        for expression in list(self._waiting):
+            # Those whose job found no place ask again.
+            if expression == job.expression or not self._offload.is_asked(expression):
+                for class_key in self._waiting.pop(expression):
+                    self._cluster.queue.wake_class(class_key)
+        self._cluster.workload_queue.wake(Change.CLAIM_DEVICES)
+        self._cluster.listener.work_ready()
 
     def _failed(self, job: Job, error: WorkerError) -> Evaluated:
         """Return what is kept of a job without an answer: nothing until it has ended the worker several times."""
@@ -104,16 +111,3 @@ class SlowSelectors:
         if failures < MAX_TRIES:
             return Evaluated()
         return Evaluated(results=[f"its evaluation failed {failures} times: {error}"] * len(job.devices))
-
-    def _keep(self, job: Job, answer: Evaluated) -> None:
-        if answer.invalid:
-            self._selected.refuse(job.expression, answer.invalid)
-        for device, result in zip(job.devices, answer.results, strict=False):
-            self._selected.learn(job.expression, device, result)
-
-    def _wake(self, *expressions: str) -> None:
-        for expression in expressions:
-            for class_key in self._waiting.pop(expression, ()):
-                self._cluster.queue.wake_class(class_key)
-        self._cluster.workload_queue.wake(Change.CLAIM_DEVICES)
-        self._cluster.listener.work_ready()

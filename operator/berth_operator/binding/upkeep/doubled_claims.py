@@ -4,7 +4,7 @@ As long as both hold it, it is given to no third: neither to a claim nor by name
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -29,21 +29,18 @@ class Reporter(Protocol):
 async def run(cluster: Cluster, reporter: Reporter) -> None:
     """Report each such device once on each of its claims, until cancelled."""
     reported: frozenset[tuple[DeviceID, str]] = frozenset()
+    claims = cluster.fleet.claims
     while True:
-        shown = {(device, claim.uid): claim for device, claim in _doubled(cluster)}
+        shown = {
+            (device, claims.claims[key].uid): claims.claims[key]
+            for device, keys in claims.doubled.items()
+            if claims.own.include(device.in_pool)
+            for key in keys
+        }
         for device, uid in sorted(shown.keys() - reported):
             claim = shown[device, uid]
-            others = sorted(cluster.fleet.claims.holders(device) - {claim.key})
+            others = sorted(claims.holders(device) - {claim.key})
             log.error("device is allocated to two claims", device=str(device), claim=claim.key, others=others)
             reporter.doubled(claim, str(device), others)
         reported = frozenset(shown)
         await asyncio.sleep(PERIOD)
-
-
-def _doubled(cluster: Cluster) -> Iterator[tuple[DeviceID, ClaimState]]:
-    """Yield each such device of our pools with each of its claims."""
-    claims = cluster.fleet.claims
-    for device, keys in claims.doubled.items():
-        if claims.own.include(device.in_pool):
-            for key in sorted(keys):
-                yield device, claims.claims[key]

@@ -6,9 +6,10 @@ succeeds. A pod that drifted without such a counterpart is charged for what it h
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -68,87 +69,59 @@ class DriftKeeper:
 
     async def run(self) -> None:
         """Report and correct drift until cancelled."""
+        cluster, clock = self._cluster, self._cluster.clock
         while True:
             self._changed.clear()
-            self._count()
-            self._report()
-            await self._rewrite_all()
-            await self._wait()
+            drifted, is_ours, now = cluster.allocations.drifted, cluster.node_cache.is_ours, clock()
+            ours = {uid: mismatch for uid, mismatch in drifted.items() if is_ours(mismatch.actual.node)}
+            counters.DRIFTED.set(len(ours))
+            self._since = {uid: self._since.get(uid, now) for uid in ours}
+            self._reported &= ours.keys()
+            self._retry = {uid: retry for uid, retry in self._retry.items() if uid in ours}
 
-    async def _wait(self) -> None:
-        """Sleep until a pod begins or ceases to drift; while any drifts, for `PERIOD` at most."""
-        try:
-            async with asyncio.timeout(PERIOD if self._since else None):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+            for uid, mismatch in ours.items():
+                if uid not in self._reported and now - self._since[uid] >= PATIENCE:
+                    self._reported.add(uid)
+                    promised, node = mismatch.promised, mismatch.actual.node
+                    difference = kubelet_allocation.difference(promised, mismatch.actual)
+                    log.warning("devices drifted", pod=promised.pod, node=node, difference=difference)
+                    self._reporter.drifted(promised, difference)
 
-    def _ours(self) -> dict[str, Mismatch]:
-        drifted = self._cluster.allocations.drifted
-        return {uid: each for uid, each in drifted.items() if self._cluster.node_cache.is_ours(each.actual.node)}
+            rewrites = [
+                rewrite
+                for node in sorted({mismatch.actual.node for mismatch in ours.values()})
+                for rewrite in cluster.allocations.to_be_rewritten(node)
+            ]
+            due = [rewrite for rewrite in rewrites if self._retry.get(rewrite[0].actual.uid, (now, 0.0))[0] <= now]
+            await asyncio.gather(*(self._rewrite(*rewrite) for rewrite in due if self._leads()))
 
-    def _count(self) -> None:
-        """Update which pods drift, and since when."""
-        ours, now = self._ours(), self._cluster.clock()
-        counters.DRIFTED.set(len(ours))
-        self._since = {uid: self._since.get(uid, now) for uid in ours}
-        self._reported &= ours.keys()
-        self._retry = {uid: each for uid, each in self._retry.items() if uid in ours}
-
-    def _report(self) -> None:
-        for uid, mismatch in self._ours().items():
-            if uid not in self._reported and self._cluster.clock() - self._since[uid] >= PATIENCE:
-                self._reported.add(uid)
-                difference = kubelet_allocation.difference(mismatch.promised, mismatch.actual)
-                log.warning(
-                    "devices drifted", pod=mismatch.promised.pod, node=mismatch.actual.node, difference=difference
-                )
-                self._reporter.drifted(mismatch.promised, difference)
-
-    async def _rewrite_all(self) -> None:
-        nodes = {each.actual.node for each in self._ours().values()}
-        rewrites = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
-        now = self._cluster.clock()
-        due = [each for each in rewrites if self._retry.get(each[0].actual.uid, (now, 0.0))[0] <= now]
-        await asyncio.gather(
-            *(self._rewrite(mismatch, replacements) for mismatch, replacements in due if self._leads())
-        )
+            # Sleep until a pod begins or ceases to drift; while any drifts, for `PERIOD` at most.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD if self._since else None):
+                    await self._changed.wait()
 
     async def _rewrite(self, mismatch: Mismatch, replacements: Mapping[str, Grant]) -> None:
         """Rewrite a pod's allocation to name the devices that it holds."""
         namespace, name = keys.split(mismatch.actual.pod)
         try:
             pod = await self._pods.get_pod(namespace, name)
-            if (annotations := _annotations(pod, mismatch, replacements)) is None:
-                return  # the pod was replaced or rewritten meanwhile; the watch will show it
+            metadata, node = pod["metadata"], pod["spec"].get("nodeName")
+            shown = metadata.get("annotations") or {}
+            is_same = (metadata["uid"], node) == (mismatch.actual.uid, mismatch.actual.node)
+            if not is_same or names.ALLOCATED not in shown:
+                return
+            if (annotations := record.rewritten(shown, mismatch, replacements)) is None:
+                return  # the pod was rewritten meanwhile; the watch will show it
             await self._pods.annotate_pod(pod, annotations)
         except CallError as error:
-            self._failed(mismatch, error)
+            if error.status == HTTPStatus.NOT_FOUND:
+                return
+            uid, (first, longest) = mismatch.actual.uid, PAUSES
+            changed = error.status == HTTPStatus.CONFLICT
+            pause = first if changed or uid not in self._retry else min(longest, 2 * self._retry[uid][1])
+            self._retry[uid] = self._cluster.clock() + pause, pause
+            log.warning("allocation not rewritten", pod=mismatch.actual.pod, error=str(error), again_in=pause)
         else:
             counters.REWRITES.inc()
-            log.info(
-                "allocation rewritten", pod=mismatch.actual.pod, node=mismatch.actual.node, instead=_ids(replacements)
-            )
-
-    def _failed(self, mismatch: Mismatch, error: CallError) -> None:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return
-        uid, (first, longest) = mismatch.actual.uid, PAUSES
-        changed = error.status == HTTPStatus.CONFLICT
-        pause = first if changed or uid not in self._retry else min(longest, 2 * self._retry[uid][1])
-        self._retry[uid] = self._cluster.clock() + pause, pause
-        log.warning("allocation not rewritten", pod=mismatch.actual.pod, error=str(error), again_in=pause)
-
-
-def _annotations(
-    pod: Mapping[str, Any], mismatch: Mismatch, replacements: Mapping[str, Grant]
-) -> dict[str, str] | None:
-    """Return the corrected annotations of a pod; None if it is another pod or needs no correction."""
-    metadata = pod["metadata"]
-    is_same = metadata["uid"] == mismatch.actual.uid and pod["spec"].get("nodeName") == mismatch.actual.node
-    annotations = metadata.get("annotations") or {}
-    return record.rewritten(annotations, mismatch, replacements) if is_same and names.ALLOCATED in annotations else None
-
-
-def _ids(replacements: Mapping[str, Grant]) -> dict[str, str]:
-    return {name: each.id for name, each in replacements.items()}
+            instead = {device: grant.id for device, grant in replacements.items()}
+            log.info("allocation rewritten", pod=mismatch.actual.pod, node=mismatch.actual.node, instead=instead)

@@ -7,7 +7,7 @@ deleted, the garbage collector deletes the rules.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -75,34 +75,45 @@ class PoolTaints:
             ApiError: the API server refused a call.
             Unreachable: the API server did not answer.
         """
-        wanted = {rule["metadata"]["name"]: rule for rule in self._rules()}
+        own = self._own()
+        # A selector without criteria selects all devices.
+        selectors = [{} if driver == EVERY_DRIVER else {"driver": driver} for driver in sorted(own.drivers)]
+        selectors += [{"driver": driver, "pool": pool} for driver, pool in sorted(own.pools)]
+        wanted: dict[str, Object] = {}
+        for selector in selectors:
+            name = f"berth-{_digest(self._instance, *selector.values())}"
+            labels = {names.OWN_POOL: self._instance}
+            spec = {"deviceSelector": selector, "taint": TAINT}
+            wanted[name] = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         if (listed := await self._list(wanted)) is None:
             self._report(UNSERVED if wanted else "")
             return
         path, shown = listed
         right = {name for name, rule in shown.items() if name in wanted and _is_same(rule, wanted[name])}
-        others = {name for name, rule in shown.items() if name not in right and not self._is_ours(rule)}
+        others: set[str] = set()
+        for name in shown.keys() - right:
+            owners = shown[name]["metadata"].get("ownerReferences") or ()
+            is_owned = ("ClusterRole", OWNER) in {(owner["kind"], owner["name"]) for owner in owners}
+            if not is_owned and not self._is_labelled(shown[name]):
+                others.add(name)
         for name in sorted(shown.keys() - right - others):
-            if self._leads():
-                await self._delete(f"{path}/{name}", shown[name])
+            if not self._leads():
+                continue
+            try:
+                await self._api.delete(f"{path}/{name}", uid=shown[name]["metadata"]["uid"])
+            except ApiError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
         if missing := sorted(wanted.keys() - right - others):
             owner = await self._api.get(f"/apis/{_RBAC}/clusterroles/{OWNER}")
+            reference = {"apiVersion": _RBAC, "kind": "ClusterRole", "name": OWNER, "uid": owner["metadata"]["uid"]}
+            # Of the version that is served.
+            kind = {"apiVersion": f"{_GROUP}/{path.split('/')[3]}", "kind": "DeviceTaintRule"}
             for name in missing:
                 if self._leads():
-                    await self._api.create(path, _owned(wanted[name], path, owner))
+                    metadata = {**wanted[name]["metadata"], "ownerReferences": [reference]}
+                    await self._api.create(path, {**wanted[name], **kind, "metadata": metadata})
         self._report("; ".join(f"DeviceTaintRule {name} is not Berth's: delete it" for name in sorted(others)))
-
-    async def _delete(self, path: str, rule: Object) -> None:
-        try:
-            await self._api.delete(path, uid=rule["metadata"]["uid"])
-        except ApiError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-
-    def _is_ours(self, rule: Object) -> bool:
-        metadata = rule["metadata"]
-        owners = {(each["kind"], each["name"]) for each in metadata.get("ownerReferences") or ()}
-        return self._is_labelled(rule) or ("ClusterRole", OWNER) in owners
 
     def _is_labelled(self, rule: Object) -> bool:
         return bool((rule["metadata"].get("labels") or {}).get(names.OWN_POOL) == self._instance)
@@ -124,30 +135,11 @@ class PoolTaints:
                 return path, {name: rule for name, rule in rules.items() if name in wanted or self._is_labelled(rule)}
         return None
 
-    def _rules(self) -> Iterator[Object]:
-        own = self._own()
-        # A selector without criteria selects all devices.
-        yield from (self._rule({} if each == EVERY_DRIVER else {"driver": each}) for each in sorted(own.drivers))
-        yield from (self._rule({"driver": driver, "pool": pool}) for driver, pool in sorted(own.pools))
-
-    def _rule(self, selector: Mapping[str, str]) -> Object:
-        name = f"berth-{_digest(self._instance, *selector.values())}"
-        labels = {names.OWN_POOL: self._instance}
-        return {"metadata": {"name": name, "labels": labels}, "spec": {"deviceSelector": selector, "taint": TAINT}}
-
     def _report(self, problem: str) -> None:
         """Log a problem once, not at each check."""
         if problem and problem != self._problem:
             log.warning("other schedulers are not kept from Berth's pools, will try again", reason=problem)
         self._problem = problem
-
-
-def _owned(rule: Object, path: str, owner: Object) -> Object:
-    """Return a rule as it is created: of the version of a path, and with its owner."""
-    reference = {"apiVersion": _RBAC, "kind": "ClusterRole", "name": OWNER, "uid": owner["metadata"]["uid"]}
-    metadata = {**rule["metadata"], "ownerReferences": [reference]}
-    version = path.split("/")[3]
-    return {**rule, "apiVersion": f"{_GROUP}/{version}", "kind": "DeviceTaintRule", "metadata": metadata}
 
 
 def _is_same(shown: Object, wanted: Object) -> bool:

@@ -7,6 +7,7 @@ answer waits for the newer version, which the watch brings.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -113,56 +114,52 @@ class CheckWriter:
         while True:
             key = await self._queue.get()
             self._queued.discard(key)
-            if key not in self._busy:
-                await self._write(key)
-
-    async def _write(self, key: str) -> None:
-        answer, view = self._answers.get(key), self._objects.views.get(key)
-        if answer is None:
-            return
-        if view is None or _is_outdated(view, answer) or check_objects.shows(view, answer):
-            self._end(key)
-        else:
-            await self._send(key, view, answer)
-
-    async def _send(self, key: str, view: WorkloadView, answer: CheckAnswer) -> None:
-        self._busy.add(key)
-        try:
-            await self._patch(check_objects.path(key), check_objects.answered(view, answer, times.time(times.now())))
-        except CallError as error:
-            await self._failed(key, error)
-        else:
-            if self._answers.get(key) is answer:
+            answer, view = self._answers.get(key), self._objects.views.get(key)
+            if key in self._busy or answer is None:
+                continue
+            if view is None or _is_outdated(view, answer) or check_objects.shows(view, answer):
                 self._end(key)
-        finally:
-            self._busy.discard(key)
-        # Another answer, or a newer version, may have come meanwhile.
-        if key in self._answers and self._objects.views.get(key) is not view:
-            self._enqueue(key)
+                continue
+            self._busy.add(key)
+            patch = check_objects.answered(view, answer, times.time(times.now()))
+            try:
+                await self._patch(check_objects.path(key), patch)
+            except CallError as error:
+                await self._failed(key, error)
+            else:
+                if self._answers.get(key) is answer:
+                    self._end(key)
+            finally:
+                self._busy.discard(key)
+            # Another answer, or a newer version, may have come meanwhile.
+            if key in self._answers and self._objects.views.get(key) is not view:
+                self._enqueue(key)
 
     async def _failed(self, key: str, error: CallError) -> None:
-        """Drop the answer of a Workload that is gone; keep others, after a conflict until a newer version is known."""
+        """Drop the answer of a Workload that is gone, and send others again later.
+
+        After a conflict that is when a newer version is known. Only if the API server gives no answer do other
+        Workloads wait, too.
+        """
         if error.status == HTTPStatus.NOT_FOUND:
             self._end(key)
-        elif error.status != HTTPStatus.CONFLICT:
-            self._report(str(error))
-            await self._pause(key, error)
-
-    async def _pause(self, key: str, error: CallError) -> None:
-        """Send an answer again later; only if the API server gives no answer do other Workloads wait, too."""
+        if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            return
+        self._report(str(error))
         if not error.is_refused:
             await asyncio.sleep(PAUSE)
             self._enqueue(key)
             return
+
+        def send_again() -> None:
+            self._pausing.discard(key)
+            self._follow(key)
+
         pause = self._pauses.get(key, PAUSE)
         self._pauses[key] = min(2 * pause, MAX_PAUSE)
         if key not in self._pausing:
             self._pausing.add(key)
-            asyncio.get_running_loop().call_later(pause, self._send_again, key)
-
-    def _send_again(self, key: str) -> None:
-        self._pausing.discard(key)
-        self._follow(key)
+            asyncio.get_running_loop().call_later(pause, send_again)
 
     def _end(self, key: str) -> None:
         """Forget the answer of a Workload."""
@@ -198,26 +195,24 @@ class CheckWriter:
                 if error.status != HTTPStatus.CONFLICT:
                     self._report(str(error))
                 wait = PAUSE
-            await _set_within(self._changed, wait)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
 
     async def _activate(self, check: Mapping[str, Any], path: str) -> None:
+        """Write the condition; nothing is written into Workloads before the fence has passed its test by this check."""
         now = times.time(times.now())
         problem, reason = _problem(check), "BadParametersRef"
+        tested = check_objects.with_condition(check, check_objects.condition(check, "a test", "Test", now))
         try:
-            await self._test_fence(path, check, now)
+            if (term := self._term()) is not None:
+                await self._fence.check(term, lambda params: self._patch(path, tested, params))
+                self._is_fenced.set()
         except NotFencedError as error:
             problem, reason = str(error), "NotFenced"
             self._report(problem)
         if patch := check_objects.with_condition(check, check_objects.condition(check, problem, reason, now)):
             await self._patch(path, patch)
-
-    async def _test_fence(self, path: str, check: Mapping[str, Any], now: str) -> None:
-        """Test the fence by this AdmissionCheck; nothing is written into Workloads before it has passed."""
-        if (term := self._term()) is None:
-            return
-        tested = check_objects.with_condition(check, check_objects.condition(check, "a test", "Test", now))
-        await self._fence.check(term, lambda params: self._patch(path, tested, params))
-        self._is_fenced.set()
 
     def _report(self, problem: str) -> None:
         """Log a problem once, not at each attempt."""
@@ -237,11 +232,3 @@ def _problem(check: Mapping[str, Any]) -> str:
     if check["spec"].get("parameters"):
         return "spec.parameters: this check has none; remove them (its settings are in Berth's configuration)"
     return ""
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass

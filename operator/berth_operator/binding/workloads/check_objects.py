@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_api import names
 from berth_api.values import keys
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckState
-from berth_operator.state.objects.workloads import CheckItem, WorkloadView
+from berth_operator.state.objects.workloads import WorkloadView
 from berth_operator.state.watches import kueue
 
 Object = Mapping[str, Any]
@@ -29,11 +29,34 @@ def answered(view: WorkloadView, answer: CheckAnswer, now: str) -> Patch:
 
     A Workload that has changed since it was read is not patched: its quota may be gone.
     """
-    items = [
-        {"op": "replace", "path": f"/status/admissionChecks/{each.index}", "value": _item(view, each, answer, now)}
-        for each in view.checks
-    ]
-    return [_version(view.version), *items]
+    workload, patch = view.workload, [_version(view.version)]
+    for item in view.checks:
+        is_same = item.state is answer.state
+        entry = {
+            "name": item.name,
+            "state": answer.state.value,
+            "lastTransitionTime": item.raw.get("lastTransitionTime", now) if is_same else now,
+            "message": answer.message[:MAX_MESSAGE],
+        }
+        if answer.state is CheckState.RETRY and answer.requeue_after is not None:
+            entry["requeueAfterSeconds"] = answer.requeue_after
+        if "retryCount" in item.raw:  # Kueue counts
+            entry["retryCount"] = item.raw["retryCount"]
+        if answer.state is CheckState.READY:
+            # What Kueue writes into the pods for which places were promised; while the state stays Ready, it lets no
+            # one change that.
+            updates = [
+                {
+                    "name": of_set.name,
+                    "annotations": {names.WORKLOAD: workload.name_in_pods, names.POD_SET: of_set.name},
+                }
+                for of_set in workload.pod_sets
+                if of_set.pods
+            ]
+            if shown := item.raw.get("podSetUpdates") if is_same else updates:
+                entry["podSetUpdates"] = shown
+        patch.append({"op": "replace", "path": f"/status/admissionChecks/{item.index}", "value": entry})
+    return patch
 
 
 def _version(version: str) -> Object:
@@ -42,42 +65,12 @@ def _version(version: str) -> Object:
 
 def shows(view: WorkloadView, answer: CheckAnswer) -> bool:
     """Return whether all our entries of a Workload show an answer."""
-    return all(_shows(each, answer) for each in view.checks)
-
-
-def _shows(item: CheckItem, answer: CheckAnswer) -> bool:
-    if (item.state, item.message) != (answer.state, answer.message[:MAX_MESSAGE]):
-        return False
-    return answer.state is not CheckState.RETRY or item.raw.get("requeueAfterSeconds") == answer.requeue_after
-
-
-def _item(view: WorkloadView, item: CheckItem, answer: CheckAnswer, now: str) -> Object:
-    is_same = item.state is answer.state
-    entry = {
-        "name": item.name,
-        "state": answer.state.value,
-        "lastTransitionTime": item.raw.get("lastTransitionTime", now) if is_same else now,
-        "message": answer.message[:MAX_MESSAGE],
-    }
-    if answer.state is CheckState.RETRY and answer.requeue_after is not None:
-        entry["requeueAfterSeconds"] = answer.requeue_after
-    if "retryCount" in item.raw:  # Kueue counts
-        entry["retryCount"] = item.raw["retryCount"]
-    # Kueue lets no one change these while the state stays Ready.
-    updates = item.raw.get("podSetUpdates") if is_same else _updates(view)
-    if answer.state is CheckState.READY and updates:
-        entry["podSetUpdates"] = updates
-    return entry
-
-
-def _updates(view: WorkloadView) -> list[Object]:
-    """Return what Kueue writes into the pods for which places were promised."""
-    workload = view.workload
-    return [
-        {"name": each.name, "annotations": {names.WORKLOAD: workload.name_in_pods, names.POD_SET: each.name}}
-        for each in workload.pod_sets
-        if each.pods
-    ]
+    for item in view.checks:
+        if (item.state, item.message) != (answer.state, answer.message[:MAX_MESSAGE]):
+            return False
+        if answer.state is CheckState.RETRY and item.raw.get("requeueAfterSeconds") != answer.requeue_after:
+            return False
+    return True
 
 
 def check_path(name: str) -> str:
@@ -101,7 +94,7 @@ def condition(check: Object, problem: str, reason: str, now: str) -> Object:
 
 
 def _active(check: Object) -> Object:
-    return next((each for each in _conditions(check) if each.get("type") == ACTIVE), {})
+    return next((condition for condition in _conditions(check) if condition.get("type") == ACTIVE), {})
 
 
 def _conditions(check: Object) -> list[Object]:
@@ -110,7 +103,7 @@ def _conditions(check: Object) -> list[Object]:
 
 def with_condition(check: Object, wanted: Object) -> Patch:
     """Return the patch that sets a condition of an AdmissionCheck; empty if it has it."""
-    others = [each for each in _conditions(check) if each.get("type") != wanted["type"]]
+    others = [condition for condition in _conditions(check) if condition.get("type") != wanted["type"]]
     if _active(check) == wanted:
         return []
     status = {"op": "add", "path": "/status", "value": {"conditions": [*others, wanted]}}

@@ -110,7 +110,7 @@ class FitsCheck:
 
     def restore(self, inherited: Sequence[PromisedWorkload]) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
-        recorded, placed = {each.uid: each for each in inherited}, self._places.placed()
+        recorded, placed = {record.uid: record for record in inherited}, self._places.placed()
         for workload in self._places.ready(self._settings().promise):
             if (examined := self._examine(workload, {})) is None:
                 continue
@@ -127,9 +127,9 @@ class FitsCheck:
     def record(self) -> list[PromisedWorkload]:
         """Return the promised places, for the next leader; places that are gathered are none yet."""
         return [
-            self._places.record(each.workload)
-            for each in self._examined.values()
-            if each is not self._gathering and self._promises.of(each.workload.key)
+            self._places.record(examined.workload)
+            for examined in self._examined.values()
+            if examined is not self._gathering and self._promises.of(examined.workload.key)
         ]
 
     def follow(self) -> bool:
@@ -138,9 +138,24 @@ class FitsCheck:
             self._update(key)
         if self._gathering is not None and self._places.are_outdated():
             self._decide_now(self._gathering)
-        is_more = self._decide_some()
+        ends_at, is_more = self._cluster.clock() + MAX_TURN, True
+        for _ in range(BATCH):
+            unit = self._queue.pop(self._cluster.clock())
+            if not isinstance(unit, Gang):
+                is_more = False
+                break
+            self._decide(self._examined[unit.membership.group])
+            if self._cluster.clock() >= ends_at:
+                break
         if (now := self._cluster.clock()) >= self._next_review:
-            self._review(now)
+            # End what has waited for too long, and search lost places again.
+            for late in [examined for examined in self._examined.values() if examined.until <= now]:
+                self._end_in_time(late)
+            for key, uids in self._places.doubtful().items():
+                self._search_again(self._examined[key], uids)
+            if self._gathering is not None:
+                # Its reserved nodes may have changed, though none of its pods fits yet.
+                self._decide_now(self._gathering)
             counters.PROMISED_PLACES.set(len(self._promises))
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
         return is_more
@@ -148,34 +163,25 @@ class FitsCheck:
     def _update(self, key: str) -> None:
         """Follow a workload that has changed."""
         workload, examined = self._cluster.workloads.by_key.get(key), self._examined.get(key)
-        if examined is not None and not _is_same_reservation(examined.workload, workload):
+        if workload is None or not workload.has_quota or workload.finished:
+            if examined is not None:
+                self._end(examined)
+            return
+        if examined is not None and (examined.workload.uid, examined.workload.since) != (workload.uid, workload.since):
+            # Another reservation of quota.
             self._end(examined)
             examined = None
-        if workload is None or not workload.has_quota or workload.finished:
+        if examined is None:
+            if workload.state is not CheckState.PENDING or workload.waits_for_others:
+                return
+            if workload.problem:
+                self._send(workload, CheckState.RETRY, workload.problem)
+            elif (examined := self._examine(workload, self._places.present(workload))) is not None:
+                self._queue.put(examined.unit)
+            else:
+                self._send(workload, CheckState.READY, "its pods are not scheduled by Berth")
             return
-        if examined is not None:
-            self._shown(examined, workload)
-        elif workload.state is CheckState.PENDING and not workload.waits_for_others:
-            self._begin(workload)
-
-    def _begin(self, workload: QuotaWorkload) -> None:
-        if workload.problem:
-            self._send(workload, CheckState.RETRY, workload.problem)
-        elif (examined := self._examine(workload, self._places.present(workload))) is not None:
-            self._queue.put(examined.unit)
-        else:
-            self._send(workload, CheckState.READY, "its pods are not scheduled by Berth")
-
-    def _examine(self, workload: QuotaWorkload, present: Mapping[str, int]) -> Examined | None:
-        """Begin to examine a workload; return None if Berth schedules none of its pods that are not `present`."""
-        unit = unit_of(workload, self._cluster.gangs.schedules, next(self._arrivals), present)
-        if unit is None:
-            return None
-        examined = self._examined[workload.key] = Examined(workload=workload, unit=unit, has_pods=bool(present))
-        return examined
-
-    def _shown(self, examined: Examined, workload: QuotaWorkload) -> None:
-        """Compare what the API server shows with the last answer."""
+        # Compare what the API server shows with the last answer.
         answer, was_admitted = examined.answer, examined.workload.admitted
         examined.workload = workload
         if answer is None or answer.state is CheckState.PENDING:
@@ -187,6 +193,14 @@ class FitsCheck:
             self._end(examined)
         elif workload.admitted and not was_admitted:
             examined.until = self._cluster.clock() + self._settings().promise
+
+    def _examine(self, workload: QuotaWorkload, present: Mapping[str, int]) -> Examined | None:
+        """Begin to examine a workload; return None if Berth schedules none of its pods that are not `present`."""
+        unit = unit_of(workload, self._cluster.gangs.schedules, next(self._arrivals), present)
+        if unit is None:
+            return None
+        examined = self._examined[workload.key] = Examined(workload=workload, unit=unit, has_pods=bool(present))
+        return examined
 
     def _end(self, examined: Examined) -> None:
         """Stop examining a workload, and give up its places."""
@@ -206,34 +220,19 @@ class FitsCheck:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def _decide_some(self) -> bool:
-        """Decide workloads in the order of the queue; return whether there may be more."""
-        ends_at = self._cluster.clock() + MAX_TURN
-        for _ in range(BATCH):
-            unit = self._queue.pop(self._cluster.clock())
-            if not isinstance(unit, Gang):
-                return False
-            self._decide(self._examined[unit.membership.group])
-            if self._cluster.clock() >= ends_at:
-                break
-        return True
-
     def _decide(self, examined: Examined) -> None:
         pods = examined.unit.members
         if why := promise.undecidable(self._cluster.fleet, pods):
             self._finish(examined, CheckState.READY, f"no places are promised: {why}")
-        elif not self._may_promise(examined):
+            return
+        more = len(pods) - len(self._promises.of(examined.workload.key))
+        if len(self._promises) + more > MAX_PLACES and self._promises:
             self._queue.back_off(examined.unit, self._cluster.clock())
-        else:
-            try:
-                self._decided(examined, self._place(examined))
-            except PluginFailedError as error:
-                self._retry(examined, plugin_failure(error).message)
-
-    def _may_promise(self, examined: Examined) -> bool:
-        """Return whether there may be more promised places, for all pods of a workload."""
-        more = len(examined.unit.members) - len(self._promises.of(examined.workload.key))
-        return len(self._promises) + more <= MAX_PLACES or not self._promises
+            return
+        try:
+            self._decided(examined, self._place(examined))
+        except PluginFailedError as error:
+            self._retry(examined, plugin_failure(error).message)
 
     def _place(self, examined: Examined) -> FoundPlaces:
         """Place the pods of a workload that have no promised place; if it gathers, as many as fit.
@@ -242,63 +241,70 @@ class FitsCheck:
         """
         if examined is self._gathering:
             with self._cluster.fleet.without(self._places.reserved()):
-                found = self._place_missing(examined, partly=True)
+                places = self._place_missing(examined, partly=True)
         else:
-            found = self._place_missing(examined)
-        if found.why is None:
-            return found
+            places = self._place_missing(examined)
+        if places.why is None:
+            return places
         with self._promises.without_lower(examined.unit.priority) as is_any:
-            above = self._place_missing(examined) if is_any else found
-        return found if above.why is not None else above
+            above = self._place_missing(examined) if is_any else places
+        return places if above.why is not None else above
 
     def _place_missing(self, examined: Examined, *, partly: bool = False) -> FoundPlaces:
         fleet, pods, own = self._cluster.fleet, examined.unit.members, self._promises.of(examined.workload.key)
-        missing = [each for each in pods if each.uid not in own]
-        found = promise.place_pods(fleet, missing, self._policy, partly=partly)
-        if found.why is not None or not own or all(each.gang is None for each in pods):
-            return found
+        missing = [pod for pod in pods if pod.uid not in own]
+        places = promise.place_pods(fleet, missing, self._policy, partly=partly)
+        if places.why is not None or not own or all(pod.gang is None for pod in pods):
+            return places
         # Members of a gang that were placed one after the other may have GPUs that are not alike.
         with fleet.without(self._promises.places(examined.workload.key)):
             return promise.place_pods(fleet, pods, self._policy)
 
-    def _decided(self, examined: Examined, found: FoundPlaces) -> None:
-        if found.why is None:
-            self._promises.keep(examined.workload.key, found.placed[:MAX_PLACES])
+    def _decided(self, examined: Examined, places: FoundPlaces) -> None:
+        """Answer: all pods have places, none ever will, places are gathered, may be free soon, or the quota returns."""
+        key, members, settings = examined.workload.key, examined.unit.members, self._settings()
+        fleet, clock = self._cluster.fleet, self._cluster.clock
+        if places.why is None:
+            self._promises.keep(key, places.placed[:MAX_PLACES])
             self._ready(examined)
-            self._make_way(examined)
-        elif never := self._why_never(examined):
-            self._finish(examined, CheckState.REJECTED, never)
-        elif examined is self._gathering:
-            self._gather(examined, found, found.why)
-        elif self._may_gather(examined):
-            self._begin_to_gather(examined)
-        elif self._is_soon(examined):
+            # Search the places again that it has taken from workloads of lower priority.
+            for other, uids in self._places.taken_for(key, examined.unit.priority).items():
+                self._search_again(self._examined[other], uids)
+            return
+        if not examined.may_fit:
+            if never := promise.why_never(fleet, members, self._policy, fleet_grows=settings.fleet_grows):
+                self._finish(examined, CheckState.REJECTED, never)
+                return
+            examined.may_fit = True
+        if examined is self._gathering:
+            self._promises.keep(key, places.placed)
+            self._places.reserve(key, members)
+            kept = len(self._promises.of(key))
+            examined.gathered = kept if examined.gathered is None else examined.gathered
+            self._wait(examined, places.why, f"Places are gathered: {kept} of {len(members)} pod(s) have one.")
+            return
+        if self._may_gather(examined):
+            if (before := self._gathering) is not None:
+                self._retry(before, f"places are gathered for a workload of higher priority: {_message(before)}")
+            self._gathering = examined
+            examined.until = clock() + settings.gather
+            log.info("gathering places", workload=key, pods=len(members))
+            # Again, because its priority may have taken the places of the other one, and now as many as fit.
+            self._decided(examined, self._place(examined))
+            return
+        # Its pods may fit once those have ended that are known to end soon.
+        gone = self._ending(int(self._cluster.wall() + settings.pending)) if len(self._queue) <= MAX_WAITING else []
+        if gone and promise.has_capacity(fleet, members, self._policy, gone):
             if math.isinf(examined.until):
-                examined.until = self._cluster.clock() + self._settings().pending
-            self._wait(examined, found.why, f"Places may be free within {self._settings().pending:.0f} s.")
+                examined.until = clock() + settings.pending
+            self._wait(examined, places.why, f"Places may be free within {settings.pending:.0f} s.")
         else:
-            self._retry(examined, found.why.message)
-
-    def _why_never(self, examined: Examined) -> str:
-        if examined.may_fit:
-            return ""
-        grows = self._settings().fleet_grows
-        why = promise.why_never(self._cluster.fleet, examined.unit.members, self._policy, fleet_grows=grows)
-        examined.may_fit = not why
-        return why
-
-    def _is_soon(self, examined: Examined) -> bool:
-        """Return whether its pods may fit once those have ended that are known to end soon."""
-        if len(self._queue) > MAX_WAITING:
-            return False
-        gone = self._ending(int(self._cluster.wall() + self._settings().pending))
-        members = examined.unit.members
-        return bool(gone) and promise.has_capacity(self._cluster.fleet, members, self._policy, gone)
+            self._retry(examined, places.why.message)
 
     def _ending(self, by: int) -> list[Charge]:
         """Return the placed pods that have ended by a time, in seconds since 1970, or that end some day."""
         fleet = self._cluster.fleet
-        return [each for each in fleet.charges.values() if each.ends <= by or fleet.is_leaving(each)]
+        return [charge for charge in fleet.charges.values() if charge.ends <= by or fleet.is_leaving(charge)]
 
     # --- gathering ----------------------------------------------------------------------------------------------
 
@@ -312,7 +318,18 @@ class FitsCheck:
         key = _class_of(unit)
         if self._refused.get(key, now) > now or key in self._backoffs.in_vain(self._cluster.wall()):
             return False
-        gone = [each for each in self._ending(ending.NEVER - 1) if not self._waits_for(each, unit)]
+        gone: list[Charge] = []
+        requests = {member.request: member for member in unit.members}.values()
+        for charge in self._ending(ending.NEVER - 1):
+            # Of some placed pods the end is not known, and depends on the workload's own pods. Most pods are of another
+            # namespace.
+            depends = (
+                charge.ends >= ending.UNKNOWN
+                and charge.pod.startswith(f"{unit.members[0].namespace}/")
+                and any(depends_on(charge, member) for member in requests)
+            )
+            if not depends or self._cluster.fleet.is_leaving(charge):
+                gone.append(charge)
         with self._promises.without_lower(unit.priority):
             if promise.has_capacity(self._cluster.fleet, unit.members, self._policy, gone):
                 return True
@@ -320,30 +337,6 @@ class FitsCheck:
         if len(self._refused) < MAX_REFUSED:
             self._refused[key] = now + AGAIN
         return False
-
-    def _waits_for(self, charge: Charge, unit: Gang) -> bool:
-        """Return whether the end of a placed pod is not known, and depends on a workload's pods."""
-        # Most pods are of another namespace.
-        if charge.ends < ending.UNKNOWN or not charge.pod.startswith(f"{unit.members[0].namespace}/"):
-            return False
-        is_waiting = any(depends_on(charge, each) for each in {each.request: each for each in unit.members}.values())
-        return is_waiting and not self._cluster.fleet.is_leaving(charge)
-
-    def _begin_to_gather(self, examined: Examined) -> None:
-        if (other := self._gathering) is not None:
-            self._retry(other, f"places are gathered for a workload of higher priority: {_message(other)}")
-        self._gathering = examined
-        examined.until = self._cluster.clock() + self._settings().gather
-        log.info("gathering places", workload=examined.workload.key, pods=len(examined.unit.members))
-        # Again, because its priority may have taken the places of the other one, and now as many as fit.
-        self._decided(examined, self._place(examined))
-
-    def _gather(self, examined: Examined, found: FoundPlaces, why: Failure) -> None:
-        self._promises.keep(examined.workload.key, found.placed)
-        self._places.reserve(examined.workload.key, examined.unit.members)
-        kept, pods = len(self._promises.of(examined.workload.key)), len(examined.unit.members)
-        examined.gathered = kept if examined.gathered is None else examined.gathered
-        self._wait(examined, why, f"Places are gathered: {kept} of {pods} pod(s) have one.")
 
     # --- answers ------------------------------------------------------------------------------------------------
 
@@ -386,27 +379,13 @@ class FitsCheck:
 
     # --- reviews ------------------------------------------------------------------------------------------------
 
-    def _review(self, now: float) -> None:
-        """End what has waited for too long, and search lost places again."""
-        for late in [each for each in self._examined.values() if each.until <= now]:
-            self._out_of_time(late)
-        for key, uids in self._places.doubtful().items():
-            self._search_again(self._examined[key], uids)
-        if self._gathering is not None:
-            # Its reserved nodes may have changed, though none of its pods fits yet.
-            self._decide_now(self._gathering)
-
-    def _make_way(self, examined: Examined) -> None:
-        """Search the places again that a workload of higher priority has taken."""
-        for key, uids in self._places.taken_for(examined.workload.key, examined.unit.priority).items():
-            self._search_again(self._examined[key], uids)
-
     def _decide_now(self, examined: Examined) -> None:
         """Decide a workload before others, whether or not it is parked."""
         self._queue.remove(examined.unit.uid)
         self._decide(examined)
 
-    def _out_of_time(self, examined: Examined) -> None:
+    def _end_in_time(self, examined: Examined) -> None:
+        """End the wait, or the promise, of a workload whose time is over."""
         workload, settings = examined.workload, self._settings()
         if examined.answer is None or examined.answer.state is not CheckState.READY:
             if examined is self._gathering:
@@ -434,7 +413,7 @@ class FitsCheck:
             self._backoffs.add(key, self._cluster.wall())
         if len(self._vain) > MAX_REFUSED:
             self._vain.clear()
-        self._backoffs.keep(lambda: {_class_of(each.unit) for each in self._examined.values()})
+        self._backoffs.keep(lambda: {_class_of(examined.unit) for examined in self._examined.values()})
 
     def _search_again(self, examined: Examined, uids: Collection[str]) -> None:
         """Search places again that may be lost."""
@@ -460,12 +439,6 @@ class FitsCheck:
             return
         kept = len(self._promises.of(workload.key))
         self._ready(examined, f"promised places were lost, {kept} are left, pods without one wait: {why.message}")
-
-
-def _is_same_reservation(before: QuotaWorkload, after: QuotaWorkload | None) -> bool:
-    if after is None or not after.has_quota or after.finished:
-        return False
-    return (before.uid, before.since) == (after.uid, after.since)
 
 
 def _class_of(unit: Gang) -> Hashable:

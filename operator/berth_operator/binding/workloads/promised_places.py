@@ -45,7 +45,7 @@ class PromisedPlaces:
 
     def _nodes(self, workload: QuotaWorkload) -> dict[str, list[str]]:
         """Return pod set -> the node of each of its promised places."""
-        nodes: dict[str, list[str]] = {each.name: [] for each in workload.pod_sets}
+        nodes: dict[str, list[str]] = {pod_set.name: [] for pod_set in workload.pod_sets}
         for uid, pod in self._cluster.promises.of(workload.key).items():
             nodes[pod_set_of(pod)].append(self._cluster.fleet.nominees[uid].node)
         return nodes
@@ -70,11 +70,14 @@ class PromisedPlaces:
         """
         since = self._cluster.wall() - seconds
         promised = [
-            each
-            for each in self._cluster.workloads.by_key.values()
-            if each.state is CheckState.READY and each.has_quota and not each.finished and not _is_old(each, since)
+            workload
+            for workload in self._cluster.workloads.by_key.values()
+            if workload.state is CheckState.READY
+            and workload.has_quota
+            and not workload.finished
+            and not (workload.admitted_at and times.parse(workload.admitted_at).timestamp() < since)
         ]
-        return sorted(promised, key=lambda each: (-each.priority, each.created, each.key))
+        return sorted(promised, key=lambda workload: (-workload.priority, workload.created, workload.key))
 
     def restore(
         self,
@@ -89,7 +92,7 @@ class PromisedPlaces:
         all have one.
         """
         sets = () if recorded is None else recorded.pod_sets
-        nodes_of = {each.name: Counter({on.node: on.pods for on in each.nodes}) for each in sets}
+        nodes_of = {of_set.name: Counter({on.node: on.pods for on in of_set.nodes}) for of_set in sets}
         wanted: list[PendingPod] = []
         for pod_set in workload.pod_sets:
             of_set = keys.join(workload.name_in_pods, pod_set.name)
@@ -102,7 +105,13 @@ class PromisedPlaces:
                     nodes -= Counter([node])
             promised = chain(nodes.elements(), repeat(""))
             wanted += [replace(pod, nominated_node=node) for pod, node in zip(waiting, promised, strict=False)]
-        return self._keep(workload.key, wanted[: MAX_PLACES - len(self._cluster.promises)])
+        wanted = wanted[: MAX_PLACES - len(self._cluster.promises)]
+        try:
+            places = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
+        except PluginFailedError as error:
+            return plugin_failure(error)
+        self._cluster.promises.keep(workload.key, places.placed)
+        return places.why
 
     def placed(self) -> dict[str, list[str]]:
         """Return `namespace/workload/pod set` -> the nodes of its pods that are bound or nominated."""
@@ -120,9 +129,10 @@ class PromisedPlaces:
         if not workload.grows:
             return Counter()
         fleet = self._cluster.fleet
-        of_sets = {keys.join(workload.name_in_pods, each.name) for each in workload.pod_sets}
+        of_sets = {keys.join(workload.name_in_pods, pod_set.name) for pod_set in workload.pod_sets}
         pods = {pod.uid: (pod.workload, pod.key) for pod in self._cluster.pending.values()}
-        pods |= {uid: (each.workload, each.pod) for uid, each in fleet.charges.items() if not fleet.is_leaving(each)}
+        placed = [charge for charge in fleet.charges.values() if not fleet.is_leaving(charge)]
+        pods |= {charge.uid: (charge.workload, charge.pod) for charge in placed}
         named = (pair for pair in pods.values() if pair[0] in of_sets)
         return Counter(of_set for of_set, pod in named if keys.split(pod)[0] == workload.namespace)
 
@@ -144,46 +154,52 @@ class PromisedPlaces:
         """Return the node reservations for pods that have no place yet."""
         nominees = self._cluster.fleet.nominees
         kept = [nominees[uid] for uid in self._reserved if uid in nominees]
-        return [each for each in kept if not promise.is_promised(each)]
+        return [nominee for nominee in kept if not promise.is_promised(nominee)]
 
     def reserve(self, workload: str, pods: Sequence[PendingPod]) -> None:
         """Reserve nodes for some pods of a workload that have no place yet, as for pods that have waited too long."""
         fleet, before = self._cluster.fleet, self.reserved()
-        for each in before:
-            fleet.withdraw(each.uid)
-        nodes, kept = {each.uid: each.node for each in before}, dict[str, Charge]()
+        for nominee in before:
+            fleet.withdraw(nominee.uid)
+        nodes, kept = {nominee.uid: nominee.node for nominee in before}, dict[str, Charge]()
         self._reserved = {}
-        missing = [
-            each for each in pods if each.uid not in self._cluster.promises.of(workload) and each.request.devices
-        ]
+        promised = self._cluster.promises.of(workload)
+        missing = [pod for pod in pods if pod.uid not in promised and pod.request.devices]
         for pod in missing[: min(MAX_RESERVED, reservation.most_nodes(fleet))]:
             policy, node = self._policy(pod.scheduler), nodes.get(pod.uid, "")
-            if (found := reservation.reserve(fleet, pod, policy, self._cluster.wall(), node=node)) is None:
+            if (reserved := reservation.reserve(fleet, pod, policy, self._cluster.wall(), node=node)) is None:
                 break
-            kept[pod.uid] = replace(found.nominee, gang=None, alike_key=None)
+            kept[pod.uid] = replace(reserved.nominee, gang=None, alike_key=None)
             fleet.nominate(kept[pod.uid])
-            self._reserved[pod.uid] = found.placed
-        for each in before:
-            if each.uid not in kept or (kept[each.uid].node, kept[each.uid].grants) != (each.node, each.grants):
-                self._cluster.waker.capacity_freed(each)
+            self._reserved[pod.uid] = reserved.placed
+        for nominee in before:
+            now = kept.get(nominee.uid)
+            if now is None or (now.node, now.grants) != (nominee.node, nominee.grants):
+                self._cluster.waker.capacity_freed(nominee)
 
     def end_reservations(self) -> None:
         """End the node reservations."""
-        for each in self.reserved():
-            self._cluster.nominator.release(each.uid)
+        for nominee in self.reserved():
+            self._cluster.nominator.release(nominee.uid)
         self._reserved = {}
 
     def are_outdated(self) -> bool:
         """Return whether pods of reserved nodes have changed: a card that is free now has to be kept at once."""
         return any(
-            tuple(self._cluster.fleet.on_node(each.node)) != self._reserved[each.uid] for each in self.reserved()
+            tuple(self._cluster.fleet.on_node(nominee.node)) != self._reserved[nominee.uid]
+            for nominee in self.reserved()
         )
 
     # --- lost places --------------------------------------------------------------------------------------------
 
     def doubtful(self) -> dict[str, list[str]]:
         """Return workloads with the UIDs of pods whose places may be lost, a limited number at a time."""
-        fleet, moved = self._cluster.fleet, self._moved()
+        fleet, seen = self._cluster.fleet, self._seen
+        # The rows that have changed since the last time; all may have, if that is not known.
+        cache = fleet.column_cache
+        self._seen = cache, cache.changes
+        changed = cache.moved_since(seen[1]) if seen is not None and seen[0] is cache else None
+        moved = None if changed is None else set(changed)
         for workload, pod, place in self._cluster.promises.all():
             if (moved is None or fleet.rows.get(place.node) in moved) and self._is_doubtful(pod, place):
                 self._doubtful[pod.uid] = workload
@@ -196,7 +212,7 @@ class PromisedPlaces:
 
     def taken_for(self, workload: str, priority: int) -> dict[str, list[str]]:
         """Return workloads of lower priority with the UIDs of pods whose places a workload has taken."""
-        nodes = {each.node for each in self._cluster.promises.places(workload)}
+        nodes = {place.node for place in self._cluster.promises.places(workload)}
         taken: dict[str, list[str]] = {}
         for other, pod, place in self._cluster.promises.all():
             if pod.priority < priority and place.node in nodes and self._is_doubtful(pod, place):
@@ -206,33 +222,13 @@ class PromisedPlaces:
     def _is_doubtful(self, pod: PendingPod, place: Charge) -> bool:
         return promise.is_doubtful(self._cluster.fleet, pod.request, place, self._policy(pod.scheduler))
 
-    def _moved(self) -> Collection[int] | None:
-        """Return the rows that have changed since the last time; None if they are not known."""
-        cache, seen = self._cluster.fleet.column_cache, self._seen
-        self._seen = cache, cache.changes
-        moved = cache.moved_since(seen[1]) if seen is not None and seen[0] is cache else None
-        return None if moved is None else set(moved)
-
     def search_again(self, workload: str, uids: Collection[str]) -> Failure | None:
         """Search places again, on the same nodes if possible; return why the first has none, None if all have one."""
         fleet, pods = self._cluster.fleet, self._cluster.promises.of(workload)
         places = [fleet.nominees[uid] for uid in uids]
-        wanted = [replace(pods[each.uid], nominated_node=each.node) for each in places]
+        wanted = [replace(pods[place.uid], nominated_node=place.node) for place in places]
         with fleet.without(places):
-            found = promise.place_pods(fleet, wanted, self._policy, partly=True)
-        self._cluster.promises.release(workload, set(uids) - {each.pod.uid for each in found.placed})
-        self._cluster.promises.keep(workload, found.placed)
-        return found.why
-
-    def _keep(self, workload: str, wanted: Sequence[PendingPod]) -> Failure | None:
-        try:
-            found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
-        except PluginFailedError as error:
-            return plugin_failure(error)
-        self._cluster.promises.keep(workload, found.placed)
-        return found.why
-
-
-def _is_old(workload: QuotaWorkload, since: float) -> bool:
-    """Return whether a workload was admitted before a time, in seconds since 1970."""
-    return bool(workload.admitted_at) and times.parse(workload.admitted_at).timestamp() < since
+            again = promise.place_pods(fleet, wanted, self._policy, partly=True)
+        self._cluster.promises.release(workload, set(uids) - {placement.pod.uid for placement in again.placed})
+        self._cluster.promises.keep(workload, again.placed)
+        return again.why

@@ -79,19 +79,19 @@ class Evictor:
 
     def _next(self) -> tuple[Charge, Card] | None:
         """Return the next pod to evict, and its card; None if there is none."""
-        now = self._cluster.clock()
-        self._since = {card: self._since.get(card, now) for card in self._failed()}
-        due = {card for card, since in self._since.items() if now - since >= PATIENCE}
-        self._count_rounds(due, now)
-        due = {card for card in due if self._emptied.get(card, (0, now))[1] <= now}
-        holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
-        self._retry_at = {
-            charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
+        now, nodes = self._cluster.clock(), self._cluster.node_cache
+        # The cards that need a reset or a reboot, as reported by agents that this leader has heard: a Device that it
+        # finds at its start may be hours old, as its agent may have ended while none led.
+        failed = {
+            (name, *card)
+            for name, record in nodes.devices.items()
+            if record.lost and name in nodes.nodes and nodes.is_confirmed(name)
+            for card in record.lost
         }
-        return next((each for each in holding if self._retry_at.get(each[0].uid, now) <= now), None)
+        self._since = {card: self._since.get(card, now) for card in failed}
+        due = {card for card, since in self._since.items() if now - since >= PATIENCE}
 
-    def _count_rounds(self, due: set[Card], now: float) -> None:
-        """Count how often failed cards were emptied: each time after `ROUNDS` their next pods stay for longer."""
+        # Count how often failed cards were emptied: each time after `ROUNDS` their next pods stay for longer.
         self._emptied = {card: rounds for card, rounds in self._emptied.items() if card in due}
         for card in [card for card in self._occupied if card not in due or not self._holding(card)]:
             self._occupied.discard(card)
@@ -100,18 +100,12 @@ class Evictor:
                 pause = min(AGAIN * 2.0 ** min(rounds - ROUNDS, 10), LONGEST) if rounds >= ROUNDS else 0.0
                 self._emptied[card] = rounds, now + pause
 
-    def _failed(self) -> set[Card]:
-        """Return the cards that need a reset or a reboot, as reported by agents that this leader has heard.
-
-        A Device that the leader finds at its start may be hours old: its agent may have ended while none led.
-        """
-        nodes = self._cluster.node_cache
-        return {
-            (name, *card)
-            for name, record in nodes.devices.items()
-            if record.lost and name in nodes.nodes and nodes.is_confirmed(name)
-            for card in record.lost
+        due = {card for card in due if self._emptied.get(card, (0, now))[1] <= now}
+        holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
+        self._retry_at = {
+            charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
         }
+        return next(((charge, card) for charge, card in holding if self._retry_at.get(charge.uid, now) <= now), None)
 
     def _holding(self, card: Card) -> list[Charge]:
         node, device_type, _ = card
@@ -128,7 +122,7 @@ class Evictor:
         """Return the current minor of a failed card."""
         node, device_type, name = card
         cards = self._cluster.node_cache.devices[node].inventory.cards
-        return next(each.minor for each in cards if (each.type, each.id) == (device_type, name))
+        return next(info.minor for info in cards if (info.type, info.id) == (device_type, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:
         """Evict a pod; return whether it was evicted, or we no longer lead."""

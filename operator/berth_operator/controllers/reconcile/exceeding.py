@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from berth_api.device import ExceedingUse
 from berth_api.objects import device_text
 from berth_api.resources import quantity
 from berth_operator.binding.reports.events import Event, Subject, event_name
@@ -18,22 +17,20 @@ def events(view: NodeView) -> Iterator[Event]:
 
     A stolen token of an agent can name pods of other nodes, and other names.
     """
-    if view.device is not None and view.ours and (report := view.device.agent_report).exceeding:
-        for charge in view.charges:
-            yield from (_event(use, charge.isolation) for use in report.exceeded_by(charge.uid, charge.pod))
-
-
-def _event(use: ExceedingUse, isolation: str) -> Event:
-    card = device_text.of_device(use.type, use.minor, "")
-    memory, limit = (quantity.format_bytes(quantity.parse(each)) for each in (use.memory, use.limit))
-    subject = Subject(namespace=use.namespace, name=use.pod, uid=use.pod_uid, controller=CONTROLLER)
-    return Event(
-        subject=subject,
-        # One for each pod and card, as long as the API server keeps Events.
-        name=event_name(use.pod, f"{use.pod_uid[:8]}-share-{use.minor}"),
-        type="Warning",
-        reason=REASON,
-        action="Running",
-        note=f"its processes use {memory} of {card}, its share is {limit}: other pods of the card may lack memory. "
-        f"Request more, or use less; {f'{isolation} does not stop it' if isolation else 'nothing limits it'}",
-    )
+    if view.device is None or not view.ours or not (report := view.device.agent_report).exceeding:
+        return
+    for charge in view.charges:
+        for use in report.exceeded_by(charge.uid, charge.pod):
+            card = device_text.of_device(use.type, use.minor, "")
+            memory, limit = (quantity.format_bytes(quantity.parse(size)) for size in (use.memory, use.limit))
+            limited = f"{charge.isolation} does not stop it" if charge.isolation else "nothing limits it"
+            yield Event(
+                subject=Subject(namespace=use.namespace, name=use.pod, uid=use.pod_uid, controller=CONTROLLER),
+                # One for each pod and card, as long as the API server keeps Events.
+                name=event_name(use.pod, f"{use.pod_uid[:8]}-share-{use.minor}"),
+                type="Warning",
+                reason=REASON,
+                action="Running",
+                note=f"its processes use {memory} of {card}, its share is {limit}: other pods of the card may lack "
+                f"memory. Request more, or use less; {limited}",
+            )

@@ -9,7 +9,7 @@ from typing import Any
 from berth_api import names
 from berth_api.values import keys
 from berth_operator.state.cache.views import GpuPodView
-from berth_operator.state.objects.kubelet import UNREADABLE, Consistency
+from berth_operator.state.objects.kubelet import UNREADABLE
 
 
 def path(name: str) -> str:
@@ -37,25 +37,14 @@ def is_orphan(view: GpuPodView, pod: Mapping[str, Any] | None) -> bool:
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:
     """Return the merge patch of the GpuPod's condition, with its UID; None if nothing has to be written."""
-    before = next((each for each in view.record.conditions if each.get("type") == names.CONSISTENT), {})
-    if view.consistency is None or view.consistency == tuple(
-        before.get(name) for name in ("status", "reason", "message")
-    ):
+    before = next((condition for condition in view.record.conditions if condition.get("type") == names.CONSISTENT), {})
+    if view.consistency is None:
         return None
-    others = [each for each in view.record.conditions if each.get("type") != names.CONSISTENT]
-    since = before.get("lastTransitionTime") if before.get("status") == view.consistency[0] else now()
-    return {
-        "metadata": {"uid": view.record.uid},
-        "status": {"conditions": [*others, _condition(view.consistency, since or now())]},
-    }
-
-
-def _condition(consistency: Consistency, since: str) -> dict[str, str]:
-    status, reason, message = consistency
-    return {
-        "type": names.CONSISTENT,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": since,
-    }
+    status, reason, message = view.consistency
+    written = {"status": status, "reason": reason, "message": message}
+    if all(before.get(name) == value for name, value in written.items()):
+        return None
+    others = [condition for condition in view.record.conditions if condition.get("type") != names.CONSISTENT]
+    since = (before.get("lastTransitionTime") if before.get("status") == status else None) or now()
+    condition = {"type": names.CONSISTENT, **written, "lastTransitionTime": since}
+    return {"metadata": {"uid": view.record.uid}, "status": {"conditions": [*others, condition]}}

@@ -24,26 +24,22 @@ def path(view: GroupView) -> str:
 
 def wanted(view: GroupView) -> dict[str, Any]:
     """Return the fields of the condition; empty if the group was not decided yet."""
-    reason, message = _reason(view)
-    if not reason:
+    reason, message = view.unscheduled
+    if view.counts.formed:
+        reason, message = "Scheduled", ""
+    elif view.problem:
+        reason, message = SCHEDULER_ERROR, view.problem
+    elif not reason:
         return {}
+    elif reason != SCHEDULER_ERROR:
+        # kube-scheduler has two reasons; what a pod's condition says beyond them is in the message.
+        reason = UNSCHEDULABLE
     return {
         "status": "True" if reason == "Scheduled" else "False",
         "reason": reason,
         "message": message,
         "observedGeneration": view.metadata.get("generation") or 0,
     }
-
-
-def _reason(view: GroupView) -> tuple[str, str]:
-    """Return reason and message; empty if there is none."""
-    if view.counts.formed:
-        return "Scheduled", ""
-    if view.problem:
-        return SCHEDULER_ERROR, view.problem
-    reason, message = view.unscheduled
-    # kube-scheduler has two reasons; what a pod's condition says beyond them is in the message.
-    return SCHEDULER_ERROR if reason == SCHEDULER_ERROR else UNSCHEDULABLE if reason else "", message
 
 
 def shows(view: GroupView, condition: Object) -> bool:
@@ -58,7 +54,7 @@ def patch(view: GroupView, condition: Object, now: Callable[[], str]) -> dict[st
     """Return the merge patch for a status, of the version that was read: it has all conditions, also of others."""
     shown = _shown(view)
     since = shown.get("lastTransitionTime") if shown.get("status") == condition["status"] else None
-    others = [each for each in view.status.get("conditions") or () if each["type"] != SCHEDULED]
+    others = [condition for condition in view.status.get("conditions") or () if condition["type"] != SCHEDULED]
     written = {"type": SCHEDULED, **condition, "lastTransitionTime": since or now()}
     version = {"uid": view.group.uid, "resourceVersion": view.metadata["resourceVersion"]}
     return {"metadata": version, "status": {"conditions": [*others, written]}}
@@ -66,4 +62,4 @@ def patch(view: GroupView, condition: Object, now: Callable[[], str]) -> dict[st
 
 def _shown(view: GroupView) -> Object:
     conditions = view.status.get("conditions") or ()
-    return next((each for each in conditions if each["type"] == SCHEDULED), {})
+    return next((condition for condition in conditions if condition["type"] == SCHEDULED), {})

@@ -17,7 +17,8 @@ def patch(view: NodeView) -> list[dict[str, Any]] | None:
     """
     if view.node is None or view.device is None or not status.is_ready(view):
         return None
-    taints = ((i, each.key) for i, each in enumerate(view.node.info.taints) if each.key in names.AGENT_NOT_READY)
+    listed = enumerate(view.node.info.taints)
+    taints = ((index, taint.key) for index, taint in listed if taint.key in names.AGENT_NOT_READY)
     position, key = next(taints, (None, ""))
     # Sums first: with the taint gone, an autoscaler reads what the Node shows.
     if position is None or sums.status_patch(view) is not None or sums.label_patch(view) is not None:

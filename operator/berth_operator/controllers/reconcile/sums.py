@@ -7,16 +7,15 @@ the sums as well as the cards, as kubelet does.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
 from berth_api import names
-from berth_api.allocation import Grant, mig, text
+from berth_api.allocation import mig, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from berth_api.request import CARD, Kind, Kinds
+from berth_api.request import CARD, Kind
 from berth_operator.core.fleet.claim_charges import is_of_claim
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
-from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cache.views import NodeView
 
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
@@ -31,20 +30,32 @@ def wanted(view: NodeView) -> dict[str, int]:
     """Return the sums that the Node should show."""
     cards = view.device.inventory.cards if view.device else ()
     healthy = {(card.type, card.minor) for card in cards if card.healthy}
+    counted = {*SUMMED, *view.kinds.names}
     totals: Counter[str] = Counter()
     for card in cards:
         if card.healthy:
-            totals.update(_offered(card, view.kinds))
-    for grant in _grants(view):
-        if (grant.type, grant.minor) not in healthy:
-            totals.update(_held(grant, view.kinds))
+            amounts = dict(card.amounts)
+            if card.type == GPU:
+                # A card has at most a hundred shares; this count must never be what limits them.
+                amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
+            totals.update({name: amount for name, amount in amounts.items() if name in counted})
     requested: Counter[str] = Counter()
     for charge in view.charges:
         requested.update(dict(charge.plugin_requests))
+        if charge.pod == FOREIGN or is_of_claim(charge):
+            continue  # kubelet does not count what others than pods hold, nor claims, in these resources
+        for grant in charge.grants:
+            amounts = dict(grant.amounts)
+            if (grant.type, grant.minor) in healthy or any(map(mig.is_resource, amounts)):
+                continue  # the sums leave out cards in MIG mode
+            if grant.type == GPU:
+                amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
+            totals.update({name: amount for name, amount in amounts.items() if name in counted})
     for kind in view.kinds.added:
         # Their amounts are hundredths of a device.
         totals.update({name: totals[kind.name] * whole // CARD for name, whole in kind.resources.items()})
-    return {name: amount for name in _ours(view) if (amount := max(totals[_base(name)], requested[name]))}
+    ours = (*OURS, *(name for kind in plugin_kinds(view) for name in kind.resources))
+    return {name: amount for name in ours if (amount := max(totals[_base(name)], requested[name]))}
 
 
 def plugin_kinds(view: NodeView) -> tuple[Kind, ...]:
@@ -52,37 +63,8 @@ def plugin_kinds(view: NodeView) -> tuple[Kind, ...]:
     return tuple(kind for kind in view.kinds.added if kind.summed)
 
 
-def _ours(view: NodeView) -> tuple[str, ...]:
-    """Return the resource names that Berth writes on this Node."""
-    return (*OURS, *(name for kind in plugin_kinds(view) for name in kind.resources))
-
-
 def _base(name: str) -> str:
     return name.partition("/")[2] if name in OURS else name
-
-
-def _grants(view: NodeView) -> Iterator[Grant]:
-    for charge in view.charges:
-        # Kubelet does not count what others than pods hold, nor claims, in these resources.
-        if charge.pod != FOREIGN and not is_of_claim(charge):
-            yield from charge.grants
-
-
-def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:
-    amounts = dict(card.amounts)
-    if card.type == GPU:
-        # A card has at most a hundred shares; this count must never be what limits them.
-        amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
-    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
-
-
-def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
-    amounts = dict(grant.amounts)
-    if any(map(mig.is_resource, amounts)):
-        return {}  # the sums leave out cards in MIG mode
-    if grant.type == GPU:
-        amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
-    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
 
 def status_patch(view: NodeView, ours: Collection[str] = OURS) -> dict[str, Any] | None:
@@ -91,7 +73,7 @@ def status_patch(view: NodeView, ours: Collection[str] = OURS) -> dict[str, Any]
         return None
     sums = {name: amount for name, amount in wanted(view).items() if name in ours}
     shown = (view.node.capacity, view.node.allocatable)
-    if all({name: each[name] for name in ours if name in each} == sums for each in shown):
+    if all({name: amounts[name] for name in ours if name in amounts} == sums for amounts in shown):
         return None
     values = {name: text(_base(name), sums[name]) if name in sums else None for name in ours}
     known = set(sums).union(*shown)

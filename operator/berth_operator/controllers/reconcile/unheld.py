@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from berth_api.device import UnheldUse
 from berth_api.objects import device_text
 from berth_api.resources import quantity
 from berth_operator.binding.reports.events import Event, Subject, event_name
@@ -15,20 +14,17 @@ REASON: Final = "CardNotHeld"
 
 def events(view: NodeView) -> Iterator[Event]:
     """Yield an Event for each pod and card, of pods of this node: a stolen token of an agent can name others."""
-    if view.device is not None and view.ours and (report := view.device.agent_report).unheld:
-        for charge in view.charges:
-            yield from map(_event, report.unheld_by(charge.uid, charge.pod))
-
-
-def _event(use: UnheldUse) -> Event:
-    card, memory = device_text.of_device(use.type, use.minor, ""), quantity.format_bytes(quantity.parse(use.memory))
-    return Event(
-        subject=Subject(namespace=use.namespace, name=use.pod, uid=use.pod_uid, controller=CONTROLLER),
-        # One for each pod and card, as long as the API server keeps Events.
-        name=event_name(use.pod, f"{use.pod_uid[:8]}-unheld-{use.minor}"),
-        type="Warning",
-        reason=REASON,
-        action="Running",
-        note=f"its processes use {memory} of {card} ({use.id}), and it does not hold the card: pods that hold it may "
-        "lack memory. Request the GPUs that it uses, or use only those that it holds",
-    )
+    if view.device is None or not view.ours or not (report := view.device.agent_report).unheld:
+        return
+    for use in (use for charge in view.charges for use in report.unheld_by(charge.uid, charge.pod)):
+        card, memory = device_text.of_device(use.type, use.minor, ""), quantity.format_bytes(quantity.parse(use.memory))
+        yield Event(
+            subject=Subject(namespace=use.namespace, name=use.pod, uid=use.pod_uid, controller=CONTROLLER),
+            # One for each pod and card, as long as the API server keeps Events.
+            name=event_name(use.pod, f"{use.pod_uid[:8]}-unheld-{use.minor}"),
+            type="Warning",
+            reason=REASON,
+            action="Running",
+            note=f"its processes use {memory} of {card} ({use.id}), and it does not hold the card: pods that hold it "
+            "may lack memory. Request the GPUs that it uses, or use only those that it holds",
+        )

@@ -146,70 +146,50 @@ class Writer:
             await self._node_marked.wait()
             self._is_writing_node = True
             while self._nodes:
-                await self._write_sums()
+                name = next(iter(self._nodes))
+                # Before the view is read, so that later changes mark the node again.
+                del self._nodes[name]
+                mark = functools.partial(self.mark, StatusKind.NODE, name)
+                await self._turn((_SUMS, name), self._write_node(name), mark)
             self._is_writing_node = False
             self._node_marked.clear()
 
     async def _write_statuses(self) -> None:
+        clock = asyncio.get_running_loop().time
         while True:
             await self._marked.wait()
             if not self._statuses:
                 self._marked.clear()
-            elif self._others_go_first() and not self._is_overdue():
+                continue
+            # Sums and binds go first: a status costs the API server as much as several binds.
+            others_are_due = self._is_writing_node or bool(self._nodes) or self._busy()
+            if others_are_due and clock() - next(iter(self._statuses.values())) < PATIENCE:
                 await asyncio.sleep(CHECK_SECONDS)
-            else:
-                await self._write_status()
-
-    def _others_go_first(self) -> bool:
-        """Return whether sums or binds are due: a status costs the API server as much as several binds."""
-        return self._is_writing_node or bool(self._nodes) or self._busy()
-
-    def _is_overdue(self) -> bool:
-        """Return whether a status has waited for `PATIENCE`."""
-        now = asyncio.get_running_loop().time()
-        return bool(self._statuses) and now - next(iter(self._statuses.values())) >= PATIENCE
-
-    async def _write_sums(self) -> None:
-        name = next(iter(self._nodes))
-        # Before the view is read, so that later changes mark the node again.
-        del self._nodes[name]
-        await self._turn((_SUMS, name), self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
-
-    async def _write_status(self) -> None:
-        *_, chosen = heapq.heappop(self._turns)
-        del self._statuses[chosen]
-        self._remember(chosen)
-        await self._turn(chosen, self._write(*chosen), functools.partial(self._mark_status, chosen))
-
-    def _remember(self, status: _Status) -> None:
-        now = asyncio.get_running_loop().time()
-        self._written.pop(status, None)
-        self._written[status] = now
-        while now - next(iter(self._written.values())) > RECENT:
-            del self._written[next(iter(self._written))]
+                continue
+            *_, chosen = heapq.heappop(self._turns)
+            del self._statuses[chosen]
+            now = clock()
+            self._written.pop(chosen, None)
+            self._written[chosen] = now
+            while now - next(iter(self._written.values())) > RECENT:
+                del self._written[next(iter(self._written))]
+            await self._turn(chosen, self._write(*chosen), functools.partial(self._mark_status, chosen))
 
     async def _turn(self, marked: _Marked, write: Awaitable[None], mark: Callable[[], None]) -> None:
+        """Write once, and again after a pause, which grows while a policy or the rights refuse it."""
         try:
             await write
         except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                self._again(marked[1], error, self._pause(marked, error), mark)
+            if error.status == HTTPStatus.NOT_FOUND:
+                return
+            pause = CONFLICT_RETRY if error.status == HTTPStatus.CONFLICT else RETRY
+            if error.status == HTTPStatus.FORBIDDEN:
+                self._pauses[marked] = pause = min(2 * self._pauses.get(marked, RETRY / 2), MAX_PAUSE)
+            counters.STATUS_CONFLICTS.inc()
+            log.warning("status not written", of=marked[1], error=str(error), again_in=pause)
+            asyncio.get_running_loop().call_later(pause, mark)
         else:
             self._pauses.pop(marked, None)
-
-    def _pause(self, marked: _Marked, error: CallError) -> float:
-        """Return the seconds before a retry; they grow while a policy or the rights refuse a write."""
-        if error.status == HTTPStatus.CONFLICT:
-            return CONFLICT_RETRY
-        if error.status != HTTPStatus.FORBIDDEN:
-            return RETRY
-        self._pauses[marked] = min(2 * self._pauses.get(marked, RETRY / 2), MAX_PAUSE)
-        return self._pauses[marked]
-
-    def _again(self, name: str, error: Exception, pause: float, mark: Callable[[], None]) -> None:
-        counters.STATUS_CONFLICTS.inc()
-        log.warning("status not written", of=name, error=str(error), again_in=pause)
-        asyncio.get_running_loop().call_later(pause, mark)
 
     async def _write_node(self, name: str) -> None:
         view = await self._view(StatusKind.NODE, name)
@@ -240,19 +220,16 @@ class Writer:
             except CallError as error:
                 if error.status != HTTPStatus.FORBIDDEN:
                     raise
-                self._refuse(view.name, kind, error)
+                counters.STATUS_CONFLICTS.inc()
+                is_first = self._refusals.refused(kind, view.name, str(error))
+                log.warning("plug-in's resources refused", of=view.name, type=kind.name, error=str(error))
+                if is_first:
+                    asyncio.get_running_loop().call_later(FIRST_PAUSE, self._try_refused, kind)
             else:
                 for name in self._refusals.accepted(kind):
                     self.mark(StatusKind.NODE, name)
                 return
         self._mark_status((StatusKind.DEVICE, view.name))
-
-    def _refuse(self, name: str, kind: Kind, error: CallError) -> None:
-        counters.STATUS_CONFLICTS.inc()
-        is_first = self._refusals.refused(kind, name, str(error))
-        log.warning("plug-in's resources refused", of=name, type=kind.name, error=str(error))
-        if is_first:
-            asyncio.get_running_loop().call_later(FIRST_PAUSE, self._try_refused, kind)
 
     def _try_refused(self, kind: Kind) -> None:
         if (turn := self._refusals.turn(kind)) is not None:
@@ -264,7 +241,6 @@ class Writer:
         match await self._view(kind, name):
             case NodeView() as view:
                 await self._write_device(view)
-                self._follow_pods(view)
                 await self._report_misuse(view)
             case GroupView() as view:
                 await self._write_group(view)
@@ -276,21 +252,35 @@ class Writer:
                 self._misused.pop(name, None)
 
     async def _write_device(self, view: NodeView) -> None:
-        if view.device is None or not view.ours:
-            return
-        wanted = status.wanted(view, _now, self._refusals)
-        if wanted != status.shown(view):
-            path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
-            await self._send(
-                "device", functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
-            )
-
-    def _follow_pods(self, view: NodeView) -> None:
-        """Mark a Node whose pods have changed its sums; the same sums are not sent again before their retry."""
+        """Write the status of a Device, and mark its Node if pods have changed its sums."""
+        if view.device is not None and view.ours:
+            wanted = status.wanted(view, _now, self._refusals)
+            if wanted != status.shown(view):
+                path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
+                apply = functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
+                await self._send("device", apply)
         due = self._due(view)
+        # The same sums are not sent again before their retry.
         if due and due != self._tried.get(view.name):
             self._nodes[view.name] = None
             self._node_marked.set()
+
+    async def _report_misuse(self, view: NodeView) -> None:
+        """Create Events on the pods that exceed their shares, or use cards of others, since the last look."""
+        misuse = {event.name: event for event in (*exceeding.events(view), *unheld.events(view))}
+        for name in misuse.keys() - self._misused.get(view.name, frozenset()):
+            event = misuse[name]
+            create = functools.partial(self._api.create_event, event.subject.namespace, event.body(self._instance))
+            try:
+                await self._send("event", create)
+            except CallError as error:
+                # It exists, or its namespace is gone.
+                if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                    raise
+        if misuse:
+            self._misused[view.name] = frozenset(misuse)
+        else:
+            self._misused.pop(view.name, None)
 
     def _due(self, view: NodeView) -> Sequence[dict[str, Any]]:
         """Return the patches of a Node's sums, without those of plug-ins that are refused and wait for their turn."""
@@ -298,29 +288,14 @@ class Writer:
         patches = (sums.status_patch(view, ours) for ours in (sums.OURS, *(kind.resources for kind in plugins)))
         return [patch for patch in patches if patch is not None]
 
-    async def _report_misuse(self, view: NodeView) -> None:
-        """Create Events on the pods that exceed their shares, or use cards of others, since the last look."""
-        found = {event.name: event for event in (*exceeding.events(view), *unheld.events(view))}
-        for name in found.keys() - self._misused.get(view.name, frozenset()):
-            event = found[name]
-            create = functools.partial(self._api.create_event, event.subject.namespace, event.body(self._instance))
-            try:
-                await self._send("event", create)
-            except CallError as error:
-                if error.status not in (
-                    HTTPStatus.CONFLICT,
-                    HTTPStatus.NOT_FOUND,
-                ):  # it exists, or its namespace is gone
-                    raise
-        if found:
-            self._misused[view.name] = frozenset(found)
-        else:
-            self._misused.pop(view.name, None)
-
     async def _write_group(self, view: GroupView) -> None:
         name = view.group.name
         if view.kind == KUBERNETES_GROUPS:
-            await self._write_condition(view)
+            condition = kubernetes_groups.wanted(view)
+            if groups.concerns_us(view) and not kubernetes_groups.shows(view, condition):
+                patch = kubernetes_groups.patch(view, condition, _now)
+                path = kubernetes_groups.path(view)
+                await self._send("podgroup", functools.partial(self._api.merge_patch, path, patch))
             return
         if not (groups.concerns_us(view) or name in self._shown):
             return
@@ -332,36 +307,26 @@ class Writer:
             )
         self._shown[name] = view.group.uid, wanted
 
-    async def _write_condition(self, view: GroupView) -> None:
-        """Write the condition of Kubernetes' PodGroup."""
-        condition = kubernetes_groups.wanted(view)
-        if not groups.concerns_us(view) or kubernetes_groups.shows(view, condition):
-            return
-        patch = kubernetes_groups.patch(view, condition, _now)
-        request = functools.partial(self._api.merge_patch, kubernetes_groups.path(view), patch)
-        await self._send("podgroup", request)
-
     async def _write_gpu_pod(self, view: GpuPodView) -> None:
-        path = gpupods.path(view.record.key)
-        if gpupods.may_be_orphan(view) and gpupods.is_orphan(view, await self._pod_of(view)):
-            # If its agent has corrected it meanwhile, it stays.
-            delete = functools.partial(self._api.delete, path, uid=view.record.uid, version=view.record.version)
-            await self._send("gpupod", delete)
-            log.warning(
-                "GpuPod deleted: no pod has its name, UID and node", of=view.record.key, node=view.record.actual.node
-            )
-        elif (patch := gpupods.patch(view, _now)) is not None:
+        record, path = view.record, gpupods.path(view.record.key)
+        if gpupods.may_be_orphan(view):
+            # Its pod is read, because the watch may be behind.
+            await asyncio.sleep(self._bucket.delay())
+            try:
+                pod = await self._api.get(gpupods.pod_path(view))
+            except CallError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                pod = None
+            if gpupods.is_orphan(view, pod):
+                # If its agent has corrected it meanwhile, it stays.
+                delete = functools.partial(self._api.delete, path, uid=record.uid, version=record.version)
+                await self._send("gpupod", delete)
+                node = record.actual.node
+                log.warning("GpuPod deleted: no pod has its name, UID and node", of=record.key, node=node)
+                return
+        if (patch := gpupods.patch(view, _now)) is not None:
             await self._send("gpupod", functools.partial(self._api.merge_patch, f"{path}/status", patch))
-
-    async def _pod_of(self, view: GpuPodView) -> dict[str, Any] | None:
-        """Read the pod of a GpuPod's name, because the watch may be behind; None if it does not exist."""
-        await asyncio.sleep(self._bucket.delay())
-        try:
-            return await self._api.get(gpupods.pod_path(view))
-        except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            return None
 
     async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
         bucket = self._node_bucket if kind == "node" else self._bucket

@@ -6,7 +6,7 @@ differ. It also charges what deleted pods still hold, what processes outside Kub
 on, what pods use which do not hold it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.allocation import Grant
@@ -14,7 +14,7 @@ from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice, Mismatch
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Mismatch
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache import charges
@@ -83,9 +83,13 @@ class AllocationTracker:
             self._reports.put_report(name, record.agent_report)
         self._update_node(name)
         if known is None or known.agent_report is not record.agent_report:
-            # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
-            used = kubelet_allocation.foreign_charge(self._fleet, name, self._used(name))
-            self.set_charge(kubelet_allocation.foreign_uid(name), used)
+            # Cards that processes use which do not hold them, each once. Their minors refer to the inventory of the
+            # report; from here on those cards are identified by their ids.
+            foreign = self._reports.foreign(name) if self._charges_foreign else ()
+            unheld = self._reports.unheld(name) if self._charges_unheld else ()
+            used = {(device.type, device.minor): device for device in (*foreign, *unheld)}.values()
+            charge = kubelet_allocation.foreign_charge(self._fleet, name, used)
+            self.set_charge(kubelet_allocation.foreign_uid(name), charge)
         if before or record.agent_report.withheld:
             self._fleet.withhold(name, record.agent_report.withheld)
             self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
@@ -100,12 +104,6 @@ class AllocationTracker:
         self._reports.forget_node(node)
         self._update_node(node)
         self.set_charge(kubelet_allocation.foreign_uid(node), None)
-
-    def _used(self, node: str) -> Iterable[KubeletDevice]:
-        """Return the cards of a node that are charged because processes use them which do not hold them, each once."""
-        foreign = self._reports.foreign(node) if self._charges_foreign else ()
-        unheld = self._reports.unheld(node) if self._charges_unheld else ()
-        return {(device.type, device.minor): device for device in (*foreign, *unheld)}.values()
 
     # --- pods -------------------------------------------------------------------------------------------------
 
@@ -122,7 +120,15 @@ class AllocationTracker:
             self._promised.pop(promised.uid, None)
         else:
             self._promised[promised.uid] = promised
-        self._set_drift(promised, actual)
+        mismatch = None
+        if actual is not None and kubelet_allocation.difference(promised, actual):
+            mismatch = Mismatch(promised=promised, actual=actual)
+        if mismatch != self.drifted.get(promised.uid):
+            if mismatch is None:
+                del self.drifted[promised.uid]
+            else:
+                self.drifted[promised.uid] = mismatch
+            self._drift_changed(promised)
         return effective if effective is promised else self._fleet.resolve_charge(effective)
 
     def pod_charged(self, charge: Charge) -> None:
@@ -189,17 +195,9 @@ class AllocationTracker:
     def _effective(self, promised: Charge, actual: ActualAllocation | None) -> Charge:
         if actual is None:
             return promised
-        return kubelet_allocation.effective_charge(
-            self._fleet, promised, actual, claimed=self._is_claimed(promised, actual)
-        )
-
-    def _promised_of(self, known: Charge) -> Charge:
-        return self._promised.get(known.uid, known)
-
-    def _is_claimed(self, promised: Charge, actual: ActualAllocation) -> bool:
-        """Return whether a pod holds devices promised to another pod to which kubelet has given none yet."""
+        # Whether it holds devices promised to another pod to which kubelet has given none yet.
         unexpected = kubelet_allocation.unexpected_devices(promised, actual)
-        return bool(unexpected) and any(
+        is_claimed = bool(unexpected) and any(
             kubelet_allocation.is_grant_of(grant, device)
             for other in self._fleet.on_node(actual.node)
             if other.uid != actual.uid
@@ -208,6 +206,10 @@ class AllocationTracker:
             for grant in other.grants
             for device in unexpected
         )
+        return kubelet_allocation.effective_charge(self._fleet, promised, actual, claimed=is_claimed)
+
+    def _promised_of(self, known: Charge) -> Charge:
+        return self._promised.get(known.uid, known)
 
     def _leftover_charge(self, node: str, uid: str) -> Charge | None:
         """Return the charge for what a deleted pod still holds; None if it holds nothing."""
@@ -259,22 +261,10 @@ class AllocationTracker:
     def _drifted_on(self, node: str) -> list[Mismatch]:
         return [mismatch for mismatch in self.drifted.values() if mismatch.actual.node == node]
 
-    def _set_drift(self, promised: Charge, actual: ActualAllocation | None) -> None:
-        """Record whether a pod holds other devices than it was promised."""
-        drifts = actual is not None and kubelet_allocation.difference(promised, actual)
-        mismatch = Mismatch(promised=promised, actual=actual) if actual is not None and drifts else None
-        if mismatch == self.drifted.get(promised.uid):
-            return
-        if mismatch is None:
-            del self.drifted[promised.uid]
-        else:
-            self.drifted[promised.uid] = mismatch
-        self._drift_changed(promised)
-
     def _drift_changed(self, promised: Charge) -> None:
         self._gpu_pod_changed(promised)
         self._listener.drift_changed()
 
     def _gpu_pod_changed(self, charge: Charge) -> None:
-        for record in self._reports.gpu_pods_named(charge):
+        if (record := self._reports.gpu_pod_named(charge)) is not None:
             self._listener.status_changed(StatusKind.GPU_POD, record.key)

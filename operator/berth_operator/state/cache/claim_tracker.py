@@ -4,9 +4,8 @@ Which cards a claim holds depends on the claim, on the slice that lists its devi
 arrive in any order, and each change computes the charges that it may affect again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.dra.bars import barred
@@ -49,10 +48,11 @@ class ClaimTracker:
         for claim in filter(None, (before, after)):
             for pod in claim.reserved_for:
                 self._fleet.placed_pods.moved(pod)
+            deallocated = ClaimState(key=claim.key, uid=claim.uid, claim=claim.claim)
             for node in claim.nodes:
-                self._update(node, after if after is not None and after.uid == claim.uid else _nothing(claim))
+                self._update(node, after if after is not None and after.uid == claim.uid else deallocated)
                 self._update_leftovers(node)
-        for key in {each.key for each in (before, after) if each is not None}:
+        for key in {claim.key for claim in (before, after) if claim is not None}:
             self.on_change(key)
 
     def pod_changed(self, charge: Charge) -> None:
@@ -79,8 +79,12 @@ class ClaimTracker:
 
     def _update_leftovers(self, node: str) -> None:
         """Correct what is charged for claims that are gone while their containers may still run."""
-        left = dict(self._leftovers(node))
-        known = {each.uid for each in self._fleet.on_node(node) if claim_charges.is_leftover(each)}
+        reported = self._allocations.claimed(node)
+        claims = self._fleet.claims.held_on(node) if reported else ()
+        held = {device for claim in claims for device in claim.devices}
+        unheld = ((key, tuple(device for device in devices if device not in held)) for key, devices in reported.items())
+        left = {key: devices for key, devices in unheld if devices}
+        known = {charge.uid for charge in self._fleet.on_node(node) if claim_charges.is_leftover(charge)}
         if not (left or known) or (index := self._fleet.claims.supply.cards(node)) is None:
             return  # as long as there is no Device, charges stay
         for uid in known - {claim_charges.leftover_uid(node, key) for key in left}:
@@ -88,16 +92,3 @@ class ClaimTracker:
         for key, devices in left.items():
             charge = claim_charges.leftover_charge(self._fleet, node, key, devices, index)
             self._allocations.set_charge(claim_charges.leftover_uid(node, key), charge)
-
-    def _leftovers(self, node: str) -> Iterator[tuple[str, tuple[DeviceID, ...]]]:
-        """Yield the claims of which containers of a node have devices that no claim holds now."""
-        reported = self._allocations.claimed(node)
-        held = {each for claim in self._fleet.claims.held_on(node) for each in claim.devices} if reported else set()
-        for key, devices in reported.items():
-            if left := tuple(each for each in devices if each not in held):
-                yield key, left
-
-
-def _nothing(claim: ClaimState) -> ClaimState:
-    """Return a claim that is no longer allocated."""
-    return ClaimState(key=claim.key, uid=claim.uid, claim=claim.claim)

@@ -258,7 +258,7 @@ class Cluster:
         """Wake the pods whose claims request devices of a DeviceClass, also those for extended resources."""
 
         def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
-            used = (claim_counts.device_classes(self.fleet, each) for each in parked.requests)
+            used = (claim_counts.device_classes(self.fleet, request) for request in parked.requests)
             return None if any(name in classes for classes in used) else NOT_CONCERNED
 
         if self.fleet.claims.own:
@@ -277,8 +277,8 @@ class Cluster:
         """Return whether devices for ResourceClaims may have to be found for a unit."""
         by_class = self.fleet.device_classes.keys() if self.fleet.claims.own else ()
         return any(
-            each.claims or (by_class and any(part.resource in by_class for part in each.extended))
-            for each in unit.requests
+            request.claims or (by_class and any(part.resource in by_class for part in request.extended))
+            for request in unit.requests
         )
 
     def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:

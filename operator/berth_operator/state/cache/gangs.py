@@ -85,10 +85,6 @@ class Gangs:
         kinds = {name: self._kind(name) for name in self._groups}
         return sorted(name for name, kind in kinds.items() if kind is not None and kind.has_status)
 
-    def notes(self, gang: Membership) -> str:
-        """Return which fields of a gang's PodGroup have no effect, and what has; empty if all have."""
-        return self._gang_tracker.notes(gang)
-
     def view(self, name: str) -> GroupView | None:
         """Return what is known of a PodGroup; None if there is none of this name whose status Berth writes."""
         kind = self._kind(name)
@@ -110,10 +106,6 @@ class Gangs:
         """Record why too few members of a gang were placed."""
         if self._gang_tracker.unschedulable(gang, failure) and gang.minimum is None:
             self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
-
-    def leaving_with(self, victims: Iterable[Charge]) -> list[Charge]:
-        """Return the victims of a preemption, and the other placed members of groups of which all leave if one does."""
-        return self._gang_tracker.leaving_with(victims)
 
     # --- members ----------------------------------------------------------------------------------------------
 

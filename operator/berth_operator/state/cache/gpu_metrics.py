@@ -72,14 +72,11 @@ class GpuMetrics:
                 dropped[UNKNOWN_CARD if named is None else OTHER_NODE] += 1
             elif (row, slot) not in self._measured:
                 self._measured.add((row, slot))
-                self._measure(row, slot, sample)
+                at = self._clock() - sample.age
+                self._newest = at if self._newest is None else max(at, self._newest)
+                if self._fleet.measure(row, slot, sample.values, at):
+                    self._more_free.add(self._fleet.names[row])
         return dropped
-
-    def _measure(self, row: int, slot: int, sample: CardSample) -> None:
-        at = self._clock() - sample.age
-        self._newest = at if self._newest is None else max(at, self._newest)
-        if self._fleet.measure(row, slot, sample.values, at):
-            self._more_free.add(self._fleet.names[row])
 
     def apply(self, stale_after: float) -> None:
         """Apply what was put to decisions, forget what is older than `stale_after` seconds, and wake pods."""

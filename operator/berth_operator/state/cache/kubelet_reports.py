@@ -47,13 +47,15 @@ class KubeletReports:
 
     def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
         """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
-        return next((record for record in self.gpu_pods_named(charge) if _is_of(record, charge)), None)
+        if (record := self.gpu_pod_named(charge)) is None:
+            return None
+        actual = record.actual
+        return record if (actual.pod, actual.uid, actual.node) == (charge.pod, charge.uid, charge.node) else None
 
-    def gpu_pods_named(self, charge: Charge) -> list[GpuPodRecord]:
-        """Return the GpuPods with the name of a pod's, then with the one that an older agent gave it."""
+    def gpu_pod_named(self, charge: Charge) -> GpuPodRecord | None:
+        """Return the GpuPod with the name of a pod's."""
         namespace, pod = keys.split(charge.pod)
-        candidates = keys.join(namespace, gpupod.name_of(pod, charge.node)), charge.pod
-        return [self._gpu_pods[key] for key in candidates if key in self._gpu_pods]
+        return self._gpu_pods.get(keys.join(namespace, gpupod.name_of(pod, charge.node)))
 
     def put_report(self, node: str, report: AgentReport) -> None:
         """Set what a node's agent reports in the status of its Device."""
@@ -102,8 +104,3 @@ class KubeletReports:
         if actual is None:
             actual = self.held(promised.node).get(promised.uid)
         return actual if actual is not None and (actual.pod, actual.node) == (promised.pod, promised.node) else None
-
-
-def _is_of(record: GpuPodRecord, charge: Charge) -> bool:
-    actual = record.actual
-    return (actual.pod, actual.uid, actual.node) == (charge.pod, charge.uid, charge.node)

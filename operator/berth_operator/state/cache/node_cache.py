@@ -117,7 +117,8 @@ class NodeCache:
         record = read if inventory is read.inventory else replace(read, inventory=inventory)
         self._read[read.name], self.devices[read.name] = read, record
         if known is None:
-            self._heartbeats.expect(record.name, self._clock(), doubted=_is_unknown(record))
+            conditions = [(condition.type, condition.status) for condition in record.conditions]
+            self._heartbeats.expect(record.name, self._clock(), doubted=(names.READY, "Unknown") in conditions)
         is_new = known is None or known.inventory != record.inventory
         if is_new:
             self._fleet.put_device(record.name, record.inventory)
@@ -196,16 +197,18 @@ class NodeCache:
         """Stop counting on nodes that have been starting for too long, by the clock, or whose devices pods hold."""
         expired = self._new.expire()
         self._used.difference_update(expired)
-        used = [each for each in self._new if each not in self._used and self._is_used(each)]
+        # Pods hold devices of it; of some it may not be known which.
+        used = [
+            name
+            for name in self._new
+            if name not in self._used
+            and any(is_pod(charge) and (charge.grants or charge.unknown) for charge in self._fleet.on_node(name))
+        ]
         self._used.update(used)
         for name in (*expired, *used):
             if bool(self._fleet.starting[self._fleet.rows[name]]):
                 self._set_starting(name)
                 self._waker.record_change()
-
-    def _is_used(self, name: str) -> bool:
-        """Return whether pods hold devices of a node; of some it may not be known which."""
-        return any(is_pod(each) and (each.grants or each.unknown) for each in self._fleet.on_node(name))
 
     def _forget_start(self, name: str) -> None:
         self._new.remove(name)
@@ -268,7 +271,3 @@ class NodeCache:
     def _forget_if_gone(self, name: str) -> None:
         if name not in self.nodes and name not in self.devices:
             self._allocations.forget_node(name)
-
-
-def _is_unknown(record: DeviceRecord) -> bool:
-    return any(condition.type == names.READY and condition.status == "Unknown" for condition in record.conditions)

@@ -52,10 +52,10 @@ class PlacePromises:
     def keep(self, workload: str, placements: Iterable[Placement]) -> None:
         """Promise places, in place of those that the same pods had."""
         pods = self._of.setdefault(workload, {})
-        for each in placements:
-            self._count += each.pod.uid not in pods
-            pods[each.pod.uid] = each.pod
-            self._fleet.nominate(promise.promised(each, keys.split(workload)[1]))
+        for placement in placements:
+            self._count += placement.pod.uid not in pods
+            pods[placement.pod.uid] = placement.pod
+            self._fleet.nominate(promise.promised(placement, keys.split(workload)[1]))
 
     def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
         """Release places of a workload; all of them by default."""
@@ -81,7 +81,7 @@ class PlacePromises:
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
         of_set = pod.namespace, pod.workload
-        fitting = [(key, each) for key, each, _ in self.all() if (each.namespace, each.workload) == of_set]
+        fitting = [(key, own) for key, own, _ in self.all() if (own.namespace, own.workload) == of_set]
         if not fitting or pod.error or pod.uid in self._fleet.charges:
             return pod
         # The pods of a set may have to be in different topology domains.

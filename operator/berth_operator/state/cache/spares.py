@@ -34,7 +34,7 @@ class Spares:
 
     def keep(self, uid: str, placements: Iterable[Placement]) -> None:
         """Keep nodes for a pod; nothing is kept beyond a limit."""
-        charges = tuple(replace(each.charge, uid=f"{uid}/{each.node}") for each in placements)
+        charges = tuple(replace(placement.charge, uid=f"{uid}/{placement.node}") for placement in placements)
         if charges and len(self._of) < MAX_SPARES:
             self._of[uid] = charges
             for charge in charges:
@@ -57,9 +57,9 @@ class Spares:
     def make_way(self, nodes: Collection[str]) -> None:
         """Release what is kept on these nodes, because another pod takes it."""
         for uid, charges in list(self._of.items()):
-            gone = [each for each in charges if each.node in nodes]
+            gone = [charge for charge in charges if charge.node in nodes]
             if gone:
-                left = tuple(each for each in charges if each.node not in nodes)
+                left = tuple(charge for charge in charges if charge.node not in nodes)
                 self._of |= {uid: left}
                 if not left:
                     del self._of[uid]
@@ -75,4 +75,4 @@ def _nodes(outcome: Placement | Sequence[Placement] | Failure | None) -> set[str
     """Return the nodes of placements; empty if the decision failed."""
     if outcome is None or isinstance(outcome, Failure):
         return set()
-    return {outcome.node} if isinstance(outcome, Placement) else {each.node for each in outcome}
+    return {outcome.node} if isinstance(outcome, Placement) else {placement.node for placement in outcome}

@@ -7,7 +7,6 @@ pod, or else on its namespace. A PodDisruptionBudget limits evictions and allows
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 
 from berth_api import names
@@ -109,17 +108,11 @@ class Tenants(Mapping[str, Tenant]):
         own = self._movable.get(record.pod.namespace) if record.movable is None else record.movable
         if own != ALLOWS:
             return REFUSES if record.movable is None else f'its annotation {names.MOVABLE} is "{record.movable}"'
-        age = _age(record.pod.created)
+        try:
+            age = max(0.0, (times.now() - times.parse(record.pod.created)).total_seconds())
+        except ValueError:
+            age = 0.0
         return "" if age >= self._min_age else f"it is only {age:.0f} s old, and may be moved after {self._min_age:g} s"
-
-
-def _age(created: str) -> float:
-    """Return the seconds since a creation time; 0 if it cannot be read."""
-    try:
-        at: datetime = times.parse(created)
-    except ValueError:
-        return 0.0
-    return max(0.0, (times.now() - at).total_seconds())
 
 
 def controller_of(metadata: Object) -> str:

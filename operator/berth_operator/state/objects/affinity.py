@@ -35,7 +35,7 @@ def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> I
     if pod_limits.has_too_many_labels(labels):
         labels = {}
     # A Binding's labels are copied to the pod; without this exception every pod's identity would change when bound.
-    sorted_labels = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
+    sorted_labels = tuple(sorted((key, value) for key, value in labels.items() if key != names.FENCED_BY))
     return _identity(namespace, sorted_labels, controller)
 
 
@@ -62,7 +62,7 @@ def of_pod(pod: Object) -> Affinity:
     if not (pod_affinity or pod_anti_affinity or spreads):
         return NO_AFFINITY
     # Only labels in matchLabelKeys of spread constraints matter; without the others, replicas share one value.
-    keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
+    keys = {key for constraint in spreads or () for key in constraint.get("matchLabelKeys") or ()}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
     constraints = (pod["metadata"]["namespace"], labels, pod_affinity, pod_anti_affinity, spreads)
     return _read(compact(orjson.dumps(constraints, option=orjson.OPT_SORT_KEYS)))
@@ -94,7 +94,7 @@ def _read(body: bytes) -> Affinity:
 
 
 def _terms(raw: Iterable[Object] | None, namespace: str) -> tuple[Term, ...]:
-    return tuple(_term(each, namespace) for each in raw or ())
+    return tuple(_term(term, namespace) for term in raw or ())
 
 
 def _weighted(raw: Iterable[Object] | None, namespace: str, sign: int) -> Iterator[tuple[Term, int]]:
@@ -115,22 +115,18 @@ def _spreads(
 ) -> Iterator[TopologySpreadConstraint]:
     for constraint in raw:
         if constraint["whenUnsatisfiable"] == unsatisfiable:
+            # Keys that the pod lacks are ignored.
+            keys = [key for key in constraint.get("matchLabelKeys") or () if key in labels]
+            own = (Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys)
+            requirements = (*selector(constraint.get("labelSelector")).requirements, *own)
             yield TopologySpreadConstraint(
                 key=constraint["topologyKey"],
-                selector=_narrowed(
-                    selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys") or (), labels
-                ),
+                selector=LabelSelector(requirements=selectors.canonical(requirements)),
                 max_skew=constraint["maxSkew"],
                 min_domains=constraint.get("minDomains") or 1,
                 honor_affinity=constraint.get("nodeAffinityPolicy") != "Ignore",
                 honor_taints=constraint.get("nodeTaintsPolicy") == "Honor",
             )
-
-
-def _narrowed(base: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
-    """Return a selector that also requires this pod's values of `matchLabelKeys`; keys that it lacks are ignored."""
-    more = tuple(Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys if key in labels)
-    return LabelSelector(requirements=selectors.canonical((*base.requirements, *more)))
 
 
 def selector(raw: Object | None) -> LabelSelector:

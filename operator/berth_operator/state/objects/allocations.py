@@ -52,22 +52,18 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
-    added = (each.name for each in kinds.requested(total))
+    added = (kind.name for kind in kinds.requested(total))
+    try:
+        parts = request.of_resources(gpus).parts
+    except RequestError:
+        parts = ()  # no allocation satisfies an invalid request
     return Requested(
         types=(*([GPU] if gpus else []), *(device_type for device_type in _SIMPLE if device_type in simple), *added),
-        gpus=_parts(gpus),
+        gpus=parts,
         # A device plugin gives devices to kubelet, whatever the containers read.
         reads=injection.annotations_read(spec) if gpus.keys() <= injection.RESOURCES else None,
         least=tuple(simple.items()),
     )
-
-
-def _parts(gpus: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return the parts of a request for GPUs; empty if it is invalid, so that no allocation satisfies it."""
-    try:
-        return request.of_resources(gpus).parts
-    except RequestError:
-        return ()
 
 
 def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Believed:
@@ -78,8 +74,11 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     requested are ignored.
     """
     annotations = pod["metadata"].get("annotations") or {}
-    expected = requested if requested.types else _without_resources(annotations)
-    text = annotations.get(names.ALLOCATED)
+    expected, text = requested, annotations.get(names.ALLOCATED)
+    if not expected.types and names.EPOCH in annotations and text is not None:
+        # The pod asked by labels, and our Binding recorded what it got. The labels themselves do not count: they can
+        # be put on any pod at any time.
+        expected = Requested(types=(GPU,))
     is_trusted = names.EPOCH in annotations or pod["spec"].get("schedulerName") in trusted
     if text is None or not expected.types or not is_trusted:
         return (), _unknown(expected, annotations)
@@ -103,15 +102,6 @@ def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, 
     """Return the types of which a pod without a known allocation may hold any device."""
     sees_none = expected.reads is not None and expected.reads.isdisjoint(annotations)
     return tuple(device_type for device_type in expected.types if not (sees_none and device_type == GPU))
-
-
-def _without_resources(annotations: Mapping[str, str]) -> Requested:
-    """Return what a pod without device requests asked by labels, which our Binding then recorded as an allocation.
-
-    The labels themselves do not count: they can be put on any pod at any time.
-    """
-    has_allocation = names.EPOCH in annotations and names.ALLOCATED in annotations
-    return Requested(types=(GPU,)) if has_allocation else Requested()
 
 
 def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -> bool:
@@ -143,16 +133,3 @@ def _may_be_of(grant: Grant, part: Part) -> bool:
     if part.unit == INSTANCE:
         return is_named and part.amounts[0] in grant.amounts
     return is_named and part.unit in (REPLICA, PLUGIN_UNIT)
-
-
-def _of_part(grant: Grant, part: Part) -> Grant:
-    if grant.is_subdevice or grant.amounts == part.amounts:
-        return grant  # the size of a replica or an instance comes from the Device
-    return Grant(
-        type=grant.type,
-        minor=grant.minor,
-        amounts=part.amounts,
-        id=grant.id,
-        functions=grant.functions,
-        exclusive=grant.exclusive,
-    )

@@ -9,11 +9,6 @@ from berth_operator.state.objects import affinity
 Object = Mapping[str, Any]
 
 
-def key(raw: Object) -> str:
-    """Return namespace/name."""
-    return f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
-
-
 def budget(raw: Object) -> Budget:
     """Read a PodDisruptionBudget: without a selector it protects no pods, with an empty one its whole namespace.
 

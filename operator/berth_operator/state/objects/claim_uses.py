@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from berth_api.values import keys
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.state.objects import pod_limits
 
@@ -11,21 +12,16 @@ Object = Mapping[str, Any]
 
 def of_pod(pod: Object) -> tuple[ClaimUse, ...]:
     """Read the claims that a pod uses, without those of templates for which none is needed."""
-    listed = (pod["spec"].get("resourceClaims") or ())[: pod_limits.MAX_RESOURCE_CLAIMS]
-    uses = (_use(pod, each) for each in listed)
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    key = keys.of(pod)
+    made = {claim["name"]: claim.get("resourceClaimName") for claim in status.get("resourceClaimStatuses") or ()}
+    uses: list[ClaimUse] = []
+    for listed in (pod["spec"].get("resourceClaims") or ())[: pod_limits.MAX_RESOURCE_CLAIMS]:
+        if name := listed.get("resourceClaimName"):
+            uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}"))
+        elif listed.get("name") not in made:
+            uses.append(ClaimUse(claim="", owner=metadata["uid"], pod=key))
+        elif name := made[listed.get("name")]:
+            uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}", owner=metadata["uid"], pod=key))
     # A claim may be used under several names.
-    return tuple(dict.fromkeys(each for each in uses if each is not None))
-
-
-def _use(pod: Object, listed: Object) -> ClaimUse | None:
-    metadata = pod["metadata"]
-    if name := listed.get("resourceClaimName"):
-        return ClaimUse(claim=f"{metadata['namespace']}/{name}")
-    key = f"{metadata['namespace']}/{metadata['name']}"
-    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    made = next((each for each in statuses if each["name"] == listed.get("name")), None)
-    if made is None:
-        return ClaimUse(claim="", owner=metadata["uid"], pod=key)
-    if not (name := made.get("resourceClaimName")):
-        return None
-    return ClaimUse(claim=f"{metadata['namespace']}/{name}", owner=metadata["uid"], pod=key)
+    return tuple(dict.fromkeys(uses))

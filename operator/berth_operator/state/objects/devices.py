@@ -1,6 +1,6 @@
 """Devices, parsed from the API and checked for contradictions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -9,12 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from berth_api import names
 from berth_api.allocation import partitions
-from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.device import Condition, DeviceSpec, DeviceStatus
 from berth_api.objects import faults
 from berth_api.objects.faults import Fault
 from berth_api.values.caching import compact
 from berth_operator.core.values import refused
-from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
+from berth_operator.core.values.inventory import DEFAULT_VENDOR, DeviceInventory
 from berth_operator.state.objects import cards, kubelet
 
 Object = Mapping[str, Any]
@@ -23,6 +23,7 @@ LASTING: Final = frozenset({"UntilReset", "UntilReboot"})
 """Reasons of a card's fault that only a reset or a reboot clears (docs/health.md)."""
 UNHEALTHY: Final = "the agent reports it as unhealthy"
 _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
+_WRITTEN: Final = f"{names.RESOURCES_WRITTEN}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +68,16 @@ class DeviceRecord:
     @property
     def fault_texts(self) -> dict[tuple[str, str], str]:
         """Return for people what the agent reports of each unhealthy card, and why others are not given by name."""
-        reported = {card: faults.text(found) or UNHEALTHY for card, found in self.faults}
+        reported = {card: faults.text(of_card) or UNHEALTHY for card, of_card in self.faults}
         return {(card.type, card.id): card.bar.detail for card in self.inventory.cards if card.bar} | reported
 
     @property
     def refused(self) -> frozenset[str]:
         """Return the types of plug-ins whose resources a policy keeps off the Node, by the operator's conditions."""
-        kinds = (each for each in self.conditions if each.type.startswith(f"{names.RESOURCES_WRITTEN}."))
-        return frozenset(each.type.partition(".")[2] for each in kinds if each.reason == refused.REASON)
+        written = (condition for condition in self.conditions if condition.type.startswith(_WRITTEN))
+        return frozenset(
+            condition.type.partition(".")[2] for condition in written if condition.reason == refused.REASON
+        )
 
     @property
     def status(self) -> DeviceStatus:
@@ -86,15 +89,35 @@ class DeviceRecord:
 
 
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
-    """Read a Device; an unchanged spec is taken from `known`."""
+    """Read a Device; an unchanged spec is taken from `known`.
+
+    A spec that cannot be read, accepted by another version of the CRD, counts as empty, and so do the conditions.
+    """
     metadata, status = device["metadata"], device.get("status") or {}
-    status_json, conditions = compact(orjson.dumps(status)), _conditions(status)
-    marks = _marks(metadata)
+    status_json = compact(orjson.dumps(status))
+    try:
+        conditions = _CONDITIONS.validate_python(status.get("conditions") or ())
+    except ValidationError:
+        conditions = ()
+    labels = metadata.get("labels") or {}
+    table = (metadata.get("annotations") or {}).get(names.PARTITIONS)
+    marks = DeviceMarks(
+        vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
+        table=table,
+        partitions_only=None if table is None else partitions.partitions_only(labels),
+    )
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         marked = known if known.marks == marks else _marked(known, marks)
         return _with_report(replace(marked, reported=status_json, conditions=conditions), status)
-    spec, unread = _spec(device)
+    unread: tuple[str, ...] = ()
+    try:
+        spec = DeviceSpec.model_validate(device.get("spec") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        spec, unread = DeviceSpec(), (f"spec{path}: {first['msg']}",)
     card_infos, problems = cards.of_spec(spec)
+    unhealthy = [info for info in spec.devices if not info.health]
     read = DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -104,10 +127,12 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         reported=status_json,
         conditions=conditions,
         driver_version=spec.driver_version,
-        lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
-        faults=tuple(
-            ((each.type, each.id), faults.of_conditions(each.conditions)) for each in spec.devices if not each.health
+        lost=frozenset(
+            (info.type, info.id)
+            for info in unhealthy
+            if any(condition.reason in LASTING for condition in info.conditions)
         ),
+        faults=tuple(((info.type, info.id), faults.of_conditions(info.conditions)) for info in unhealthy),
     )
     return _with_report(_marked(read, marks), status)
 
@@ -125,51 +150,19 @@ def _with_problems(read: DeviceRecord) -> DeviceRecord:
     return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.report_problems))
 
 
-def _is_lost(device: DeviceInfo) -> bool:
-    return not device.health and any(each.reason in LASTING for each in device.conditions)
-
-
-def _marks(metadata: Object) -> DeviceMarks:
-    labels = metadata.get("labels") or {}
-    table = (metadata.get("annotations") or {}).get(names.PARTITIONS)
-    return DeviceMarks(
-        vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
-        table=table,
-        partitions_only=None if table is None else partitions.partitions_only(labels),
-    )
-
-
 def _marked(read: DeviceRecord, marks: DeviceMarks) -> DeviceRecord:
-    table, problems = _table(marks, read.inventory.cards)
+    """Apply the marks; an invalid partition table is not replaced by the built-in one."""
+    table: partitions.Table = ()
+    problems: tuple[str, ...] = ()
+    if marks.table is None:
+        has_table = marks.vendor == DEFAULT_VENDOR
+        gpus = [card for card in read.inventory.cards if card.type == names.GPU] if has_table else []
+        table = partitions.built_in({card.model for card in gpus}, [card.minor for card in gpus])
+    else:
+        try:
+            table = partitions.parse(marks.table)
+        except partitions.PartitionError as error:
+            where = f"metadata.annotations.{names.PARTITIONS}"
+            problems = (f"{where}: {error}; the node is treated as having no partitions",)
     inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.partitions_only)
     return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
-
-
-def _table(marks: DeviceMarks, card_infos: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
-    """Return the partition table and its problems; an invalid table is not replaced by the built-in one."""
-    if marks.table is None:
-        gpus = [card for card in card_infos if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
-        models, minors = {card.model for card in gpus}, [card.minor for card in gpus]
-        return partitions.built_in(models, minors), ()
-    try:
-        return partitions.parse(marks.table), ()
-    except partitions.PartitionError as error:
-        return (), (f"metadata.annotations.{names.PARTITIONS}: {error}; the node is treated as having no partitions",)
-
-
-def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
-    """Read the spec; one that cannot be read, accepted by another version of the CRD, counts as empty."""
-    try:
-        return DeviceSpec.model_validate(device.get("spec") or {}), ()
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        return DeviceSpec(), (f"spec{path}: {first['msg']}",)
-
-
-def _conditions(status: Object) -> tuple[Condition, ...]:
-    """Read the conditions; empty if one of them cannot be read."""
-    try:
-        return _CONDITIONS.validate_python(status.get("conditions") or ())
-    except ValidationError:
-        return ()

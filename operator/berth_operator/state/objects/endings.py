@@ -48,16 +48,13 @@ def of_placed(pod: Object) -> int:
     status = pod.get("status") or {}
     if started := status.get("startTime"):
         return min(LATEST, _seconds(started) + seconds)
-    bound = _bound(status)
+    scheduled = (
+        condition.get("lastTransitionTime")
+        for condition in status.get("conditions") or ()
+        if condition["type"] == "PodScheduled" and condition["status"] == "True"
+    )
+    bound = next(scheduled, None)
     return min(LATEST, _seconds(bound) + START_SECONDS + seconds) if bound else expected(pod)
-
-
-def _bound(status: Object) -> str:
-    """Return when the pod was bound; empty if that is not known."""
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "True":
-            return condition.get("lastTransitionTime") or ""
-    return ""
 
 
 def _seconds(time: str) -> int:

@@ -40,25 +40,22 @@ def without_claimed(pod: Object, spec: Object) -> Object:
 
     Of a pod that Berth bound, these are those that the Binding records, whatever its status says.
     """
-    mapped = _mapped(pod)
-    if not mapped:
-        return spec
-    kinds = ("initContainers", "containers")
-    return {**spec, **{kind: [_without(each, mapped) for each in spec[kind]] for kind in kinds if spec.get(kind)}}
-
-
-def _mapped(pod: Object) -> set[tuple[str, str]]:
-    """Return (container, resource) of what the pod's claim provides."""
     annotations = pod["metadata"].get("annotations") or {}
     if names.EPOCH in annotations:
         recorded = {
-            key.removesuffix(names.BY_CLASS_SUFFIX): value
+            key.removesuffix(names.BY_CLASS_SUFFIX): value.split(",")
             for key, value in annotations.items()
             if key.endswith(names.BY_CLASS_SUFFIX)
         }
-        return {(container, each) for container, value in recorded.items() for each in value.split(",")}
-    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    return {(each["containerName"], each["resourceName"]) for each in status.get("requestMappings") or ()}
+        mapped = {(container, resource) for container, resources in recorded.items() for resource in resources}
+    else:
+        status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        mappings = status.get("requestMappings") or ()
+        mapped = {(mapping["containerName"], mapping["resourceName"]) for mapping in mappings}
+    if not mapped:
+        return spec
+    kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
+    return {**spec, **{kind: [_without(container, mapped) for container in spec[kind]] for kind in kinds}}
 
 
 def _without(container: Object, mapped: set[tuple[str, str]]) -> Object:

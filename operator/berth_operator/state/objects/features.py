@@ -11,15 +11,11 @@ USERS_ON_HOST_NETWORK: Final = "UserNamespacesHostNetworkSupport"
 
 def of_pod(spec: Object) -> tuple[str, ...]:
     """Return the names of the features that a pod requires."""
-    needed = {RESTART_ALL: _restarts_all(spec), USERS_ON_HOST_NETWORK: _maps_users_on_host_network(spec)}
-    return tuple(name for name, is_needed in needed.items() if is_needed)
-
-
-def _restarts_all(spec: Object) -> bool:
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    rules = (rule for each in containers for rule in each.get("restartPolicyRules") or ())
-    return any(rule.get("action") == "RestartAllContainers" for rule in rules)
-
-
-def _maps_users_on_host_network(spec: Object) -> bool:
-    return bool(spec.get("hostNetwork")) and spec.get("hostUsers") is False
+    rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
+    features: list[str] = []
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        features.append(RESTART_ALL)
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:
+        features.append(USERS_ON_HOST_NETWORK)
+    return tuple(features)

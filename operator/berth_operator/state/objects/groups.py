@@ -6,6 +6,7 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_api.request import RequestError
+from berth_api.values import keys
 from berth_api.words import KUBERNETES_GROUPS, OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import SCHEDULING_GROUP, Membership
@@ -37,7 +38,8 @@ def of_pod(pod: Object) -> Membership | None:
     annotations, labels = words.gang(written, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if name := kubernetes_groups.name_in(pod["spec"]):
-        if also := [*(f"label {each}" for each in labelled), *_annotated(annotations)]:
+        own = [annotation for annotation in (names.POD_GROUP, names.POD_GROUP_MIN_MEMBER) if annotation in annotations]
+        if also := [*(f"label {label}" for label in labelled), *(f"annotation {annotation}" for annotation in own)]:
             raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
@@ -59,10 +61,6 @@ def of_placed(pod: Object) -> Membership | None:
         return of_pod(pod)
     except (GroupError, RequestError):
         return None
-
-
-def _annotated(annotations: Object) -> list[str]:
-    return [f"annotation {name}" for name in (names.POD_GROUP, names.POD_GROUP_MIN_MEMBER) if name in annotations]
 
 
 def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
@@ -89,7 +87,7 @@ def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
     if kind == KUBERNETES_GROUPS:
         return kubernetes_groups.group(raw)
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    name = f"{metadata['namespace']}/{metadata['name']}"
+    name = keys.of(raw)
     written = spec.get("minMember") or 0
     minimum = _whole(written)
     problem = "" if minimum else f"PodGroup {name}: spec.minMember: {written}; allowed are whole numbers from 1"

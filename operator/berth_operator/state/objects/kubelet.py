@@ -8,7 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
-from berth_api.device import ClaimedDevice, DeviceStatus, ExceedingUse, HeldByContainer, HeldDevice, UnheldUse
+from berth_api.device import DeviceStatus, ExceedingUse, HeldDevice, UnheldUse
 from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
@@ -81,7 +81,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
         spec = GpuPodSpec.model_validate(obj.get("spec") or {})
     except ValidationError:
         spec = GpuPodSpec(node_name=UNREADABLE, pod_uid="")
-    containers = tuple((each.name, _devices(each.devices)) for each in spec.containers)
+    containers = tuple((container.name, _devices(container.devices)) for container in spec.containers)
     pod = keys.join(namespace, gpupod.pod_of(name, spec.node_name))
     return GpuPodRecord(
         key=keys.join(namespace, name),
@@ -106,42 +106,33 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         fields = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
-        path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         return NO_REPORT, (f"status{path}: {first['msg']}; the agent's report about kubelet is ignored",)
-    foreign = tuple(KubeletDevice(type=each.type, minor=each.minor, id="") for each in fields.foreign)
+    held: dict[str, ActualAllocation] = {}
+    for entry in fields.held:
+        before = held[entry.pod_uid].containers if entry.pod_uid in held else ()
+        containers = (*before, (entry.container, _devices(entry.devices)))
+        pod = keys.join(entry.namespace, entry.pod)
+        held[entry.pod_uid] = ActualAllocation(uid=entry.pod_uid, pod=pod, node=node, containers=containers)
+    claimed: dict[str, tuple[DeviceID, ...]] = {}
+    for device in fields.claimed:
+        key = keys.join(device.namespace, device.claim)
+        claimed[key] = (*claimed.get(key, ()), DeviceID(device.driver, device.pool, device.device))
     return AgentReport(
         boot_id=fields.boot_id,
-        held=_held(node, fields.held),
+        held=held,
         withheld=tuple(fields.withheld),
-        foreign=foreign,
-        claimed=_claimed(fields.claimed),
+        foreign=tuple(KubeletDevice(type=card.type, minor=card.minor, id="") for card in fields.foreign),
+        claimed=claimed,
         exceeding=tuple(fields.exceeding),
         unheld=tuple(fields.unheld),
     ), ()
 
 
-def _held(node: str, entries: Iterable[HeldByContainer]) -> dict[str, ActualAllocation]:
-    held: dict[str, ActualAllocation] = {}
-    for entry in entries:
-        known = held.get(entry.pod_uid)
-        containers = (*(known.containers if known else ()), (entry.container, _devices(entry.devices)))
-        pod = keys.join(entry.namespace, entry.pod)
-        held[entry.pod_uid] = ActualAllocation(uid=entry.pod_uid, pod=pod, node=node, containers=containers)
-    return held
-
-
-def _claimed(entries: Iterable[ClaimedDevice]) -> dict[str, tuple[DeviceID, ...]]:
-    claimed: dict[str, tuple[DeviceID, ...]] = {}
-    for entry in entries:
-        key = keys.join(entry.namespace, entry.claim)
-        claimed[key] = (*claimed.get(key, ()), DeviceID(entry.driver, entry.pool, entry.device))
-    return claimed
-
-
 def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:
     """Return the devices whose ids can be those of a card: the others reach no annotation."""
     return tuple(
-        KubeletDevice(type=each.type, minor=each.minor, id=each.id)
-        for each in devices
-        if device_ids.is_valid_unit(each.type, each.id, REPLICA_MARK)
+        KubeletDevice(type=device.type, minor=device.minor, id=device.id)
+        for device in devices
+        if device_ids.is_valid_unit(device.type, device.id, REPLICA_MARK)
     )

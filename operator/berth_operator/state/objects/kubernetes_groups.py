@@ -3,9 +3,10 @@
 A group of the basic policy is one that needs a single member.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from berth_api.values import keys
 from berth_operator.core.queue.gang_tracker import Group
 
 Object = Mapping[str, Any]
@@ -32,34 +33,24 @@ def name_in(spec: Object) -> str:
 def group(raw: Object) -> Group:
     """Read a PodGroup; `problem` names a field that Berth does not support."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-    name = f"{metadata['namespace']}/{metadata['name']}"
-    unsupported = next(_unsupported(spec), "")
-    problem = f"PodGroup {name}: {unsupported}, which Berth does not support" if unsupported else ""
+    name = keys.of(raw)
+    unsupported = ""
+    if spec.get("parentCompositePodGroupName"):
+        unsupported = "spec.parentCompositePodGroupName makes it a part of a CompositePodGroup"
+    elif spec.get("resourceClaims"):
+        unsupported = "spec.resourceClaims reserves ResourceClaims for the group"
+    conditions = [(condition["type"], condition["status"]) for condition in status.get("conditions") or ()]
+    # The API allows one.
+    constraints = (spec.get("schedulingConstraints") or {}).get("topology") or ()
     return Group(
         name=name,
         uid=metadata["uid"],
         minimum=((spec.get("schedulingPolicy") or {}).get("gang") or {}).get("minCount") or 1,
         created=metadata.get("creationTimestamp") or "",
-        formed=any(_is_scheduled(condition) for condition in status.get("conditions") or ()),
-        problem=problem,
+        formed=(SCHEDULED, "True") in conditions,
+        problem=f"PodGroup {name}: {unsupported}, which Berth does not support" if unsupported else "",
         is_kubernetes=True,
         priority=spec.get("priority") or 0,
-        topology_key=next(_topology_keys(spec), ""),
+        topology_key=next((str(constraint["key"]) for constraint in constraints), ""),
         leaves_whole="all" in (spec.get("disruptionMode") or {}),
     )
-
-
-def _is_scheduled(condition: Object) -> bool:
-    return (condition["type"], condition["status"]) == (SCHEDULED, "True")
-
-
-def _topology_keys(spec: Object) -> Iterator[str]:
-    """Yield the keys of the constraints; the API allows one."""
-    return (str(each["key"]) for each in (spec.get("schedulingConstraints") or {}).get("topology") or ())
-
-
-def _unsupported(spec: Object) -> Iterator[str]:
-    if spec.get("parentCompositePodGroupName"):
-        yield "spec.parentCompositePodGroupName makes it a part of a CompositePodGroup"
-    if spec.get("resourceClaims"):
-        yield "spec.resourceClaims reserves ResourceClaims for the group"

@@ -1,6 +1,6 @@
 """The volumes of pods, parsed from the API."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_operator.core.values.mounts import NO_MOUNTS, Attachable, Disk, Mounts, Use
@@ -27,19 +27,39 @@ def of_pod(pod: Object) -> Mounts:
     volumes = relevant(pod["spec"])[: pod_limits.MAX_VOLUMES]
     if not volumes:
         return NO_MOUNTS
-    uses = {each for volume in volumes for each in _uses(pod, volume)}
-    disks = {each for volume in volumes for each in _disks(volume)}
-    attachables = {each for volume in volumes if (each := attachable(volume)) is not None}
+    metadata = pod["metadata"]
+    uses: set[Use] = set()
+    disks: set[Disk] = set()
+    attachables: set[Attachable] = set()
+    for volume in volumes:
+        if "persistentVolumeClaim" in volume:
+            uses.add(Use(claim=f"{metadata['namespace']}/{volume['persistentVolumeClaim']['claimName']}"))
+        elif "ephemeral" in volume:
+            claim = f"{metadata['namespace']}/{metadata['name']}-{volume['name']}"
+            uses.add(Use(claim=claim, owner=metadata["uid"]))
+        if disk := volume.get("gcePersistentDisk"):
+            disks.add(Disk(kind="gce", id=disk["pdName"], read_only=bool(disk.get("readOnly"))))
+        if disk := volume.get("awsElasticBlockStore"):
+            disks.add(Disk(kind="ebs", id=disk["volumeID"]))
+        if disk := volume.get("iscsi"):
+            disks.add(Disk(kind="iscsi", id=disk["iqn"], read_only=bool(disk.get("readOnly"))))
+        if disk := volume.get("rbd"):
+            # Two images with one common monitor count as the same.
+            for monitor in disk["monitors"]:
+                image = f"{monitor} {disk.get('pool') or 'rbd'} {disk['image']}"
+                disks.add(Disk(kind="rbd", id=image, read_only=bool(disk.get("readOnly"))))
+        if (migrated := attachable(volume)) is not None:
+            attachables.add(migrated)
     return Mounts(
-        claims=tuple(sorted(uses, key=lambda each: (each.claim, each.owner))),
-        disks=tuple(sorted(disks, key=lambda each: (each.kind, each.id, each.read_only))),
-        attachables=tuple(sorted(attachables, key=lambda each: (each.driver, each.handle))),
+        claims=tuple(sorted(uses, key=lambda use: (use.claim, use.owner))),
+        disks=tuple(sorted(disks, key=lambda disk: (disk.kind, disk.id, disk.read_only))),
+        attachables=tuple(sorted(attachables, key=lambda attached: (attached.driver, attached.handle))),
     )
 
 
 def relevant(spec: Object) -> list[Object]:
     """Return the volumes that scheduling depends on; most pods have only their token, which is not among them."""
-    return [each for each in spec.get("volumes") or () if not RELEVANT.isdisjoint(each)]
+    return [volume for volume in spec.get("volumes") or () if not RELEVANT.isdisjoint(volume)]
 
 
 def attachable(source: Object) -> Attachable | None:
@@ -48,26 +68,3 @@ def attachable(source: Object) -> Attachable | None:
         if kind in source:
             return Attachable(driver=MIGRATED[provisioner], handle=source[kind].get(name) or "")
     return None
-
-
-def _uses(pod: Object, volume: Object) -> Iterator[Use]:
-    metadata = pod["metadata"]
-    if "persistentVolumeClaim" in volume:
-        yield Use(claim=f"{metadata['namespace']}/{volume['persistentVolumeClaim']['claimName']}")
-    elif "ephemeral" in volume:
-        claim = f"{metadata['namespace']}/{metadata['name']}-{volume['name']}"
-        yield Use(claim=claim, owner=metadata["uid"])
-
-
-def _disks(volume: Object) -> Iterator[Disk]:
-    if disk := volume.get("gcePersistentDisk"):
-        yield Disk(kind="gce", id=disk["pdName"], read_only=bool(disk.get("readOnly")))
-    if disk := volume.get("awsElasticBlockStore"):
-        yield Disk(kind="ebs", id=disk["volumeID"])
-    if disk := volume.get("iscsi"):
-        yield Disk(kind="iscsi", id=disk["iqn"], read_only=bool(disk.get("readOnly")))
-    if disk := volume.get("rbd"):
-        # Two images with one common monitor count as the same.
-        for monitor in disk["monitors"]:
-            image = f"{monitor} {disk.get('pool') or 'rbd'} {disk['image']}"
-            yield Disk(kind="rbd", id=image, read_only=bool(disk.get("readOnly")))

@@ -66,7 +66,10 @@ def info(node: Object) -> NodeInfo:
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels") or {},
         allocatable=resources.amounts(counted, "status.allocatable"),
-        taints=tuple(_taint(each) for each in spec.get("taints") or ()),
+        taints=tuple(
+            Taint(key=taint["key"], value=taint.get("value") or "", effect=taint.get("effect") or "")
+            for taint in spec.get("taints") or ()
+        ),
         cordoned=bool(spec.get("unschedulable")),
         ready=_readiness(status) not in ("False", "Unknown"),
         unreachable=_readiness(status) == "Unknown",
@@ -75,13 +78,10 @@ def info(node: Object) -> NodeInfo:
     )
 
 
-def _taint(raw: Object) -> Taint:
-    return Taint(key=raw["key"], value=raw.get("value") or "", effect=raw.get("effect") or "")
-
-
 def _readiness(status: Object) -> str:
     """Return the status of the Ready condition; empty without one, when the node has a not-ready taint."""
-    return next((str(each["status"]) for each in status.get("conditions") or () if each["type"] == "Ready"), "")
+    conditions = status.get("conditions") or ()
+    return next((str(condition["status"]) for condition in conditions if condition["type"] == "Ready"), "")
 
 
 def change(old: NodeInfo | None, new: NodeInfo) -> Change:

@@ -5,7 +5,7 @@ decision compares with all nodes and all other pods, must cost a bounded amount.
 error; of a bound one, which takes its node whatever it is, the part beyond the limit is not read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -31,8 +31,8 @@ MAX_POD_TERMS: Final = 32
 MAX_POD_TERM_VALUES: Final = 256
 """Labels, values and namespaces in all of them."""
 MAX_VOLUMES: Final = 128
-MAX_RESOURCE_CLAIMS: Final = 32
 """Volumes that scheduling depends on."""
+MAX_RESOURCE_CLAIMS: Final = 32
 
 _UNREAD_OF_BOUND: Final = frozenset({"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"})
 _DEVICES: Final = (names.PREFIX, names.OTHER_PREFIX, "nvidia.com/")
@@ -67,7 +67,7 @@ def check_parts(metadata: Object, spec: Object, annotations: Mapping[str, str]) 
     Raises:
         TooLargeError: a part of it is too large.
     """
-    _check(chain(_of_metadata(metadata, annotations), _of_spec(spec)))
+    _check(_of_parts(metadata, spec, annotations))
 
 
 def check_mounts(spec: Object) -> None:
@@ -96,20 +96,19 @@ def trimmed(spec: Object) -> dict[str, Any]:
     """Return what a bound pod takes of its node: containers with as many resources and host ports as are read."""
     kept = {name: value for name, value in spec.items() if name not in _UNREAD_OF_BOUND}
     for kind in ("initContainers", "containers"):
-        if containers := spec.get(kind):
-            kept[kind] = [_trimmed(each) for each in containers[:MAX_CONTAINERS]]
-    return kept
-
-
-def _trimmed(container: Object) -> Object:
-    kept = {name: value for name, value in container.items() if name != "image"}
-    if ports := container.get("ports"):
-        kept["ports"] = [each for each in ports if each.get("hostPort")][:MAX_HOST_PORTS]
-    if resources := container.get("resources"):
-        kept["resources"] = {
-            kind: first_resources(amounts) if isinstance(amounts, dict) else amounts
-            for kind, amounts in resources.items()
-        }
+        trimmed_containers = []
+        for container in (spec.get(kind) or ())[:MAX_CONTAINERS]:
+            of_container = {name: value for name, value in container.items() if name != "image"}
+            if ports := container.get("ports"):
+                of_container["ports"] = [port for port in ports if port.get("hostPort")][:MAX_HOST_PORTS]
+            if resources := container.get("resources"):
+                of_container["resources"] = {
+                    field: first_resources(amounts) if isinstance(amounts, dict) else amounts
+                    for field, amounts in resources.items()
+                }
+            trimmed_containers.append(of_container)
+        if trimmed_containers:
+            kept[kind] = trimmed_containers
     return kept
 
 
@@ -138,7 +137,11 @@ def has_too_many_terms(spec: Object) -> bool:
     return bool(has_any) and any(size.is_too_large for size in _of_pod_terms(spec))
 
 
-def _of_metadata(metadata: Object, annotations: Mapping[str, str]) -> Iterator[Size]:
+def _bytes(texts: Mapping[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in texts.items())
+
+
+def _of_parts(metadata: Object, spec: Object, annotations: Mapping[str, str]) -> Iterator[Size]:
     for name, value in annotations.items():
         yield Size(where=f"annotation {name}", number=len(value.encode()), unit="bytes", allowed=MAX_ANNOTATION_BYTES)
     total = sum(len(value.encode()) for value in annotations.values())
@@ -147,28 +150,25 @@ def _of_metadata(metadata: Object, annotations: Mapping[str, str]) -> Iterator[S
     yield Size(where="metadata.labels", number=len(labels), unit="labels", allowed=MAX_LABELS)
     yield Size(where="metadata.labels", number=_bytes(labels), unit="bytes", allowed=MAX_LABEL_BYTES)
 
-
-def _bytes(texts: Mapping[str, str]) -> int:
-    return sum(len(key) + len(value) for key, value in texts.items())
-
-
-def _of_spec(spec: Object) -> Iterator[Size]:
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     yield Size(where="spec.containers", number=len(containers), unit="containers", allowed=MAX_CONTAINERS)
-    yield Size(where="spec.containers[].resources", number=_resources(containers), unit="names", allowed=MAX_RESOURCES)
-    yield Size(where="spec.containers[].ports", number=_host_ports(containers), unit="ports", allowed=MAX_HOST_PORTS)
-    yield Size(
-        where="spec.tolerations",
-        number=len(spec.get("tolerations") or ()),
-        unit="tolerations",
-        allowed=MAX_TOLERATIONS,
+    requests = ((container.get("resources") or {}).get("requests") or {} for container in containers)
+    resources = len(set(chain.from_iterable(requests)))
+    yield Size(where="spec.containers[].resources", number=resources, unit="names", allowed=MAX_RESOURCES)
+    ports = sum(bool(port.get("hostPort")) for container in containers for port in container.get("ports") or ())
+    yield Size(where="spec.containers[].ports", number=ports, unit="ports", allowed=MAX_HOST_PORTS)
+    tolerations = len(spec.get("tolerations") or ())
+    yield Size(where="spec.tolerations", number=tolerations, unit="tolerations", allowed=MAX_TOLERATIONS)
+
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()
+    preferred = (term.get("preference") or {} for term in affinity.get(PREFERRED) or ())
+    requirements = len(spec.get("nodeSelector") or {}) + sum(
+        len(term.get("matchExpressions") or ()) + len(term.get("matchFields") or ())
+        for term in chain(required, preferred)
     )
-    yield Size(
-        where="spec.nodeSelector and spec.affinity.nodeAffinity",
-        number=_node_requirements(spec),
-        unit="requirements",
-        allowed=MAX_NODE_REQUIREMENTS,
-    )
+    where = "spec.nodeSelector and spec.affinity.nodeAffinity"
+    yield Size(where=where, number=requirements, unit="requirements", allowed=MAX_NODE_REQUIREMENTS)
     yield from _of_pod_terms(spec)
     yield from _of_mounts(spec)
 
@@ -179,47 +179,21 @@ def _of_mounts(spec: Object) -> Iterator[Size]:
     yield Size(where="spec.resourceClaims", number=claims, unit="claims", allowed=MAX_RESOURCE_CLAIMS)
 
 
-def _resources(containers: Sequence[Object]) -> int:
-    requests = ((container.get("resources") or {}).get("requests") or {} for container in containers)
-    return len(set(chain.from_iterable(requests)))
-
-
-def _host_ports(containers: Sequence[Object]) -> int:
-    return sum(bool(port.get("hostPort")) for container in containers for port in container.get("ports") or ())
-
-
-def _node_requirements(spec: Object) -> int:
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()
-    preferred = (each.get("preference") or {} for each in affinity.get(PREFERRED) or ())
-    terms = (
-        len(term.get("matchExpressions") or ()) + len(term.get("matchFields") or ())
-        for term in chain(required, preferred)
-    )
-    return len(spec.get("nodeSelector") or {}) + sum(terms)
-
-
 def _of_pod_terms(spec: Object) -> Iterator[Size]:
-    where = "spec.affinity.podAffinity, podAntiAffinity and spec.topologySpreadConstraints"
-    terms = list(_pod_terms(spec))
-    yield Size(where=where, number=len(terms), unit="terms", allowed=MAX_POD_TERMS)
-    yield Size(where=where, number=sum(map(_values, terms)), unit="labels and values", allowed=MAX_POD_TERM_VALUES)
-
-
-def _pod_terms(spec: Object) -> Iterator[Object]:
     affinity = spec.get("affinity") or {}
+    terms: list[Object] = []
     for kind in ("podAffinity", "podAntiAffinity"):
-        terms = affinity.get(kind) or {}
-        yield from terms.get(REQUIRED) or ()
-        yield from (each["podAffinityTerm"] for each in terms.get(PREFERRED) or ())
-    yield from spec.get("topologySpreadConstraints") or ()
-
-
-def _values(term: Object) -> int:
-    selectors = (term.get("labelSelector") or {}, term.get("namespaceSelector") or {})
-    return len(term.get("namespaces") or ()) + sum(map(_values_of_selector, selectors))
-
-
-def _values_of_selector(selector: Object) -> int:
-    expressions = selector.get("matchExpressions") or ()
-    return len(selector.get("matchLabels") or {}) + sum(1 + len(each.get("values") or ()) for each in expressions)
+        of_kind = affinity.get(kind) or {}
+        terms += of_kind.get(REQUIRED) or ()
+        terms += (term["podAffinityTerm"] for term in of_kind.get(PREFERRED) or ())
+    terms += spec.get("topologySpreadConstraints") or ()
+    selectors = [term.get(kind) or {} for term in terms for kind in ("labelSelector", "namespaceSelector")]
+    expressions = chain.from_iterable(selector.get("matchExpressions") or () for selector in selectors)
+    values = (
+        sum(len(term.get("namespaces") or ()) for term in terms)
+        + sum(len(selector.get("matchLabels") or {}) for selector in selectors)
+        + sum(1 + len(expression.get("values") or ()) for expression in expressions)
+    )
+    where = "spec.affinity.podAffinity, podAntiAffinity and spec.topologySpreadConstraints"
+    yield Size(where=where, number=len(terms), unit="terms", allowed=MAX_POD_TERMS)
+    yield Size(where=where, number=values, unit="labels and values", allowed=MAX_POD_TERM_VALUES)

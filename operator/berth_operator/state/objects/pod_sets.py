@@ -18,7 +18,6 @@ from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods, terms, topology_assignments
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
-from berth_operator.state.objects.topology_assignments import Domain
 
 Object = Mapping[str, Any]
 
@@ -53,7 +52,7 @@ def read_flavor(raw: Object) -> Flavor:
 
 def _flavor(fields: Field, labels: str) -> Flavor:
     tolerations = tuple(
-        {key: each.at(key).value for key, _ in each.entries()} for each in fields.at("tolerations").items()
+        {key: value.value for key, value in toleration.entries()} for toleration in fields.at("tolerations").items()
     )
     return Flavor(labels=dict(_texts(fields.at(labels))), tolerations=tolerations)
 
@@ -81,7 +80,8 @@ class Templates:
 
     def priority(self, spec: Object) -> Object:
         """Return the fields that the admission plugin Priority sets in a pod."""
-        default: Object = next((each for each in self.priority_classes.values() if each.get("globalDefault")), {})
+        classes = self.priority_classes.values()
+        default: Object = next((priority for priority in classes if priority.get("globalDefault")), {})
         named = self.priority_classes.get(spec.get("priorityClassName") or "", default)
         policy = spec.get("preemptionPolicy") or named.get("preemptionPolicy")
         given = spec.get("priority")
@@ -95,28 +95,22 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
         FieldError: a field cannot be read, or there are too many pods.
         UnknownFlavorError: an assigned flavor is not known.
     """
-    assigned = {each.at("name").text(): each for each in _assignments(workload)}
-    finished = {each.at("name").text(): each.at("count").integer() for each in _reclaimable(workload)}
+    status = workload.at("status")
+    assignments = status.at("admission").at("podSetAssignments").items()
+    assigned = {assignment.at("name").text(): assignment for assignment in assignments}
+    finished = {ended.at("name").text(): ended.at("count").integer() for ended in status.at("reclaimablePods").items()}
     read_sets, total = [], 0
-    for each in workload.at("spec").at("podSets").items():
-        name = each.at("name").text("main")
-        assignment = assigned.get(name, Field(None, each.path))
+    for pod_set in workload.at("spec").at("podSets").items():
+        name = pod_set.at("name").text("main")
+        assignment = assigned.get(name, Field(None, pod_set.path))
         # An elastic job that shrinks keeps its assignment.
-        number = each.at("count").integer(1)
+        number = pod_set.at("count").integer(1)
         count = min(number, assignment.at("count").integer(number)) - finished.get(name, 0)
         total += max(count, 0)
         if total > MAX_PODS:
             raise FieldError(f"spec.podSets: {total} pods; allowed are at most {MAX_PODS} with this AdmissionCheck")
-        read_sets.append(_PodSet(workload, each, assignment, templates).read(name, count))
+        read_sets.append(_PodSet(workload, pod_set, assignment, templates).read(name, count))
     return tuple(read_sets)
-
-
-def _assignments(workload: Field) -> Iterator[Field]:
-    return workload.at("status").at("admission").at("podSetAssignments").items()
-
-
-def _reclaimable(workload: Field) -> Iterator[Field]:
-    return workload.at("status").at("reclaimablePods").items()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +126,26 @@ class _PodSet:
         pod = self._pod(name)
         if pod["spec"]["schedulerName"] not in self.templates.schedulers():
             return PodSet(name=name, pods=())
-        return PodSet(name=name, pods=tuple(self._pods(pod, name, count)))
-
-    def _pods(self, raw: Object, name: str, count: int) -> Iterator[PendingPod]:
-        first = self._pending(raw)
-        index = 0
-        for labels, number in self._domains(count):
-            pod = _in_domain(first, labels)
-            for _ in range(min(number, count - index)):
-                yield replace(pod, uid=f"{first.uid}/{name}/{index}", name=f"{first.name}-{index}")
-                index += 1
-
-    def _domains(self, count: int) -> Iterator[Domain]:
-        yield from topology_assignments.read(self.assignment.at("topologyAssignment"))
-        # Pods of no domain; all, where there is no topology.
-        yield {}, count
-
-    def _pending(self, raw: Object) -> PendingPod:
         try:
-            pod = pods.pending(raw, self.templates.kinds, self.templates.priorities)
+            first = pods.pending(pod, self.templates.kinds, self.templates.priorities)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FieldError(f"{self.raw.path}.template: cannot be read: {error!r:.200}") from error
         # Admission injects what these name when the pod is created.
-        return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))
+        first = replace(first, request=replace(first.request, uninjected=(), unlimited=()))
+        read_pods: list[PendingPod] = []
+        # The last are the pods of no domain; all, where there is no topology.
+        for labels, number in (*topology_assignments.read(self.assignment.at("topologyAssignment")), ({}, count)):
+            selector = {required.key: required for required in first.request.node_selector}
+            selector |= {required.key: required for required in terms.node_selector(labels)}
+            # As it is read from the pod, so that the pod gets a place in its domain.
+            ordered = tuple(selector[key] for key in sorted(selector))
+            request = replace(first.request, node_selector=ordered) if labels else first.request
+            start = len(read_pods)
+            read_pods += (
+                replace(first, request=request, uid=f"{first.uid}/{name}/{index}", name=f"{first.name}-{index}")
+                for index in range(start, min(start + number, count))
+            )
+        return PodSet(name=name, pods=tuple(read_pods))
 
     def _pod(self, name: str) -> Object:
         """Return the raw pod that is made from the template."""
@@ -178,62 +169,44 @@ class _PodSet:
             },
             "spec": self._spec(template),
         }
+        first = next(iter(self.templates.schedulers()), "")
+        route = self.templates.namespace_labels(namespace).get(routing.ROUTING)
         try:
-            return self._routed(renaming.renamed(created), namespace)
+            pod = renaming.renamed(created)
+            if route == "disabled" or not first:
+                return pod
+            return routing.routed(routing.routed_by_words(pod, first) if route == "words" else pod, first)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
 
     def _spec(self, template: Field) -> Object:
         spec = {key: value.value for key, value in template.at("spec").entries() if key != "schedulingGates"}
-        added = [*(self.templates.flavor(each) for each in self._flavors()), *self._of_checks()]
         selector = dict(_texts(template.at("spec").at("nodeSelector")))
-        tolerations = [each.value for each in template.at("spec").at("tolerations").items()]
+        tolerations = [toleration.value for toleration in template.at("spec").at("tolerations").items()]
+        # The flavors of its resources, each once.
+        flavors = dict.fromkeys(flavor.text() for _, flavor in self.assignment.at("flavors").entries())
+        added = [self.templates.flavor(flavor) for flavor in flavors]
+        # What other AdmissionChecks add, such as the label of nodes that were created for the pods.
+        name = self.raw.at("name").text("main")
+        for check in self.workload.at("status").at("admissionChecks").items():
+            updates = check.at("podSetUpdates").items()
+            added += [_flavor(update, "nodeSelector") for update in updates if update.at("name").text() == name]
+        for flavor in added:
+            selector |= flavor.labels
+            tolerations += flavor.tolerations
         try:
             return {
                 **resources.from_limits(spec),
                 "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
-                "nodeSelector": {
-                    key: value for each in (selector, *(one.labels for one in added)) for key, value in each.items()
-                },
-                "tolerations": [*tolerations, *(each for one in added for each in one.tolerations)],
+                "nodeSelector": selector,
+                "tolerations": tolerations,
                 **self.templates.priority(spec),
             }
         except (TypeError, AttributeError) as error:
             raise FieldError(f"{template.path}.spec: cannot be read: {error!r:.200}") from error
-
-    def _of_checks(self) -> Iterator[Flavor]:
-        """Yield what other AdmissionChecks add to the pods, such as the label of nodes that were created for them."""
-        name = self.raw.at("name").text("main")
-        for check in self.workload.at("status").at("admissionChecks").items():
-            for each in check.at("podSetUpdates").items():
-                if each.at("name").text() == name:
-                    yield _flavor(each, "nodeSelector")
-
-    def _flavors(self) -> list[str]:
-        """Return the flavors of the pod set's resources, each once."""
-        return list(dict.fromkeys(value.text() for _, value in self.assignment.at("flavors").entries()))
-
-    def _routed(self, pod: Object, namespace: str) -> Object:
-        route, first = (
-            self.templates.namespace_labels(namespace).get(routing.ROUTING),
-            next(iter(self.templates.schedulers()), ""),
-        )
-        if route == "disabled" or not first:
-            return pod
-        return routing.routed(routing.routed_by_words(pod, first) if route == "words" else pod, first)
 
 
 def _texts(fields: Field) -> Iterator[tuple[str, str]]:
     """Yield the entries of an object of strings."""
     for key, value in fields.entries():
         yield key, value.text()
-
-
-def _in_domain(pod: PendingPod, labels: Mapping[str, str]) -> PendingPod:
-    """Return a pod that selects the nodes of a topology domain, too."""
-    if not labels:
-        return pod
-    selector = {each.key: each for each in (*pod.request.node_selector, *terms.node_selector(labels))}
-    # As it is read from the pod, so that the pod gets a place in its domain.
-    ordered = tuple(selector[key] for key in sorted(selector))
-    return replace(pod, request=replace(pod.request, node_selector=ordered))

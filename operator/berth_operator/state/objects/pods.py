@@ -148,7 +148,11 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
         pod_request, weight, gang = PodRequest(), 0, None
-        error = messages.cut(f"{wrong}{_limit_range(metadata, str(wrong))}")
+        # Which of the resources a LimitRange added, by the annotation of its admission plug-in.
+        written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
+        added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in str(wrong)]
+        note = f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
+        error = messages.cut(f"{wrong}{note}")
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -174,13 +178,6 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         owner=_owner(metadata),
         workload=_workload(metadata),
     )
-
-
-def _limit_range(metadata: Object, error: str) -> str:
-    """Return which resources in an error a LimitRange added, by the annotation of its admission plug-in."""
-    written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
-    added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in error]
-    return f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
 
 
 def _workload(metadata: Object) -> str:
@@ -231,7 +228,7 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
 def _template(pod: Object, *more: Object | str | list[str]) -> bytes:
     """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
-    spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
+    spec["volumes"] = [volume for volume in pod["spec"].get("volumes") or () if "image" in volume]
     return compact(orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS))
 
 
@@ -242,7 +239,17 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     pod_limits.check_parts(metadata, spec, annotations)
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
-    asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
+    reading = words.read(spec, annotations, labels, kinds.units)
+    # The API server has set the requests of all resources but those that were just read.
+    asking = resources.from_limits(reading.spec) if reading.words else spec
+    of_devices = resources.total(asking) if reading.words else total
+    asked = _Asked(
+        reading=reading,
+        spec=asking,
+        containers=resources.containers(asking),
+        visible={name: amount for name, amount in total.items() if name not in reading.replaced},
+        devices=request.of_pod(of_devices, reading.annotations, reading.labels, kinds, request.Written(asking)),
+    )
     unlimited = _unlimited(asked)
     gpus = sum(part.count for part in asked.devices.parts if part.type == names.GPU)
     return PodRequest(
@@ -251,7 +258,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         devices=asked.devices,
         plugin_requests=_plugin_requests(asked.visible, kinds),
         shares=share.of_pod(asked.containers, asked.devices),
-        model=interning.intern(model.of_pod(asked.reading.annotations, asked.reading.labels)),
+        model=interning.intern(model.of_pod(reading.annotations, reading.labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
@@ -279,7 +286,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
             filter(None, (request.mistakes.excess(spec), *questions, *request.mistakes.visible_devices(spec, gpus)))
         ),
         extended=tuple(_extended(asked, kinds)),
-        read=words.plain.reading(asked.reading.words, asked.reading.said, asked.reading.notes, asked.devices),
+        read=words.plain.reading(reading.words, reading.said, reading.notes, asked.devices),
     )
 
 
@@ -293,19 +300,6 @@ class _Asked:
     visible: Mapping[str, int]
     """What kubelet counts: the total without the words of other systems, which its Node does not list."""
     devices: DeviceRequest
-
-
-def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kinds: Kinds) -> _Asked:
-    # The API server has set the requests of all resources but those that were just read.
-    asking = resources.from_limits(reading.spec) if reading.words else spec
-    total = resources.total(asking) if reading.words else visible
-    return _Asked(
-        reading=reading,
-        spec=asking,
-        containers=resources.containers(asking),
-        visible={name: amount for name, amount in visible.items() if name not in reading.replaced},
-        devices=request.of_pod(total, reading.annotations, reading.labels, kinds, request.Written(asking)),
-    )
 
 
 def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
@@ -344,7 +338,8 @@ def _unlimited(asked: _Asked) -> tuple[str, ...]:
     if mode in ("", isolation.NONE):
         return ()
     limited = {limit.container for limit in limits.of_pod(asked.spec, asked.containers, labelled=False)}
-    sharing = (str(each.get("name", "")) for _, _, each in shares.of_pod(asked.spec, asked.reading.labels))
+    of_pod = shares.of_pod(asked.spec, asked.reading.labels)
+    sharing = (str(container.get("name", "")) for _, _, container in of_pod)
     return tuple(name for name in sharing if name not in limited)
 
 
@@ -429,7 +424,7 @@ def charge(
     gang = groups.of_placed(pod)
     return Charge(
         uid=metadata["uid"],
-        pod=f"{metadata['namespace']}/{metadata['name']}",
+        pod=keys.of(pod),
         node=node,
         resources=taken.resources,
         nonzero_requested=taken.nonzero_requested,

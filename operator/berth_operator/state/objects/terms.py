@@ -25,10 +25,10 @@ def node_selector(raw: Mapping[str, str]) -> tuple[Requirement, ...]:
 def node_term(raw: Object) -> NodeTerm:
     """Read a term of a node selector."""
     term = NodeTerm(
-        labels=tuple(requirement(each) for each in raw.get("matchExpressions") or ()),
-        names=tuple(requirement(each) for each in raw.get("matchFields") or ()),
+        labels=tuple(map(requirement, raw.get("matchExpressions") or ())),
+        names=tuple(map(requirement, raw.get("matchFields") or ())),
     )
-    if all(_has_meaning(each) for each in term.labels):
+    if all(map(_has_meaning, term.labels)):
         return term
     # The API server accepts a Gt or Lt value that is no number; kube-scheduler then lets the term match no node.
     return NodeTerm(labels=(NEVER,), names=term.names) if term.names else NodeTerm()
@@ -39,13 +39,13 @@ def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
     required = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return None
-    return tuple(node_term(each) for each in required.get("nodeSelectorTerms") or ())
+    return tuple(map(node_term, required.get("nodeSelectorTerms") or ()))
 
 
 def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
     """Read the preferred node affinity of a pod's `spec.affinity`, as (term, weight)."""
     preferred = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-    return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in preferred)
+    return tuple((node_term(term.get("preference") or {}), term["weight"]) for term in preferred)
 
 
 def _has_meaning(condition: Requirement) -> bool:

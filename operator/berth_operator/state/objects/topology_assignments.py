@@ -22,21 +22,22 @@ def read(assignment: Field) -> Iterator[Domain]:
         FieldError: a field cannot be read, or there are too many domains.
     """
     levels, total = assignment.at("levels").texts(), 0
-    for each in assignment.at("slices").items():
-        number = each.at("domainCount").integer()
+    for piece in assignment.at("slices").items():
+        number = piece.at("domainCount").integer()
         total += number
         if number < 1 or total > MAX_DOMAINS:
-            raise FieldError(f"{each.path}.domainCount: {number}; allowed are 1 to {MAX_DOMAINS} domains in all")
-        yield from _domains(each, levels, number)
-
-
-def _domains(piece: Field, levels: tuple[str, ...], number: int) -> Iterator[Domain]:
-    per_level = [_values(each, number) for each in piece.at("valuesPerLevel").items()]
-    if len(per_level) != len(levels):
-        raise FieldError(f"{piece.path}.valuesPerLevel: {len(per_level)} levels; levels has {len(levels)}")
-    counts = _counts(piece.at("podCounts"), number)
-    for index in range(number):
-        yield dict(zip(levels, (values[index] for values in per_level), strict=True)), counts[index]
+            raise FieldError(f"{piece.path}.domainCount: {number}; allowed are 1 to {MAX_DOMAINS} domains in all")
+        per_level = [_values(level, number) for level in piece.at("valuesPerLevel").items()]
+        if len(per_level) != len(levels):
+            raise FieldError(f"{piece.path}.valuesPerLevel: {len(per_level)} levels; levels has {len(levels)}")
+        counts = piece.at("podCounts")
+        if counts.at("universal").value is not None:
+            pods = [counts.at("universal").integer()] * number
+        else:
+            _checked(counts.at("individual"), number)
+            pods = [count.integer() for count in counts.at("individual").items()]
+        for index in range(number):
+            yield dict(zip(levels, (values[index] for values in per_level), strict=True)), pods[index]
 
 
 def _values(level: Field, number: int) -> list[str]:
@@ -48,17 +49,9 @@ def _values(level: Field, number: int) -> list[str]:
     return [f"{prefix}{root}{suffix}" for root in _checked(individual.at("roots"), number)]
 
 
-def _counts(counts: Field, number: int) -> list[int]:
-    """Return the number of pods for each domain of a slice."""
-    if counts.at("universal").value is not None:
-        return [counts.at("universal").integer()] * number
-    _checked(counts.at("individual"), number)
-    return [each.integer() for each in counts.at("individual").items()]
-
-
 def _checked(values: Field, number: int) -> list[object]:
     """Return a list that must have one value for each domain."""
-    listed = [each.value for each in values.items()]
+    listed = [item.value for item in values.items()]
     if len(listed) != number:
         raise FieldError(f"{values.path}: {len(listed)} values for {number} domains")
     return listed

@@ -1,9 +1,10 @@
 """Claims, volumes, storage classes and drivers, parsed from the API."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.resources import quantity
+from berth_api.values import keys
 from berth_api.values.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
 from berth_operator.core.filters.volume_zones import LABELS
 from berth_operator.core.values.mounts import Attachable
@@ -22,19 +23,15 @@ _ALWAYS: Final = Requirement(key="", operator=DOES_NOT_EXIST)
 _NEVER: Final = Requirement(key="")
 
 
-def key(obj: Object) -> str:
-    """Return namespace/name."""
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
-
-
 def claim(raw: Object) -> VolumeClaim:
     """Read a PersistentVolumeClaim."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     requests = (spec.get("resources") or {}).get("requests") or {}
     volume = spec.get("volumeName") or ""
+    owners = metadata.get("ownerReferences") or ()
     return VolumeClaim(
-        key=key(raw),
+        key=keys.of(raw),
         uid=metadata["uid"],
         version=metadata.get("resourceVersion") or "",
         storage_class=_class_name(annotations, spec),
@@ -49,7 +46,7 @@ def claim(raw: Object) -> VolumeClaim:
         lost=(raw.get("status") or {}).get("phase") == "Lost",
         deleting=bool(metadata.get("deletionTimestamp")),
         selected_node=annotations.get(SELECTED_NODE),
-        owner=_controller(metadata),
+        owner=next((str(owner["uid"]) for owner in owners if owner.get("controller")), ""),
     )
 
 
@@ -57,6 +54,15 @@ def volume(raw: Object) -> Volume:
     """Read a PersistentVolume."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     labels, ref = metadata.get("labels") or {}, spec.get("claimRef") or {}
+    affinity: Terms | None = None
+    if (required := (spec.get("nodeAffinity") or {}).get("required")) is not None:
+        read = [terms.node_term(term) for term in required.get("nodeSelectorTerms") or ()]
+        # For volumes, kube-scheduler evaluates conditions on the node's name against an empty name.
+        affinity = tuple(
+            NodeTerm(labels=(*term.labels, *(_NEVER if name.operator == IN else _ALWAYS for name in term.names)))
+            for term in read
+        )
+    csi = spec.get("csi")
     return Volume(
         name=metadata["name"],
         version=metadata.get("resourceVersion") or "",
@@ -70,21 +76,32 @@ def volume(raw: Object) -> Volume:
         deleting=bool(metadata.get("deletionTimestamp")),
         claim=f"{ref.get('namespace')}/{ref.get('name')}" if ref else "",
         claim_uid=ref.get("uid") or "",
-        affinity=_affinity(spec.get("nodeAffinity") or {}),
+        affinity=affinity,
         zones=tuple(_zones(labels)),
-        attachable=_attachable(spec),
+        attachable=mounts.attachable(spec)
+        if csi is None
+        else Attachable(driver=csi["driver"], handle=csi["volumeHandle"]),
         csi="csi" in spec,
     )
 
 
 def storage_class(raw: Object) -> StorageClass:
     """Read a StorageClass."""
-    topologies = raw.get("allowedTopologies")
+    topologies = raw.get("allowedTopologies") or ()
+    read = (
+        NodeTerm(
+            labels=tuple(
+                Requirement(key=expression["key"], values=tuple(sorted(expression["values"])))
+                for expression in topology.get("matchLabelExpressions") or ()
+            )
+        )
+        for topology in topologies
+    )
     return StorageClass(
         name=raw["metadata"]["name"],
         provisioner=raw.get("provisioner") or "",
         delayed=raw.get("volumeBindingMode") == "WaitForFirstConsumer",
-        topologies=tuple(_topology(each) for each in topologies) if topologies else None,
+        topologies=tuple(read) if topologies else None,
     )
 
 
@@ -92,11 +109,12 @@ def capacity(raw: Object) -> Capacity:
     """Read a CSIStorageCapacity."""
     limit, nodes = raw.get("maximumVolumeSize", raw.get("capacity")), raw.get("nodeTopology")
     return Capacity(
-        key=key(raw),
+        key=keys.of(raw),
         storage_class=raw["storageClassName"],
         limit=None if limit is None else quantity.parse(limit),
         capacity=quantity.parse(raw.get("capacity", 0)),
-        nodes=() if nodes is None else (_of_all(_selector(nodes).requirements),),
+        # Without requirements it matches all nodes, not none.
+        nodes=() if nodes is None else (NodeTerm(labels=(*_selector(nodes).requirements, _ALWAYS)),),
     )
 
 
@@ -113,7 +131,7 @@ def is_required_on_nodes(raw: Object) -> bool:
 def drivers(raw: Object) -> dict[str, int | None]:
     """Read {driver: volumes that the node can hold} from a CSINode; None if there is no limit."""
     installed = (raw.get("spec") or {}).get("drivers") or ()
-    return {each["name"]: (each.get("allocatable") or {}).get("count") for each in installed}
+    return {driver["name"]: (driver.get("allocatable") or {}).get("count") for driver in installed}
 
 
 def attachment(raw: Object) -> Attachment | None:
@@ -135,51 +153,16 @@ def _class_name(annotations: Mapping[str, str], spec: Object) -> str:
     return name
 
 
-def _controller(metadata: Object) -> str:
-    return next((str(each["uid"]) for each in metadata.get("ownerReferences") or () if each.get("controller")), "")
-
-
 def _selector(raw: Object) -> LabelSelector:
     exact = (Requirement(key=key, values=(value,)) for key, value in sorted((raw.get("matchLabels") or {}).items()))
     return LabelSelector(
-        requirements=(*exact, *(terms.requirement(each) for each in raw.get("matchExpressions") or ())),
+        requirements=(*exact, *map(terms.requirement, raw.get("matchExpressions") or ())),
     )
-
-
-def _affinity(raw: Object) -> Terms | None:
-    required = raw.get("required")
-    if required is None:
-        return None
-    return tuple(_without_names(terms.node_term(each)) for each in required.get("nodeSelectorTerms") or ())
-
-
-def _without_names(term: NodeTerm) -> NodeTerm:
-    """Resolve conditions on the node's name: for volumes, kube-scheduler evaluates them against an empty name."""
-    names = (_NEVER if each.operator == IN else _ALWAYS for each in term.names)
-    return NodeTerm(labels=(*term.labels, *names))
-
-
-def _topology(raw: Object) -> NodeTerm:
-    expressions = raw.get("matchLabelExpressions") or ()
-    return NodeTerm(
-        labels=tuple(Requirement(key=each["key"], values=tuple(sorted(each["values"]))) for each in expressions),
-    )
-
-
-def _of_all(requirements: Iterable[Requirement]) -> NodeTerm:
-    """Return a term that requires all of these; without requirements it matches all nodes, not none."""
-    return NodeTerm(labels=(*requirements, _ALWAYS))
 
 
 def _zones(labels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name in LABELS:
-        values = tuple(sorted({each.strip() for each in labels.get(name, "").split("__")}))
+        values = tuple(sorted({value.strip() for value in labels.get(name, "").split("__")}))
         # A label with an empty value in its list is ignored.
         if all(values):
             yield name, values
-
-
-def _attachable(spec: Object) -> Attachable | None:
-    if (csi := spec.get("csi")) is not None:
-        return Attachable(driver=csi["driver"], handle=csi["volumeHandle"])
-    return mounts.attachable(spec)

@@ -1,6 +1,6 @@
 """Workloads of Kueue (`kueue.x-k8s.io/v1beta2`), read as what the AdmissionCheck decides."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,20 +29,16 @@ def transform(raw: Object) -> Object:
     kind excludes keeps nothing: it lists no check then.
     """
     try:
-        return _stripped(raw)
+        spec, status = raw.get("spec") or {}, raw.get("status") or {}
+        conditions = [condition for condition in status.get("conditions") or () if condition.get("type") in _CONDITIONS]
+        kept = {"spec": _of(spec, _SPEC), "status": {"conditions": conditions}}
+        if ("Finished", "True") not in ((condition["type"], condition.get("status")) for condition in conditions):
+            kept["status"] |= _of(status, _STATUS)
+            if status.get("admission"):
+                kept["spec"]["podSets"] = [_without_unread(pod_set) for pod_set in spec.get("podSets") or ()]
+        return {"metadata": _metadata(raw), **kept}
     except (TypeError, AttributeError):
         return {"metadata": _metadata(raw), "spec": {}, "status": {}}
-
-
-def _stripped(raw: Object) -> Object:
-    spec, status = raw.get("spec") or {}, raw.get("status") or {}
-    conditions = [each for each in status.get("conditions") or () if each.get("type") in _CONDITIONS]
-    kept = {"spec": _of(spec, _SPEC), "status": {"conditions": conditions}}
-    if not _is_true(conditions, "Finished"):
-        kept["status"] |= _of(status, _STATUS)
-        if status.get("admission"):
-            kept["spec"]["podSets"] = [_without_unread(each) for each in spec.get("podSets") or ()]
-    return {"metadata": _metadata(raw), **kept}
 
 
 def _metadata(raw: Object) -> Object:
@@ -62,10 +58,6 @@ def _without_unread(pod_set: Object) -> Object:
     except (KeyError, TypeError, AttributeError):
         return pod_set  # reading it says what is wrong
     return {**pod_set, "template": _of(kept, ("metadata", "spec"))}
-
-
-def _is_true(conditions: Collection[Mapping[str, Any]], kind: str) -> bool:
-    return any(each.get("type") == kind and each.get("status") == "True" for each in conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,41 +90,35 @@ def read(raw: Mapping[str, Any], ours: Collection[str], read_pod_sets: ReadPodSe
     Raises:
         UnknownFlavorError: a flavor that was assigned to it is not known.
     """
-    root = Field(raw, "")
     try:
-        checks = tuple(_checks(root.at("status"), ours))
-        workload = _read(root, checks, read_pod_sets) if checks else None
+        return _view(Field(raw, ""), ours, read_pod_sets)
     except FieldError:
         # Kueue's definition of the kind excludes this. Without its fields nothing can be said about the Workload.
         return None
-    return WorkloadView(workload=workload, version=_text(root, "resourceVersion"), checks=checks) if workload else None
 
 
-def _checks(status: Field, ours: Collection[str]) -> Iterator[CheckItem]:
-    for index, each in enumerate(status.at("admissionChecks").items()):
-        name = each.at("name").text()
-        if name in ours:
-            yield CheckItem(
-                index=index,
-                name=name,
-                state=_state(each.at("state")),
-                message=each.at("message").text(),
-                raw=dict(each.value),
-            )
-
-
-def _state(written: Field) -> CheckState:
-    try:
-        return CheckState(written.text(CheckState.PENDING))
-    except ValueError as error:
-        raise FieldError(f"{written.path}: {written.value!r:.64} is no state of a check") from error
-
-
-def _read(root: Field, checks: tuple[CheckItem, ...], read_pod_sets: ReadPodSets) -> QuotaWorkload:
+def _view(root: Field, ours: Collection[str], read_pod_sets: ReadPodSets) -> WorkloadView | None:
     spec, status = root.at("spec"), root.at("status")
-    conditions = {each.at("type").text(): each for each in status.at("conditions").items()}
+    checks: list[CheckItem] = []
+    waits_for_others = False
+    for index, entry in enumerate(status.at("admissionChecks").items()):
+        name, state = entry.at("name").text(), entry.at("state")
+        if name not in ours:
+            waits_for_others |= state.text() != CheckState.READY
+            continue
+        try:
+            read_state = CheckState(state.text(CheckState.PENDING))
+        except ValueError as error:
+            raise FieldError(f"{state.path}: {state.value!r:.64} is no state of a check") from error
+        message = entry.at("message").text()
+        checks.append(CheckItem(index=index, name=name, state=read_state, message=message, raw=dict(entry.value)))
+    if not checks:
+        return None
     # Of two of our checks the one that holds the Workload up is decided; a write sets both.
-    check = next((each for each in checks if each.state is not CheckState.READY), checks[0])
+    check = next((entry for entry in checks if entry.state is not CheckState.READY), checks[0])
+    conditions = {condition.at("type").text(): condition for condition in status.at("conditions").items()}
+    # An evicted Workload keeps its admission until its pods have ended.
+    is_reserved = _is(conditions, "QuotaReserved") and not _is(conditions, "Evicted")
     workload = QuotaWorkload(
         key=f"{_text(root, 'namespace')}/{_text(root, 'name')}",
         uid=_text(root, "uid"),
@@ -145,34 +131,20 @@ def _read(root: Field, checks: tuple[CheckItem, ...], read_pod_sets: ReadPodSets
         check=check.name,
         state=check.state,
         message=check.message,
-        waits_for_others=_waits(status, {each.name for each in checks}),
+        waits_for_others=waits_for_others,
         retries=Field(check.raw, "").at("retryCount").integer(),
         since=_since(conditions, "QuotaReserved"),
-        has_quota=_has_quota(status, conditions),
+        has_quota=status.at("admission").value is not None and is_reserved,
         admitted=_is(conditions, "Admitted"),
         admitted_at=_since(conditions, "Admitted") if _is(conditions, "Admitted") else "",
         finished=_is(conditions, "Finished") or root.at("metadata").at("deletionTimestamp").value is not None,
     )
-    return _with_pods(workload, root, read_pod_sets) if workload.has_quota and not workload.finished else workload
-
-
-def _waits(status: Field, ours: Collection[str]) -> bool:
-    """Return whether one of the checks of other controllers is not Ready."""
-    others = (each for each in status.at("admissionChecks").items() if each.at("name").text() not in ours)
-    return any(each.at("state").text() != CheckState.READY for each in others)
-
-
-def _with_pods(workload: QuotaWorkload, root: Field, read_pod_sets: ReadPodSets) -> QuotaWorkload:
-    try:
-        return replace(workload, pod_sets=read_pod_sets(root))
-    except FieldError as error:
-        return replace(workload, problem=messages.cut(str(error)))
-
-
-def _has_quota(status: Field, conditions: Mapping[str, Field]) -> bool:
-    """Return whether quota is reserved, and not only because the pods of an evicted Workload still end."""
-    has_admission = status.at("admission").value is not None
-    return has_admission and _is(conditions, "QuotaReserved") and not _is(conditions, "Evicted")
+    if workload.has_quota and not workload.finished:
+        try:
+            workload = replace(workload, pod_sets=read_pod_sets(root))
+        except FieldError as error:
+            workload = replace(workload, problem=messages.cut(str(error)))
+    return WorkloadView(workload=workload, version=_text(root, "resourceVersion"), checks=tuple(checks))
 
 
 def _is(conditions: Mapping[str, Field], kind: str) -> bool:

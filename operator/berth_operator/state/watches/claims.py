@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from berth_api import names
+from berth_api.values import keys
 from berth_client.objects import without_managed_fields
 from berth_client.reflector import Source
 from berth_operator.core.dra import requests, slices, status, taint_rules
@@ -43,7 +44,7 @@ class ResourceClaims:
 
         One that cannot be read, and never could, lists a device that may be any card of the driver's type.
         """
-        before = self._claims.slices.get(_name(raw))
+        before = self._claims.slices.get(keys.name_of(raw))
         if (slice_ := _read(slices.read, raw)) is not None:
             self._slices_changed(self._claims.put_slice(slice_), before, slice_)
         elif before is None and (unknown := _read(slices.read_unknown, raw)) is not None:
@@ -57,7 +58,7 @@ class ResourceClaims:
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""
         created = raw["metadata"].get("creationTimestamp") or ""
-        self._classes[_name(raw)] = raw["spec"].get("extendedResourceName") or "", created
+        self._classes[keys.name_of(raw)] = raw["spec"].get("extendedResourceName") or "", created
         self._cluster.set_device_classes(self._classes)
         if (device_class := _read(requests.read_class, raw)) is not None:
             self._claims.put_class(device_class)
@@ -72,9 +73,9 @@ class ResourceClaims:
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
-        state = self._claims.claims.get(_key(raw))
+        state = self._claims.claims.get(keys.of(raw))
         known = state.claim if state is not None else None
-        if (claim := _read(lambda each: status.read(each, known), raw)) is not None:
+        if (claim := _read(lambda obj: status.read(obj, known), raw)) is not None:
             with self._noting_served(claim.key, claim):
                 before = self._claims.put_claim(claim)
                 self._cluster.claims.claim_changed(before, claim)
@@ -104,7 +105,7 @@ class ResourceClaims:
     def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
         """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
         versions = (self._claims.claims.get(key), after)
-        pools = {each.in_pool for claim in versions if claim for each in claim.devices}
+        pools = {device.in_pool for claim in versions if claim for device in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}
         yield
         flipped = {pool for pool in pools if self._claims.serves(pool) != served[pool]}
@@ -113,13 +114,13 @@ class ResourceClaims:
 
     def _slices_changed(self, nodes: set[str], *versions: Slice | None) -> None:
         self._cluster.node_devices_changed(nodes)
-        if any(each is not None and not each.nodes.name for each in versions):
+        if any(version is not None and not version.nodes.name for version in versions):
             self._cluster.claim_devices_changed()
 
     def _rules_changed(self, *versions: TaintRule | None) -> None:
-        rules = [each for each in versions if each is not None and each.selects]
+        rules = [version for version in versions if version is not None and version.selects]
         if len(set(rules)) == len(rules):
-            nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
+            nodes = (self._claims.nodes_of_pool(rule.driver, rule.pool) for rule in rules)
             self._cluster.node_devices_changed(set().union(*nodes))
             self._cluster.claim_devices_changed()
 
@@ -142,7 +143,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
                 optional=True,
                 transform=lambda raw: _without_parameters(without_managed_fields(raw)),
             ),
-            Table(key=_name, put=to.put_class, remove=to.remove_class),
+            Table(key=keys.name_of, put=to.put_class, remove=to.remove_class),
         ),
         "resource claims": (
             Source(
@@ -150,7 +151,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
                 optional=True,
                 transform=lambda raw: _without_parameters(status.with_writers(raw)),
             ),
-            Table(key=_key, put=to.put_claim, remove=to.remove_claim),
+            Table(key=keys.of, put=to.put_claim, remove=to.remove_claim),
         ),
         # One of the two is served, or none; a server with both shows the same objects by both.
         "device taint rules": _source(f"{_V1}/devicetaintrules", to.put_rule, to.remove_rule),
@@ -163,16 +164,8 @@ def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
     try:
         return read(raw)
     except FieldError as error:
-        log.warning("change ignored", kind=raw.get("kind"), name=_name(raw), error=str(error))
+        log.warning("change ignored", kind=raw.get("kind"), name=keys.name_of(raw), error=str(error))
         return None
-
-
-def _name(raw: Mapping[str, Any]) -> str:
-    return str(raw["metadata"]["name"])
-
-
-def _key(raw: Mapping[str, Any]) -> str:
-    return f"{raw['metadata']['namespace']}/{_name(raw)}"
 
 
 def _without_parameters(raw: Object) -> Object:
@@ -189,4 +182,4 @@ def _without_parameters(raw: Object) -> Object:
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=_name, put=put, remove=remove)
+    return Source(path=path, optional=True), Table(key=keys.name_of, put=put, remove=remove)

@@ -1,11 +1,12 @@
 """Kueue's Workloads, ResourceFlavors and AdmissionChecks: applies API events to the Workloads of the state."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
+from berth_api.values import keys
 from berth_client.reflector import Source
 from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
@@ -43,14 +44,14 @@ class QuotaObjects:
         """namespace/name -> Workload with one of our AdmissionChecks."""
         self.checks: dict[str, Object] = {}
         """Name -> AdmissionCheck of our controller."""
-        self.on_change: Callable[[str], None] = _ignore
+        self.on_change: Callable[[str], None] = lambda _key: None
         """Called with a Workload's key after it has changed."""
-        self.on_check: Callable[[], None] = _ignore_check
+        self.on_check: Callable[[], None] = lambda: None
         """Called after one of our AdmissionChecks has changed."""
 
     def put_workload(self, raw: Object) -> None:
         """Add or update a Workload."""
-        key = _key(raw)
+        key = keys.of(raw)
         if raw["status"].get("admissionChecks"):
             self._raw[key] = raw
             self._update(key)
@@ -68,10 +69,10 @@ class QuotaObjects:
         try:
             flavor = pod_sets.read_flavor(raw)
         except FieldError as error:
-            log.warning("change ignored", kind="ResourceFlavor", name=_name(raw), error=str(error))
+            log.warning("change ignored", kind="ResourceFlavor", name=keys.name_of(raw), error=str(error))
             return
-        if self._templates.flavors.get(_name(raw)) != flavor:
-            self._templates.flavors[_name(raw)] = flavor
+        if self._templates.flavors.get(keys.name_of(raw)) != flavor:
+            self._templates.flavors[keys.name_of(raw)] = flavor
             self._read_again()
 
     def remove_flavor(self, name: str) -> None:
@@ -80,7 +81,7 @@ class QuotaObjects:
 
     def put_check(self, raw: Object) -> None:
         """Add or update an AdmissionCheck; those of other controllers are not ours to answer."""
-        name = _name(raw)
+        name = keys.name_of(raw)
         if raw["spec"].get("controllerName") != workloads.CONTROLLER:
             return
         is_new, self.checks[name] = name not in self.checks, raw
@@ -96,8 +97,8 @@ class QuotaObjects:
     def put_priority_class(self, raw: Object) -> None:
         """Add or update a PriorityClass."""
         kept = {field: raw.get(field) for field in ("value", "globalDefault", "preemptionPolicy")}
-        if self._templates.priority_classes.get(_name(raw)) != kept:
-            self._templates.priority_classes[_name(raw)] = kept
+        if self._templates.priority_classes.get(keys.name_of(raw)) != kept:
+            self._templates.priority_classes[keys.name_of(raw)] = kept
             self._read_again()
 
     def remove_priority_class(self, name: str) -> None:
@@ -129,9 +130,9 @@ class QuotaObjects:
     def _pod_sets(self, workload: Field) -> tuple[PodSet, ...]:
         """Return a Workload's pod sets, the same objects as before if nothing that they depend on has changed."""
         raw = workload.value
-        key, status = _key(raw), raw["status"]
-        updates = [each for check in status["admissionChecks"] for each in check.get("podSetUpdates") or ()]
-        placed = [each for each in updates if "nodeSelector" in each or "tolerations" in each]
+        key, status = keys.of(raw), raw["status"]
+        updates = [update for check in status["admissionChecks"] for update in check.get("podSetUpdates") or ()]
+        placed = [update for update in updates if "nodeSelector" in update or "tolerations" in update]
         fields = raw["spec"].get("podSets"), status.get("admission"), status.get("reclaimablePods"), placed
         if key not in self._read or self._read[key].fields != fields:
             self._read[key] = _Read(fields=fields, pod_sets=pod_sets.read(workload, self._templates))
@@ -147,27 +148,11 @@ class QuotaObjects:
 def sources(to: QuotaObjects) -> Iterator[tuple[str, tuple[Source, Table]]]:
     """Yield (name of the kind, (source, table)) for what the API server serves of Kueue."""
     workload = Source(path=f"{API}/workloads", optional=True, transform=workloads.transform)
-    yield "workloads", (workload, Table(key=_key, put=to.put_workload, remove=to.remove_workload))
+    yield "workloads", (workload, Table(key=keys.of, put=to.put_workload, remove=to.remove_workload))
     yield "resource flavors", _source(f"{API}/resourceflavors", to.put_flavor, to.remove_flavor)
     yield "admission checks", _source(f"{API}/admissionchecks", to.put_check, to.remove_check)
     yield "priority classes", _source(_PRIORITY_CLASSES, to.put_priority_class, to.remove_priority_class)
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=_name, put=put, remove=remove)
-
-
-def _name(raw: Mapping[str, Any]) -> str:
-    return str(raw["metadata"]["name"])
-
-
-def _key(raw: Mapping[str, Any]) -> str:
-    return f"{raw['metadata']['namespace']}/{_name(raw)}"
-
-
-def _ignore(_key: str) -> None:
-    pass
-
-
-def _ignore_check() -> None:
-    pass
+    return Source(path=path, optional=True), Table(key=keys.name_of, put=put, remove=remove)

@@ -102,23 +102,20 @@ class PodWatches:
         if self._running and followed == self._ended.keys():
             return
         for name in self._ended.keys() - followed:
-            self._leave(name)
+            self._stop(f"pods of {name}")
+            self._stop(f"ended pods of {name}")
+            self._table.leave(name)
+            self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end("")
         for name in followed - self._ended.keys():
-            self._join(name, tasks)
+            alive, ended = (pods_where(f"spec.schedulerName={name},{phases}") for phases in (ALIVE, ENDED))
+            self._start(tasks, f"pods of {name}", alive, WatchedPods(self._table, name.__eq__))
+            self._ended[name] = sinks.ended_pods(self._table.cluster)
+            ended = replace(ended, transform=groups.transform_ended)
+            self._start(tasks, f"ended pods of {name}", ended, self._ended[name])
+        unlike = [f"spec.schedulerName!={name}" for name in sorted(followed)]
+        others = pods_where(",".join([*unlike, BOUND]))
         self._stop(OTHERS)
-        self._start(tasks, OTHERS, _of_others(followed), WatchedPods(self._table, lambda name: name not in followed))
-
-    def _join(self, name: str, tasks: asyncio.TaskGroup) -> None:
-        alive, ended = (pods_where(f"spec.schedulerName={name},{phases}") for phases in (ALIVE, ENDED))
-        self._ended[name] = sinks.ended_pods(self._table.cluster)
-        self._start(tasks, f"pods of {name}", alive, WatchedPods(self._table, name.__eq__))
-        self._start(tasks, f"ended pods of {name}", replace(ended, transform=groups.transform_ended), self._ended[name])
-
-    def _leave(self, name: str) -> None:
-        self._stop(f"pods of {name}")
-        self._stop(f"ended pods of {name}")
-        self._table.leave(name)
-        self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end("")
+        self._start(tasks, OTHERS, others, WatchedPods(self._table, lambda name: name not in followed))
 
     def _start(self, tasks: asyncio.TaskGroup, title: str, source: Source, sink: Sink) -> None:
         reflector = Reflector(api=self._api, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
@@ -126,14 +123,9 @@ class PodWatches:
         self.reflectors = {**self.reflectors, title: reflector}
 
     def _stop(self, title: str) -> None:
-        self.reflectors = {each: reflector for each, reflector in self.reflectors.items() if each != title}
+        self.reflectors = {name: reflector for name, reflector in self.reflectors.items() if name != title}
         if (task := self._running.pop(title, None)) is not None:
             task.cancel()
-
-
-def _of_others(schedulers: Collection[str]) -> Source:
-    unlike = [f"spec.schedulerName!={name}" for name in sorted(schedulers)]
-    return pods_where(",".join([*unlike, BOUND]))
 
 
 def pods_where(selector: str) -> Source:

@@ -91,27 +91,15 @@ class Once:
         raise AssertionError(f"nothing is watched: {event_type} {obj['metadata']['name']}")
 
 
-def _uid(obj: Mapping[str, Any]) -> str:
-    return str(obj["metadata"]["uid"])
-
-
-def _name(obj: Mapping[str, Any]) -> str:
-    return str(obj["metadata"]["name"])
-
-
-def _key(obj: Mapping[str, Any]) -> str:
-    return keys.join(obj["metadata"]["namespace"], _name(obj))
-
-
 def ended_pods(cluster: Cluster) -> Table:
     """Return the table for pods that have ended."""
-    return Table(key=_uid, put=cluster.put_ended, remove=cluster.gangs.remove_ended)
+    return Table(key=lambda obj: str(obj["metadata"]["uid"]), put=cluster.put_ended, remove=cluster.gangs.remove_ended)
 
 
 def pod_groups(cluster: Cluster, kind: PodGroupKind) -> Table:
     """Return the table for PodGroups of a kind."""
     return Table(
-        key=_key,
+        key=keys.of,
         put=lambda obj: cluster.gangs.put_group(obj, kind),
         remove=lambda name: cluster.gangs.remove_group(name, kind),
     )
@@ -119,30 +107,30 @@ def pod_groups(cluster: Cluster, kind: PodGroupKind) -> Table:
 
 def nodes(cluster: Cluster) -> Table:
     """Return the table for Nodes."""
-    return Table(key=_name, put=cluster.node_cache.put_node, remove=cluster.node_cache.remove_node)
+    return Table(key=keys.name_of, put=cluster.node_cache.put_node, remove=cluster.node_cache.remove_node)
 
 
 def devices(cluster: Cluster) -> Table:
     """Return the table for Devices."""
-    return Table(key=_name, put=cluster.node_cache.put_device, remove=cluster.node_cache.remove_device)
+    return Table(key=keys.name_of, put=cluster.node_cache.put_device, remove=cluster.node_cache.remove_device)
 
 
 def gpu_pods(cluster: Cluster) -> Table:
     """Return the table for GpuPods."""
-    return Table(key=_key, put=cluster.allocations.put_gpu_pod, remove=cluster.allocations.remove_gpu_pod)
+    return Table(key=keys.of, put=cluster.allocations.put_gpu_pod, remove=cluster.allocations.remove_gpu_pod)
 
 
 def leases(cluster: Cluster) -> Table:
     """Return the table for the agents' Leases."""
-    return Table(key=_name, put=cluster.node_cache.put_lease, remove=cluster.node_cache.remove_lease)
+    return Table(key=keys.name_of, put=cluster.node_cache.put_lease, remove=cluster.node_cache.remove_lease)
 
 
 def namespaces(cluster: Cluster) -> Table:
     """Return the table for the labels of namespaces."""
     return Table(
-        key=_name,
+        key=keys.name_of,
         put=lambda obj: cluster.put_namespace(
-            _name(obj), obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
+            keys.name_of(obj), obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
         ),
         remove=lambda name: cluster.put_namespace(name, {}),
     )
@@ -152,8 +140,8 @@ def services(cluster: Cluster) -> Table:
     """Return the table for the selectors of Services."""
     known = cluster.fleet.affinity_index.services
     return Table(
-        key=_key,
-        put=lambda obj: known.put(_key(obj), affinity.selected(obj)),
+        key=keys.of,
+        put=lambda obj: known.put(keys.of(obj), affinity.selected(obj)),
         remove=lambda key: known.put(key, ()),
     )
 
@@ -161,7 +149,7 @@ def services(cluster: Cluster) -> Table:
 def disruption_budgets(cluster: Cluster) -> Table:
     """Return the table for PodDisruptionBudgets."""
     return Table(
-        key=budgets.key,
-        put=lambda obj: cluster.budgets.put(budgets.key(obj), budgets.budget(obj)),
+        key=keys.of,
+        put=lambda obj: cluster.budgets.put(keys.of(obj), budgets.budget(obj)),
         remove=cluster.budgets.remove,
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.admission import injection
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.values import keys
 from berth_client.reflector import GetPage, Source, list_once
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
@@ -62,10 +63,8 @@ containers read which cards they see."""
 
 def _injected(env: Sequence[Object]) -> list[Object]:
     """Return the variables that decide which cards a container sees and how much it may use of them."""
-    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
-    return [
-        _pruned(each, {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}) for each in variables
-    ]
+    read = {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}
+    return [_pruned(variable, read) for variable in env if injection.is_variable(variable) or limits.is_limit(variable)]
 
 
 _METADATA: Final = {
@@ -206,7 +205,7 @@ def _pruned(value: Any, tree: Any) -> Any:
     if callable(tree):
         return tree(value)
     if isinstance(value, list):
-        return [_pruned(each, tree) for each in value]
+        return [_pruned(item, tree) for item in value]
     return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
 
 
@@ -305,7 +304,7 @@ class Snapshot:
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
             CLAIM_TEMPLATES: self._put_claim_template,
-            VERSION: self._put_version,
+            VERSION: lambda obj: self.cluster.fleet.set_kubernetes(int(obj["minor"])),
             OPERATOR: self._put_operator,
         }
 
@@ -327,10 +326,7 @@ class Snapshot:
         self.priority_classes[obj["metadata"]["name"]] = obj
 
     def _put_claim_template(self, obj: Object) -> None:
-        self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
-
-    def _put_version(self, obj: Object) -> None:
-        self.cluster.fleet.set_kubernetes(int(obj["minor"]))
+        self.claim_templates[keys.of(obj)] = obj
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from berth_api.values import keys
 from berth_client.reflector import Source
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
@@ -77,7 +78,9 @@ class Storage:
 
     def put_driver(self, raw: Object) -> None:
         """Add or update a CSIDriver."""
-        self._set_driver(_name(raw), tracked=volumes.tracks_capacity(raw), required=volumes.is_required_on_nodes(raw))
+        self._set_driver(
+            keys.name_of(raw), tracked=volumes.tracks_capacity(raw), required=volumes.is_required_on_nodes(raw)
+        )
 
     def remove_driver(self, name: str) -> None:
         """Remove a CSIDriver."""
@@ -97,8 +100,8 @@ class Storage:
 
     def put_limits(self, raw: Object) -> None:
         """Add or update a CSINode."""
-        self.volumes.put_drivers(_name(raw), volumes.drivers(raw))
-        self._wake_for_limits(_name(raw))
+        self.volumes.put_drivers(keys.name_of(raw), volumes.drivers(raw))
+        self._wake_for_limits(keys.name_of(raw))
 
     def remove_limits(self, node: str) -> None:
         """Remove a CSINode; its node then has no drivers, and no volume limits."""
@@ -129,7 +132,7 @@ class Storage:
         self._waker.changed_for(change, hint)
 
     def _notify_claims(self, *versions: Volume | None) -> None:
-        for key in {each.claim for each in versions if each is not None and each.claim}:
+        for key in {version.claim for version in versions if version is not None and version.claim}:
             self.on_claim(key)
 
 
@@ -137,11 +140,11 @@ def sources(storage: Storage) -> dict[str, tuple[Source, Table]]:
     """Return {name of the kind: (source, table)} for storage."""
     fleet, to = storage.volumes, storage
     return {
-        "claims": _source("/api/v1/persistentvolumeclaims", to.put_claim, to.remove_claim, key=volumes.key),
+        "claims": _source("/api/v1/persistentvolumeclaims", to.put_claim, to.remove_claim, key=keys.of),
         "volumes": _source("/api/v1/persistentvolumes", to.put_volume, to.remove_volume),
         "storage classes": _source(f"{_STORAGE}/storageclasses", to.put_class, fleet.remove_class),
         "storage capacities": _source(
-            f"{_STORAGE}/csistoragecapacities", to.put_capacity, fleet.remove_capacity, key=volumes.key
+            f"{_STORAGE}/csistoragecapacities", to.put_capacity, fleet.remove_capacity, key=keys.of
         ),
         "storage drivers": _source(f"{_STORAGE}/csidrivers", to.put_driver, to.remove_driver),
         "volume limits": _source(f"{_STORAGE}/csinodes", to.put_limits, to.remove_limits),
@@ -149,15 +152,11 @@ def sources(storage: Storage) -> dict[str, tuple[Source, Table]]:
     }
 
 
-def _name(raw: Mapping[str, Any]) -> str:
-    return str(raw["metadata"]["name"])
-
-
 def _source(
     path: str,
     put: Callable[[Object], None],
     remove: Callable[[str], None],
     *,
-    key: Callable[[Mapping[str, Any]], str] = _name,
+    key: Callable[[Mapping[str, Any]], str] = keys.name_of,
 ) -> tuple[Source, Table]:
     return Source(path=path), Table(key=key, put=put, remove=remove)

@@ -22,7 +22,7 @@ CORDON = ("Cordoned", "WhileMeasured", "cordoned by the annotation berth.dev/cor
 
 
 def failed(minor: int, *faults: tuple[str, str, str], since: str = SINCE) -> Raw:
-    summary = condition("Healthy", "False", since, reason=faults[0][0], message="; ".join(each[2] for each in faults))
+    summary = condition("Healthy", "False", since, reason=faults[0][0], message="; ".join(fault[2] for fault in faults))
     details = [condition(kind, "True", since, reason=ends, message=message) for kind, ends, message in faults]
     return entry(minor, health=False, conditions=[summary, *details])
 
@@ -105,8 +105,8 @@ FALLEN = made(failed(0, XID_79), entry(1), generation=2)
 )
 def test_what_is_reported(before: Raw | None, after: Raw, reason: str | None, words: str) -> None:
     made_events = events(before, after)
-    assert {each.reason for each in made_events} == ({reason} if reason else set())
-    assert all(words in each.note for each in made_events)
+    assert {event.reason for event in made_events} == ({reason} if reason else set())
+    assert all(words in event.note for event in made_events)
     assert len(made_events) in (0, 2)
 
 
@@ -116,9 +116,9 @@ def test_many_are_counted() -> None:
 
 
 def test_another_leader_and_a_card_that_flaps_make_the_same_event_and_a_later_fault_another_one() -> None:
-    first = [each.name for each in events(HEALTHY, FALLEN)]
-    assert [each.name for each in events(None, FALLEN)] == first
+    first = [event.name for event in events(HEALTHY, FALLEN)]
+    assert [event.name for event in events(None, FALLEN)] == first
     soon = made(failed(0, XID_79, since="2026-01-01T11:59:59Z"), generation=5)
-    assert [each.name for each in events(HEALTHY, soon)] == first
+    assert [event.name for event in events(HEALTHY, soon)] == first
     later = made(failed(0, XID_79, since="2026-01-01T12:10:00Z"), generation=5)
-    assert not {each.name for each in events(HEALTHY, later)} & {*first}
+    assert not {event.name for event in events(HEALTHY, later)} & {*first}

@@ -94,7 +94,7 @@ class Kueue:
 
     def places(self, name: str) -> Counter[str]:
         """Return how many places of a workload are promised on each node."""
-        return Counter(each.node for each in self.cluster.promises.places(f"ns/{name}"))
+        return Counter(place.node for place in self.cluster.promises.places(f"ns/{name}"))
 
     def come(self, name: str, number: int, **fields: Any) -> None:
         """Create a pod of a workload, which has been admitted."""
@@ -143,7 +143,7 @@ def restarted(old: Kueue) -> Kueue:
     for charge in old.fleet.charges.values():
         of_workload = charge.workload.split("/") if charge.workload else ()
         annotations = dict(zip((names.WORKLOAD, names.POD_SET), of_workload, strict=False))
-        minors = [each.minor for each in charge.grants]
+        minors = [grant.minor for grant in charge.grants]
         new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
     for workload in old.cluster.workloads.by_key.values():
         new.cluster.workloads.put(workload)

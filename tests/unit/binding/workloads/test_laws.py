@@ -98,12 +98,14 @@ class Law:
     def check(self) -> None:
         promises = [place for _, _, place in self.kueue.cluster.promises.all()]
         charges = [*self.kueue.fleet.charges.values(), *promises]
-        held = Counter((each.node, grant.minor) for each in charges for grant in each.grants)
+        held = Counter((charge.node, grant.minor) for charge in charges for grant in charge.grants)
         assert max(held.values(), default=0) <= 1, "a card is given twice"
         assert len(self.kueue.cluster.promises) == sum(1 for _ in self.kueue.cluster.promises.all())
-        for each in self.kueue.cluster.workloads.by_key.values():
-            if each.state is READY:
-                assert self.kueue.places(each.name).total() == sum(len(pod_set.pods) for pod_set in each.pod_sets)
+        for workload in self.kueue.cluster.workloads.by_key.values():
+            if workload.state is READY:
+                assert self.kueue.places(workload.name).total() == sum(
+                    len(pod_set.pods) for pod_set in workload.pod_sets
+                )
 
 
 ACTIONS = ("submit", "submit", "other pod", "come", "come", "end", "end", "requeue", "delete", "leader")

@@ -241,7 +241,7 @@ def test_a_pod_gets_the_place_of_its_topology_domain() -> None:
         kueue.cluster.node_cache.put_node(node(name, labels={"rack": rack}))
         kueue.cluster.node_cache.put_device(device(name, entry()))
     requests = [asks({NVIDIA: 1}, selector={"rack": rack}) for rack in ("r1", "r2")]
-    kueue.submit("train", PodSet(name="main", pods=tuple(waiting(request=each) for each in requests)))
+    kueue.submit("train", PodSet(name="main", pods=tuple(waiting(request=request) for request in requests)))
     kueue.turn()
     assert kueue.places("train") == {"a": 1, "b": 1}
     kueue.come("train", 1, nodeSelector={"rack": "r2"})
@@ -363,7 +363,10 @@ def test_the_record_holds_the_places_of_each_pod_set_and_none_that_are_gathered(
     assert kueue.places("more").total() == 1, "gathered"
     [record] = kueue.check.record()
     assert record.uid == "uid-train"
-    assert {each.name: sum(on.pods for on in each.nodes) for each in record.pod_sets} == {"driver": 1, "worker": 2}
+    assert {pod_set.name: sum(on.pods for on in pod_set.nodes) for pod_set in record.pod_sets} == {
+        "driver": 1,
+        "worker": 2,
+    }
 
 
 @pytest.mark.parametrize(("admitted", "state"), [(False, RETRY), (True, READY)])
