@@ -64,7 +64,7 @@ class Why:
         """Return the pod that is explained for a pod, and what others of its gang are charged meanwhile."""
         if self.of_gang is None or self.of_gang.first is None:
             return pod, ()
-        return self.of_gang.first, tuple(each.charge for each in self.of_gang.others)
+        return self.of_gang.first, tuple(placement.charge for placement in self.of_gang.others)
 
 
 class Waits:
@@ -129,14 +129,11 @@ class Waits:
             yield from remedies.of_preemption(answer.node, answer.victims)
         elif not isinstance(why.explanation.result, Placement) and wait.is_tried:
             what_ifs = WhatIfs(self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid)
-            yield from self._what_ifs(wait, why, what_ifs)
-
-    def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy | None]:
-        if wait.gang is not None and wait.lacks_members:
-            yield from remedies.of_members(what_ifs, wait.gang, wait.pod)
-        else:
-            pod, others = why.explained(wait.pod)
-            yield from remedies.of_pod(what_ifs, pod, self._policy, others, why.claims)
+            if gang is not None and wait.lacks_members:
+                yield from remedies.of_members(what_ifs, gang, pod)
+            else:
+                explained, others = why.explained(pod)
+                yield from remedies.of_pod(what_ifs, explained, self._policy, others, why.claims)
 
 
 @contextmanager
