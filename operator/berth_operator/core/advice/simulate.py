@@ -167,9 +167,6 @@ class _Run:
                 self._placed += [Outcome(pod=placement.pod, result=placement) for placement in outcome]
                 self._renew({placement.node for placement in outcome})
 
-    def _policy(self, scheduler: str) -> Policy:
-        return self._policies[scheduler]
-
     # --- what the last leader kept ----------------------------------------------------------------------------
 
     def _restore_nominations(self) -> None:
@@ -184,7 +181,7 @@ class _Run:
 
     def _restore_reservations(self) -> None:
         pods = [pod for pod in self._queue.pods() if pod.uid in self._reserved]
-        for pod in reservation.may_keep(self._fleet, pods, self._policy, self._now):
+        for pod in reservation.may_keep(self._fleet, pods, self._policies.__getitem__, self._now):
             kept = self._search(pod, self._reserved[pod.uid])
             if kept is not None:
                 self._queue.reserve(pod, kept.nominee)
@@ -192,7 +189,7 @@ class _Run:
 
     def _search(self, pod: PendingPod, node: str) -> NodeReservation | None:
         try:
-            return reserve(self._fleet, pod, self._policy(pod.scheduler), self._now, node=node)
+            return reserve(self._fleet, pod, self._policies[pod.scheduler], self._now, node=node)
         except PluginFailedError:
             # The pod's decision reports the error.
             return None
@@ -217,7 +214,7 @@ class _Run:
     # --- decisions --------------------------------------------------------------------------------------------
 
     def _decide(self, unit: Unit) -> Sequence[Placement] | Failure:
-        policy = self._policy(pods_of(unit)[0].scheduler)
+        policy = self._policies[pods_of(unit)[0].scheduler]
         if isinstance(unit, Gang):
             placements = decide_gang(self._fleet, unit, policy)
             return self._preempt_for_gang(unit, placements, policy) if isinstance(placements, Failure) else placements
@@ -230,7 +227,7 @@ class _Run:
         return reservation_note.explained(self._fleet, unit, failure, policy, self._reservations)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
-        return nominated_fit(self._fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
+        return nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated_node)
 
     def _preempt_for(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
         """Keep a node for a pod, and return its failure with the pods that the operator would evict for it."""

@@ -35,11 +35,24 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
     report = _Report(fleet, row)
     for device_type in fleet.cards:
         report.add(device_type)
+    # Type -> pod -> shown minor -> amounts; of a card in MIG mode a pod may hold several instances.
+    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
     # The pods that may hold any card of a type, because their allocation is missing or cannot be read.
-    unaccounted: dict[str, list[str]] = {}
+    unaccounted: defaultdict[str, list[str]] = defaultdict(list)
+    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
     for charge in fleet.on_node(node):
+        for grant in charge.grants:
+            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
+            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
         for device_type in charge.unknown:
-            unaccounted.setdefault(device_type, []).append(charge.pod)
+            unaccounted[device_type].append(charge.pod)
+    allocate_set: dict[str, Detail] = {
+        device_type: {
+            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
+            for pod, cards in pods.items()
+        }
+        for device_type, pods in held.items()
+    }
     return {
         "deviceTotal": report.total.sums(),
         "deviceFree": report.free.sums(),
@@ -47,7 +60,7 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
         "deviceTotalDetail": report.total.detail,
         "deviceFreeDetail": report.free.detail,
         "deviceUsedDetail": report.used.detail,
-        "allocateSet": _allocate_set(fleet, node),
+        "allocateSet": allocate_set,
         "devices": report.devices,
         "ready": bool(fleet.present[row] and fleet.has_device[row] and fleet.fresh[row]),
         "unaccounted": unaccounted,
@@ -125,20 +138,3 @@ def _has_devices(fleet: Fleet, row: int) -> bool:
 
 def _resources(amounts: Iterable[tuple[str, int]]) -> Resources:
     return {allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in amounts}
-
-
-def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
-    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
-    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
-    for charge in fleet.on_node(node):
-        for grant in charge.grants:
-            # Of a card in MIG mode a pod may hold several instances.
-            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
-            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
-    return {
-        device_type: {
-            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
-            for pod, cards in pods.items()
-        }
-        for device_type, pods in held.items()
-    }

@@ -4,8 +4,7 @@ A member is explained with its gang: if too few members exist, no node matters y
 without a node, while the others have theirs.
 """
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -111,8 +110,14 @@ class Waits:
         if wait.problem or wait.lacks_members:
             return None
         pod, others = why.explained(wait.pod)
-        with _charged(self._fleet, others), cycle.above_nominees(self._fleet, pod):
-            return (yield from claim_devices.of_pod(self._fleet, pod, self._policy))
+        try:
+            for charge in others:
+                self._fleet.charge(charge)
+            with cycle.above_nominees(self._fleet, pod):
+                return (yield from claim_devices.of_pod(self._fleet, pod, self._policy))
+        finally:
+            for charge in others:
+                self._fleet.release(charge.uid)
 
     def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy | None]:
         """Yield what ends the wait, each after a few decisions, and None where the caller may do other work.
@@ -134,15 +139,3 @@ class Waits:
             else:
                 explained, others = why.explained(pod)
                 yield from remedies.of_pod(what_ifs, explained, self._policy, others, why.claims)
-
-
-@contextmanager
-def _charged(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
-    """Return a context in which pods are charged to their nodes."""
-    try:
-        for charge in charges:
-            fleet.charge(charge)
-        yield
-    finally:
-        for charge in charges:
-            fleet.release(charge.uid)

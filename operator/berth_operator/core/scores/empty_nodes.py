@@ -49,23 +49,24 @@ class Worth:
 
 def worth(fleet: Fleet) -> Worth:
     """Return what each node is worth if it is empty, to pods of the typical mix."""
-    return fleet.column_cache.of_nodes((__name__, fleet.pod_mix.typical), lambda: _computed(fleet))
+    typical = fleet.pod_mix.typical
 
+    def compute() -> Worth:
+        if not typical.large:
+            return Worth(key=(), values=np.zeros(len(fleet.names)))
+        gpus = fleet.cards[GPU]
+        # Model constraint -> the number of healthy cards of each row that it accepts.
+        accepted: dict[ModelConstraint, npt.NDArray[np.int64]] = {}
+        for model in {kind.model for kind in typical.large}:
+            accepts = fleet.accepted_models(model)
+            accepted[model] = (gpus.healthy & accepts[gpus.model] if len(accepts) else gpus.healthy).sum(axis=1)
+        # Whether each node could take a pod of each large kind if it was empty: shape (rows, kinds).
+        sizes, cpu = np.array([kind.cards for kind in typical.large]), np.array([kind.cpu for kind in typical.large])
+        enough_cards = np.stack([accepted[kind.model] for kind in typical.large], axis=1) >= sizes
+        hosts: Mask = enough_cards & (fleet.total(CPU)[:, np.newaxis] >= cpu) & fleet.present[:, np.newaxis]
+        cards = (gpus.healthy.sum(axis=1) * fleet.present).astype(np.float64)
+        scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
+        rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
+        return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
 
-def _computed(fleet: Fleet) -> Worth:
-    typical, gpus = fleet.pod_mix.typical, fleet.cards[GPU]
-    if not typical.large:
-        return Worth(key=(), values=np.zeros(len(fleet.names)))
-    # Model constraint -> the number of healthy cards of each row that it accepts.
-    accepted: dict[ModelConstraint, npt.NDArray[np.int64]] = {}
-    for model in {kind.model for kind in typical.large}:
-        accepts = fleet.accepted_models(model)
-        accepted[model] = (gpus.healthy & accepts[gpus.model] if len(accepts) else gpus.healthy).sum(axis=1)
-    # Whether each node could take a pod of each large kind if it was empty: shape (rows, kinds).
-    sizes, cpu = np.array([kind.cards for kind in typical.large]), np.array([kind.cpu for kind in typical.large])
-    enough_cards = np.stack([accepted[kind.model] for kind in typical.large], axis=1) >= sizes
-    hosts: Mask = enough_cards & (fleet.total(CPU)[:, np.newaxis] >= cpu) & fleet.present[:, np.newaxis]
-    cards = (gpus.healthy.sum(axis=1) * fleet.present).astype(np.float64)
-    scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
-    rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
-    return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
+    return fleet.column_cache.of_nodes((__name__, typical), compute)
