@@ -144,11 +144,10 @@ def _given_up(fleet: Fleet, node: str, card: LackingCard) -> list[tuple[str, Gra
     held = _held(fleet, node, card)
     if not card["amounts"]:
         return held
-    return [
-        each
-        for name, amount in card["amounts"].items()
-        for each in [(uid, grant) for uid, grant in held if dict(grant.amounts).get(name)][:amount]
-    ]
+    given_up = []
+    for name, amount in card["amounts"].items():
+        given_up += [(uid, grant) for uid, grant in held if dict(grant.amounts).get(name)][:amount]
+    return given_up
 
 
 def _held(fleet: Fleet, node: str, card: LackingCard) -> list[tuple[str, Grant]]:
@@ -187,33 +186,30 @@ class WhatIfs:
         Raises:
             PluginFailedError: a plug-in failed.
         """
+        unit = unit or self.unit
         with ExitStack() as stack:
-            for each in assumptions:
-                stack.enter_context(_assumed(each, self.fleet))
-            return self._is_bound(unit or self.unit, evicting=evicting)
-
-    def _is_bound(self, unit: Unit, *, evicting: bool) -> bool:
-        """Return whether the decision places a unit, now or once its victims have left."""
-        if isinstance(unit, Gang):
-            return self._is_gang_bound(unit, evicting=evicting)
-        if isinstance(decide(self.fleet, unit, self._policy), Placement):
-            return True
-        return evicting and not unit.error and self._preempts(replace(unit, nominated_node=""))
+            for assumption in assumptions:
+                stack.enter_context(_assumed(assumption, self.fleet))
+            if isinstance(unit, Gang):
+                return self._is_gang_bound(unit, evicting=evicting)
+            if isinstance(decide(self.fleet, unit, self._policy), Placement):
+                return True
+            if not evicting or unit.error:
+                return False
+            pod = replace(unit, nominated_node="")
+            return preempt(self.fleet, pod, self._policy, self._budgets, self._in_flight) is not None
 
     def _is_gang_bound(self, gang: Gang, *, evicting: bool) -> bool:
         """Return whether the asked member is placed with its gang, which may leave out members beyond its minimum."""
         placed = decide_gang(self.fleet, gang, self._policy)
         if not isinstance(placed, Failure):
-            return self._asked in {each.pod.uid for each in placed}
+            return self._asked in {placement.pod.uid for placement in placed}
         if not evicting:
             return False
         preemption = preempt_gang(self.fleet, gang, self._policy, self._budgets, self._in_flight)
         return preemption is not None and (
-            gang.needed == gang.size or self._asked in {each.uid for each in preemption.nominees}
+            gang.needed == gang.size or self._asked in {nominee.uid for nominee in preemption.nominees}
         )
-
-    def _preempts(self, pod: PendingPod) -> bool:
-        return preempt(self.fleet, pod, self._policy, self._budgets, self._in_flight) is not None
 
 
 @contextmanager

@@ -9,7 +9,6 @@ pools, taints, holders and amounts. None is yielded where the caller may do othe
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -25,7 +24,6 @@ from berth_operator.core.dra.errors import AllocationError, NoWorkError
 from berth_operator.core.dra.plans import Context, RequestPlan
 from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
 from berth_operator.core.dra.slices import Device, DeviceID
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters import dynamic_resources, resource_claims
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet
@@ -87,11 +85,17 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
     # Decided again, because a change since then may have dropped on which nodes the search found nothing.
     if cycle.place(fleet, pod, policy) or resource_claims.passes(fleet, pod.request) is not fleet.present:
         return None
-    rows = np.flatnonzero(_kept_off(fleet, pod.request, policy)).tolist()
+    rejected = fleet.present & ~dynamic_resources.passes(fleet, pod.request)
+    alone = rejected
+    for filter_ in policy.filters_of(pod.request):
+        if filter_.NAME != dynamic_resources.NAME:
+            alone = alone & filter_.passes(fleet, pod.request)
+    # The rows that only the claims keep the pod from; if there are none, all that they do.
+    rows = np.flatnonzero(alone if alone.any() else rejected).tolist()
     is_decided = fleet.claims.supply.work.left > 0
     if not rows:
         return None
-    tallies, nodes, budget = [_Tally(each) for each in _wanted(fleet, pod.request)], 0, _Budget()
+    tallies, nodes, budget = [_Tally(wanted) for wanted in _wanted(fleet, pod.request)], 0, _Budget()
     for row in rows:
         node = _Node(fleet, fleet.names[row])
         for tally in tallies:
@@ -111,8 +115,8 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
 def impossible(answer: ClaimDevices) -> Iterator[RequestedDevices]:
     """Yield the requests that no node can meet, free or not; of `firstAvailable` the first subrequest."""
     by_request: dict[tuple[str, str], list[RequestedDevices]] = {}
-    for each in answer["requests"] if answer["complete"] else ():
-        by_request.setdefault((each["claim"], each["request"].partition("/")[0]), []).append(each)
+    for request in answer["requests"] if answer["complete"] else ():
+        by_request.setdefault((request["claim"], request["request"].partition("/")[0]), []).append(request)
     for choices in by_request.values():
         if not any(map(is_possible, choices)):
             yield choices[0]
@@ -135,16 +139,6 @@ def _wanted(fleet: Fleet, request: PodRequest) -> Iterator[_Wanted]:
     for name, rows in extended_resources.rows_by_class(fleet, request).items():
         for alternatives in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]:
             yield _Wanted(name, alternatives.choices[0], rows)
-
-
-def _kept_off(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Return the rows that only the claims keep the pod from; if there are none, all that they do."""
-    rejected = fleet.present & ~dynamic_resources.passes(fleet, request)
-    alone = rejected
-    for each in policy.filters_of(request):
-        if each.NAME != dynamic_resources.NAME:
-            alone = alone & each.passes(fleet, request)
-    return alone if alone.any() else rejected
 
 
 @dataclass(slots=True)
@@ -187,14 +181,12 @@ class _Node:
             if device.id not in self.devices.foreign and self._choices.take(plan, device):
                 self._choices.undo(plan)
                 return FOUND
-            return self._kept_back(plan, device) if plan.selects(device) else _mismatch(plan, device)
+            if not plan.selects(device):
+                return _mismatch(plan, device)
         except NoWorkError:
             return LATER
         except AllocationError:
             return WRONG
-
-    def _kept_back(self, plan: RequestPlan, device: Device) -> Cause:
-        """Return why a request does not find a device that matches."""
         if device.id in self.devices.foreign:
             return FOREIGN
         if prevented(device, plan.request):
@@ -213,13 +205,10 @@ def _mismatch(plan: RequestPlan, device: Device) -> Cause:
     for owner, selectors in owners:
         for number, expression in enumerate(selectors):
             if not plan.context.pools.selected.matches(device, expression, owner):
-                return Cause(f"that do not match selector #{number} of {owner}: {_short(expression)}", is_selector=True)
+                text = " ".join((expression or "").split())
+                shown = text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
+                return Cause(f"that do not match selector #{number} of {owner}: {shown}", is_selector=True)
     return OTHER_NODES
-
-
-def _short(expression: str | None) -> str:
-    text = " ".join((expression or "").split())
-    return text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
 
 
 class _Tally:
@@ -247,25 +236,20 @@ class _Tally:
                 yield
         yield
         budget.left -= max(1, len(node.pools.devices))
-        found = self._found[node.name] = on_node[FOUND]
-        matching_ = sum(number for each, number in on_node.items() if not (each.is_selector or each in _NOT_MATCHING))
-        self._matching = max(self._matching, matching_ - on_node[FOREIGN])
-        if self._is_enough(node, found, matching_):
-            self.enough.append(node.name)
-
-    def _is_enough(self, node: _Node, found: int, matching_: int) -> bool:
+        count = self._found[node.name] = on_node[FOUND]
+        matching = sum(number for cause, number in on_node.items() if not (cause.is_selector or cause in _NOT_MATCHING))
+        self._matching = max(self._matching, matching - on_node[FOREIGN])
         if self.wanted.request.mode != ALL:
-            return found >= self.wanted.request.count
-        return 0 < found == matching_ and all(each.usable for each in node.pools.pools)
+            is_enough = count >= self.wanted.request.count
+        else:
+            is_enough = 0 < count == matching and all(pool.usable for pool in node.pools.pools)
+        if is_enough:
+            self.enough.append(node.name)
 
     def result(self) -> RequestedDevices:
         """Return what was counted."""
-        request, counts, most = (
-            self.wanted.request,
-            Counter(self._causes.values()),
-            max(self._found.values(), default=0),
-        )
-        found = counts.pop(FOUND, 0)
+        request, counts = self.wanted.request, Counter(self._causes.values())
+        most, found = max(self._found.values(), default=0), counts.pop(FOUND, 0)
         return RequestedDevices(
             claim=self.wanted.claim,
             request=request.full_name,
@@ -286,28 +270,22 @@ class _Tally:
 def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:
     """Return why a node that has enough for each request alone, by name the first, has not for all; empty if none."""
     by_request: dict[tuple[str, str], set[str]] = {}
-    for each in tallies:
-        request = each.wanted.request
-        by_request.setdefault((each.wanted.claim, request.parent or request.name), set()).update(each.enough)
+    for tally in tallies:
+        request = tally.wanted.request
+        by_request.setdefault((tally.wanted.claim, request.parent or request.name), set()).update(tally.enough)
     if not (nodes := set.intersection(*by_request.values())):
         return ""
     node = min(nodes)
-    constrained = [each for each in claim_counts.unallocated(fleet, pod.request) if each.claim.constraints]
-    with _without_constraints(fleet, constrained):
-        if constrained and claim_choice.choose(fleet, fleet.rows[node], pod, ()) is not None:
-            listed = ", ".join(each.key for each in constrained)
-            return f"{node} has enough devices for each request alone, but not under the constraints of {listed}"
-    return f"{node} has enough devices for each request alone, but not for all of them together"
-
-
-@contextmanager
-def _without_constraints(fleet: Fleet, claims: Sequence[ClaimState]) -> Iterator[None]:
-    """Return a context in which claims have no constraints; their UIDs differ, by which refusals are remembered."""
+    constrained = [state for state in claim_counts.unallocated(fleet, pod.request) if state.claim.constraints]
+    # Without constraints their UIDs differ, by which refusals are remembered.
     known = fleet.claims.claims
-    for each in claims:
-        known[each.key] = replace(each, uid=f"{each.uid}/free", claim=replace(each.claim, constraints=()))
+    for state in constrained:
+        known[state.key] = replace(state, uid=f"{state.uid}/free", claim=replace(state.claim, constraints=()))
     try:
-        yield
+        if constrained and claim_choice.choose(fleet, fleet.rows[node], pod, ()) is not None:
+            listed = ", ".join(state.key for state in constrained)
+            return f"{node} has enough devices for each request alone, but not under the constraints of {listed}"
     finally:
-        for each in claims:
-            known[each.key] = each
+        for state in constrained:
+            known[state.key] = state
+    return f"{node} has enough devices for each request alone, but not for all of them together"

@@ -11,7 +11,7 @@ docs/decisions/0011-simulation-and-advice.md describes the search and its limits
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -106,22 +106,13 @@ def advise(
     name, and of each scheduler name whose pods may be moved. With `node`, pods are moved only to make room there.
     """
     try:
-        return _advice(fleet, pod, policies, lambda: _MoveSearch(fleet, pod, tenants, policies, budgets, node=node))
+        now = decide(fleet.copy(), pod, policies[pod.scheduler])
+        if isinstance(now, Placement) or pod.error:
+            return Advice(result=now)
+        search = _MoveSearch(fleet, pod, tenants, policies, budgets, node=node)
+        solution = search.best()
     except PluginFailedError as error:
         return Advice(result=plugin_failure(error))
-
-
-def _advice(
-    fleet: Fleet,
-    pod: PendingPod,
-    policies: Mapping[str, Policy],
-    make_search: Callable[[], "_MoveSearch"],
-) -> Advice:
-    now = decide(fleet.copy(), pod, policies[pod.scheduler])
-    if isinstance(now, Placement) or pod.error:
-        return Advice(result=now)
-    search = make_search()
-    solution = search.best()
     return Advice(
         result=solution[0] if solution else now,
         moves=solution[1] if solution else (),
@@ -152,17 +143,17 @@ class _MoveSearch:
         """The only node to make room on; empty for any."""
         self._spent = budgets.spent(fleet)
         self._fleet = fleet.copy()
-        for charge in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
+        for charge in list(filter(fleet.is_leaving, fleet.charges.values())):
             self._fleet.release(charge.uid)
         self._charges = list(self._fleet.charges.values())
         self._placed = PlacedPods.of(self._fleet, self._charges)
-        self._burdens = np.array([_burden(each) for each in self._charges], np.int64).reshape(-1, 3)
-        reasons = [self._why_not(each) for each in self._charges]
+        self._burdens = np.array([_burden(charge) for charge in self._charges], np.int64).reshape(-1, 3)
+        reasons = [self._why_not(charge) for charge in self._charges]
         self._local = is_local(self._fleet, pod.request)
         with self._without_nominees():
             concerned = self._concerned()
-        self.fixed = tuple((self._charges[each], reasons[each]) for each in np.flatnonzero(concerned) if reasons[each])
-        movable = np.array([not each for each in reasons], np.bool_)
+        self.fixed = tuple((self._charges[at], reasons[at]) for at in np.flatnonzero(concerned) if reasons[at])
+        movable = np.array([not reason for reason in reasons], np.bool_)
         self._movable, self._in_the_way = np.flatnonzero(movable), np.flatnonzero(movable & concerned)
         self._stuck: dict[int, None] = {}
         """Pods without which the pod would fit, but whose replacements would fit nowhere."""
@@ -177,7 +168,10 @@ class _MoveSearch:
             return solution
         for size in range(1, min(MAX_MOVES, len(self._movable)) + 1):
             for pods in self._candidates(size):
-                if self._within_budgets(pods) and (solution := self._without(pods)) is not None:
+                taken = Counter(budget for at in pods for budget in self._budgets.counting(self._charges[at]))
+                if any(number > budget.allowed - self._spent[budget] for budget, number in taken.items()):
+                    continue
+                if (solution := self._without(pods)) is not None:
                     return solution
         if len(self._movable) > MAX_MOVES:
             self.limits[f"sets of more than {MAX_MOVES} pods"] = None
@@ -202,7 +196,7 @@ class _MoveSearch:
             ABOVE: (replacement.priority, replacement.weight) > (self._pod.priority, self._pod.weight),
             MEMBER: replacement.gang is not None,
             CLAIMING: bool(replacement.request.claims),
-            PROTECTED: any(each.allowed <= self._spent[each] for each in self._budgets.counting(charge)),
+            PROTECTED: any(budget.allowed <= self._spent[budget] for budget in self._budgets.counting(charge)),
             SENSELESS: bool(replacement.error),
         }
         return next((why for why, holds in reasons.items() if holds), "")
@@ -219,7 +213,18 @@ class _MoveSearch:
             candidates = candidates & fleet.named(self._node)
         mask = candidates[placed.rows]
         if not self._local:
-            return mask | np.array([self._repel(each) for each in self._charges], np.bool_)
+            affinity_index, identity = fleet.affinity_index, request.identity
+            own = [PodSelection(peers=(term.peers,)) for term in request.affinity.required_anti_affinity]
+            labels = dict(identity.labels)
+            repel = [
+                any(affinity_index.includes(selection, charge.identity) for selection in own)
+                or any(
+                    term.peers.matches(identity.namespace, labels, affinity_index.labels_of)
+                    for term in charge.affinity.required_anti_affinity
+                )
+                for charge in self._charges
+            ]
+            return mask | np.array(repel, np.bool_)
         holding = np.zeros_like(mask)
         for name, amount in request.resources:
             if name in fleet.resources:
@@ -231,46 +236,31 @@ class _MoveSearch:
             holding |= (parts.number > 0) | parts.unknown
         return mask & holding
 
-    def _repel(self, charge: Charge) -> bool:
-        """Return whether a required anti-affinity of the pod or of a placed one matches the other."""
-        request, affinity_index = self._pod.request, self._fleet.affinity_index
-        if any(
-            affinity_index.includes(PodSelection(peers=(term.peers,)), charge.identity)
-            for term in request.affinity.required_anti_affinity
-        ):
-            return True
-        namespace, labels = request.identity.namespace, dict(request.identity.labels)
-        return any(
-            term.peers.matches(namespace, labels, affinity_index.labels_of)
-            for term in charge.affinity.required_anti_affinity
-        )
-
-    def _within_budgets(self, pods: Indices) -> bool:
-        taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))
-        return all(number <= budget.allowed - self._spent[budget] for budget, number in taken.items())
-
     # --- sets of pods -------------------------------------------------------------------------------------------
 
     def _candidates(self, size: int) -> Indices:
         """Return sets of `size` pods without which the pod may fit, the smallest to move first."""
-        families = [self._smallest(each, size) for each in (self._of_one_node(size), self._anywhere(size))]
-        return self._sorted(np.unique(np.concatenate(families), axis=0))
-
-    def _of_one_node(self, size: int) -> Indices:
         rows = self._placed.rows
         numbers = np.bincount(rows[self._in_the_way]).tolist()
-        if sum(math.comb(each, size) for each in numbers) > MAX_SETS:
+        if sum(math.comb(number, size) for number in numbers) > MAX_SETS:
             self.limits[f"all but {MAX_SETS:,} sets of {size} pods of one node"] = None
-        _, pod_sets = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MAX_SETS)
-        return pod_sets
-
-    def _anywhere(self, size: int) -> Indices:
+        _, of_one_node = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MAX_SETS)
         pods = self._promising(size)
         if (number := math.comb(len(pods), size)) > MAX_SETS:
             self.limits[f"sets of {size} pods of several nodes"] = None
             number = 0
         picks = combinations(sorted(pods), size) if number else ()
-        return np.array(list(picks), np.intp).reshape(number, size)
+        of_several_nodes = np.array(list(picks), np.intp).reshape(number, size)
+        smallest = []
+        for pod_sets in (of_one_node, of_several_nodes):
+            may_help = pod_sets
+            if self._local:
+                with self._without_nominees():
+                    may_help = pod_sets[self._would_fit(pod_sets, self._pod.request)]
+            if len(may_help) > MAX_TRIALS:
+                self.limits[f"all but {MAX_TRIALS} sets of {size} pods"] = None
+            smallest.append(self._sorted(may_help)[:MAX_TRIALS])
+        return self._sorted(np.unique(np.concatenate(smallest), axis=0))
 
     def _promising(self, size: int) -> Sequence[int]:
         """Return the pods of which sets across several nodes are tried: all of them, if they are few.
@@ -290,15 +280,6 @@ class _MoveSearch:
             promising |= dict.fromkeys(helpers[:, 0].tolist())
         return list(promising)[:MAX_PODS_ACROSS_NODES]
 
-    def _smallest(self, pod_sets: Indices, size: int) -> Indices:
-        """Return the sets without which the pod may fit, at most MAX_TRIALS, the smallest to move first."""
-        if self._local:
-            with self._without_nominees():
-                pod_sets = pod_sets[self._would_fit(pod_sets, self._pod.request)]
-        if len(pod_sets) > MAX_TRIALS:
-            self.limits[f"all but {MAX_TRIALS} sets of {size} pods"] = None
-        return self._sorted(pod_sets)[:MAX_TRIALS]
-
     def _sorted(self, pod_sets: Indices) -> Indices:
         """Return the sets, the smallest to move first."""
         burdens = self._burdens[pod_sets].sum(axis=1)
@@ -306,19 +287,18 @@ class _MoveSearch:
 
     def _would_fit(self, pod_sets: Indices, request: PodRequest) -> Mask:
         """Return for each set whether one of its nodes would have the resources and devices without its pods."""
-        chunks = [self._would_fit_in_chunk(pod_sets[at : at + CHUNK], request) for at in range(0, len(pod_sets), CHUNK)]
-        return np.concatenate([np.zeros(0, np.bool_), *chunks])
-
-    def _would_fit_in_chunk(self, pod_sets: Indices, request: PodRequest) -> Mask:
-        rows, fits = self._placed.rows[pod_sets], np.zeros(len(pod_sets), np.bool_)
-        for column in range(pod_sets.shape[1]):
-            if column and (rows[:, column] == rows[:, 0]).all():
-                continue
-            what_if = WhatIf(self._fleet, rows[:, column], self._placed)
-            for pods, at in zip(pod_sets.T, rows.T, strict=True):
-                same = np.flatnonzero(at == rows[:, column])
-                what_if.take(same, pods[same])
-            fits |= what_if.fits(request, self._policies[self._pod.scheduler])
+        fits = np.zeros(len(pod_sets), np.bool_)
+        for start in range(0, len(pod_sets), CHUNK):
+            chunk = pod_sets[start : start + CHUNK]
+            rows = self._placed.rows[chunk]
+            for column in range(chunk.shape[1]):
+                if column and (rows[:, column] == rows[:, 0]).all():
+                    continue
+                what_if = WhatIf(self._fleet, rows[:, column], self._placed)
+                for pods, at in zip(chunk.T, rows.T, strict=True):
+                    same = np.flatnonzero(at == rows[:, column])
+                    what_if.take(same, pods[same])
+                fits[start : start + CHUNK] |= what_if.fits(request, self._policies[self._pod.scheduler])
         return fits
 
     # --- decisions ----------------------------------------------------------------------------------------------
@@ -326,8 +306,8 @@ class _MoveSearch:
     def _without(self, pods: Indices) -> Solution | None:
         """Decide the pod and then the replacements of `pods`, with all of these released; None if one does not fit."""
         self.tried += 1
-        moved = sorted((self._charges[each] for each in pods), key=self._decision_order)
-        pending = [self._pod, *(self._tenants[each.uid].pod for each in moved)]
+        moved = sorted((self._charges[at] for at in pods), key=self._decision_order)
+        pending = [self._pod, *(self._tenants[charge.uid].pod for charge in moved)]
         with released(self._fleet, moved):
             placed = place_all(self._fleet, pending, self._policies)
             for placement in placed:
@@ -345,13 +325,14 @@ class _MoveSearch:
     def _decision_order(self, charge: Charge) -> tuple[object, ...]:
         """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
         replacement, size = self._tenants[charge.uid].pod, _burden(charge)
-        return -replacement.priority, -replacement.weight, *(-each for each in size), replacement.uid
+        return -replacement.priority, -replacement.weight, *(-part for part in size), replacement.uid
 
 
 def _burden(charge: Charge) -> tuple[int, int, int]:
     """Return how much a pod holds: hundredths of cards, cpu in millicores and memory in bytes."""
-    parts = (dict(each.amounts) for each in charge.grants)
-    cards = sum(max((amount for name, amount in each.items() if name != GPU_MEMORY), default=0) for each in parts)
+    cards = sum(
+        max((amount for name, amount in grant.amounts if name != GPU_MEMORY), default=0) for grant in charge.grants
+    )
     plain = dict(charge.resources)
     return cards, plain.get(CPU, 0), plain.get(MEMORY, 0)
 
@@ -385,7 +366,7 @@ def first_moves(
     if isinstance(advice.result, Failure):
         return ()
     what_if = fleet.copy()
-    for charge in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
+    for charge in list(filter(fleet.is_leaving, fleet.charges.values())):
         what_if.release(charge.uid)
     # A charge, unlike a nomination, is respected by replacements of any priority.
     what_if.charge(advice.result.charge)
@@ -410,7 +391,7 @@ class _Order:
     def one_by_one(self, moves: Sequence[Move]) -> tuple[Move, ...]:
         """Return the moves that can be made one after the other, in this order; empty if none can be the first."""
         for move in moves:
-            others = [each for each in moves if each is not move]
+            others = [other for other in moves if other is not move]
             with self._made([move]) as placed:
                 if placed and self.fits(others):
                     return move, *self.one_by_one(others)
@@ -419,8 +400,8 @@ class _Order:
     @contextmanager
     def _made(self, moves: Sequence[Move]) -> Iterator[bool]:
         """Return a context in which the moves are made, with whether all replacements fit."""
-        pending = [tenant.pod for each in moves if (tenant := self._tenants.get(each.charge.uid)) is not None]
-        with released(self._fleet, [each.charge for each in moves]):
+        pending = [tenant.pod for move in moves if (tenant := self._tenants.get(move.charge.uid)) is not None]
+        with released(self._fleet, [move.charge for move in moves]):
             placed = place_all(self._fleet, pending, self._policies)
             try:
                 yield len(placed) == len(moves)

@@ -7,8 +7,8 @@ counts, by the same call, so that both always agree. A node that lacks nothing b
 which. The cost is that of about ten decisions, however large the fleet is.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -76,8 +76,34 @@ def explain(
     answer = None
     if budgets is not None:
         answer = _preemption(fleet, pod, policy, result, budgets=budgets, in_flight=in_flight)
+    request, order, local = pod.request, policy.filters_of(pod.request), {filter_.NAME for filter_ in policy.local}
     with cycle.above_nominees(fleet, pod):
-        return replace(_explained(fleet, pod.request, policy, result), preemption=answer)
+        # The rows that would take the pod if they were in service, and no other pod were in the cluster.
+        when_empty = fleet.present
+        for passes in new_nodes.suiting(fleet, request, order).values():
+            when_empty = when_empty & passes
+        # Those of them that no filter rejects except those of free resources and devices.
+        near = when_empty
+        for filter_ in order:
+            if filter_.NAME not in local:
+                near = near & filter_.passes(fleet, request)
+        if request.devices:
+            near = near & fleet.has_device & fleet.fresh
+            if request.devices.vendor:
+                near = near & fleet.of_vendor(request.devices.vendor)
+        for part in request.devices.parts:
+            near = near & (fleet.cards[part.type].unknown == 0)
+        lacks = (
+            lacking.lack(fleet, row, request, policy)
+            for row in lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist()
+        )
+        return Explanation(
+            result=result,
+            groups=_groups(fleet, request, order),
+            nearest=[lack for lack in lacks if lack is not None],
+            fits_when_empty=int(when_empty.sum()),
+            preemption=answer,
+        )
 
 
 def _preemption(
@@ -94,20 +120,17 @@ def _preemption(
     return PreemptionAnswer(message=f"{why_not} {pod.backoff.note}" if pod.backoff else why_not)
 
 
-def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failure) -> Explanation:
-    order = policy.filters_of(request)
-    rejected = {each.NAME: fleet.present & ~each.passes(fleet, request) for each in order}
-    when_empty = _fits_when_empty(fleet, request, order)
-    return Explanation(
-        result=result,
-        groups=_groups(fleet, request, order),
-        nearest=_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy)),
-        fits_when_empty=int(when_empty.sum()),
-    )
-
-
 def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[ReasonGroup]:
-    steps = list(_all_rejections(fleet, request, order))
+    # (filter, reason, rows, whether the filter is the first to reject these rows).
+    steps: list[tuple[Filter, str, Mask, bool]] = []
+    left = fleet.present.copy()
+    for filter_, passes in cycle.in_order(request, order):
+        rejected = fleet.present & ~passes(fleet, request)
+        for rows, is_first in ((rejected & left, True), (rejected & ~left, False)):
+            if rows.any():
+                reasons = filter_.reasons(fleet, request, rows)
+                steps += [(filter_, reason, of_reason, is_first) for reason, of_reason in reasons]
+        left &= ~rejected
     rows_of = _merged((reason, rows) for _, reason, rows, _ in steps)
     counted_of = _merged((reason, rows) for _, reason, rows, is_first in steps if is_first)
     filters_of = _merged((filter_.NAME, rows) for filter_, _, rows, _ in steps)
@@ -126,56 +149,9 @@ def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[
     return sorted(groups, key=lambda group: (-group["count"], group["reasons"]))
 
 
-def _all_rejections(
-    fleet: Fleet, request: PodRequest, order: Sequence[Filter]
-) -> Iterator[tuple[Filter, str, Mask, bool]]:
-    """Yield (filter, reason, rows, whether the filter is the first to reject these rows)."""
-    left = fleet.present.copy()
-    for filter_, passes in cycle.in_order(request, order):
-        rejected = fleet.present & ~passes(fleet, request)
-        for rows, is_first in ((rejected & left, True), (rejected & ~left, False)):
-            if rows.any():
-                for reason, of_reason in filter_.reasons(fleet, request, rows):
-                    yield filter_, reason, of_reason, is_first
-        left &= ~rejected
-
-
 def _merged(pairs: Iterator[tuple[str, Mask]]) -> dict[str, Mask]:
     """Return the rows of each text; texts keep their order."""
     merged: dict[str, Mask] = {}
     for text, rows in pairs:
         merged[text] = merged[text] | rows if text in merged else rows
     return {text: rows for text, rows in merged.items() if rows.any()}
-
-
-def _fits_when_empty(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> Mask:
-    """Return the rows that would take the pod if they were in service, and no other pod were in the cluster."""
-    mask = fleet.present
-    for passes in new_nodes.suiting(fleet, request, order).values():
-        mask = mask & passes
-    return mask
-
-
-def _of_vendor(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with devices of the vendor that the pod requests; all rows if it requests none."""
-    vendor = request.devices.vendor if request.devices else ""
-    return fleet.of_vendor(vendor) if vendor else fleet.present
-
-
-def _lacks_amounts(fleet: Fleet, request: PodRequest, rejected: Mapping[str, Mask], policy: Policy) -> Mask:
-    """Return the rows that no filter rejects except those of free resources and devices."""
-    local = {each.NAME for each in policy.local}
-    mask = fleet.present
-    for name, rows in rejected.items():
-        if name not in local:
-            mask = mask & ~rows
-    if request.devices:
-        mask = mask & fleet.has_device & fleet.fresh & _of_vendor(fleet, request)
-    for part in request.devices.parts:
-        mask = mask & (fleet.cards[part.type].unknown == 0)
-    return mask
-
-
-def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> list[LackingNode]:
-    rows = lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist()
-    return [lack for row in rows if (lack := lacking.lack(fleet, row, request, policy)) is not None]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from berth_api.allocation import held, mig
 from berth_api.names import GPU
@@ -21,8 +20,6 @@ from berth_operator.core.fleet.nodes.cards import Cards, Mask
 
 SIZES: Final = (1, 2, 4, 8)
 """Numbers of whole GPUs for which fragmentation is computed."""
-
-Amounts = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +54,23 @@ def fleet_figures(fleet: Fleet) -> FleetFigures:
     cards = fleet.cards[GPU]
     usable = serving(fleet, cards)
     free = np.where(usable[:, np.newaxis], least_waste.left(cards) / CARD, 0.0)
-    return FleetFigures(
-        gpus=_by_model(fleet, cards, usable),
-        fragmentation={size: _fragmentation(free, size) for size in SIZES},
-        stranded=_stranded(fleet, free.sum(axis=1)),
-    )
+    total, whole = float(free.sum()), (free >= 1.0).sum(axis=1)
+    starved = fleet.pod_mix.typical.starved(np.maximum(fleet.left(CPU), 0))
+    fragmentation = {size: 1.0 - float((whole // size * size).sum()) / total if total else 0.0 for size in SIZES}
+    stranded = float((free.sum(axis=1) * starved).sum()) / total if total else 0.0
+    return FleetFigures(gpus=_by_model(fleet, cards, usable), fragmentation=fragmentation, stranded=stranded)
 
 
 def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
     listed = cards.present & fleet.present[:, np.newaxis]
-    allocated, partitioned = _allocated(cards)
+    used = {name: cards.used[index] for name, index in cards.index.items()}
+    totals = {name: cards.total[index] for name, index in cards.index.items()}
+    allocated = np.maximum.reduce([np.broadcast_to(share, cards.present.shape) for share in held.shares(used, totals)])
+    # A grant of which the amounts are not known is the whole card.
+    allocated = np.where((cards.users > 0) & (allocated == 0), 1.0, np.minimum(allocated, 1.0))
+    partitioned = np.zeros_like(cards.present)
+    for name in filter(mig.is_resource, totals):
+        partitioned |= totals[name] > 0
     located = (cards.unlocated == 0)[:, np.newaxis]
     allocatable = usable[:, np.newaxis] & (cards.healthy | (partitioned & located))
     free = np.where(allocatable, 1.0 - allocated, 0.0)
@@ -82,30 +86,3 @@ def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
         )
         for number in np.flatnonzero(total).tolist()
     }
-
-
-def _allocated(cards: Cards) -> tuple[Amounts, Mask]:
-    """Return the share of each card that is allocated, and which cards are partitioned into MIG instances."""
-    used = {name: cards.used[index] for name, index in cards.index.items()}
-    total = {name: cards.total[index] for name, index in cards.index.items()}
-    amounts = np.maximum.reduce([np.broadcast_to(share, cards.present.shape) for share in held.shares(used, total)])
-    # A grant of which the amounts are not known is the whole card.
-    amounts = np.where((cards.users > 0) & (amounts == 0), 1.0, np.minimum(amounts, 1.0))
-    partitioned = np.zeros_like(cards.present)
-    for name in filter(mig.is_resource, total):
-        partitioned |= total[name] > 0
-    return amounts, partitioned
-
-
-def _fragmentation(free: Amounts, size: int) -> float:
-    """Return the share of free GPUs that are not of use to pods with this many whole GPUs."""
-    total = float(free.sum())
-    whole = (free >= 1.0).sum(axis=1)
-    return 1.0 - float((whole // size * size).sum()) / total if total else 0.0
-
-
-def _stranded(fleet: Fleet, free: Amounts) -> float:
-    """Return the share of free GPUs that typical pods cannot use for want of cpu."""
-    total = float(free.sum())
-    starved = fleet.pod_mix.typical.starved(np.maximum(fleet.left(CPU), 0))
-    return float((free * starved).sum()) / total if total else 0.0

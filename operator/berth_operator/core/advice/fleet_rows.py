@@ -50,8 +50,21 @@ def fleet_row(
     none.
     """
     row = fleet.rows[name]
-    of_all = list(_of_all_devices(fleet, row))
-    devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults, of_all)]
+    # Why no device of the row is allocated, whatever its type.
+    of_all = []
+    if not fleet.present[row]:
+        of_all.append("there is no Node of this name")
+    if not fleet.fresh[row]:
+        of_all.append(silence(fleet.heard[only(row)]))
+    blocked = list(of_all)
+    if fleet.present[row] and not fleet.ready[row]:
+        blocked.append("the Node is not ready")
+    if fleet.cordoned[row]:
+        blocked.append("the Node is cordoned")
+    devices: list[Card] = []
+    for cards in fleet.cards.values():
+        blocked += (*_of_type(cards, row), *_of_instances(cards, row))
+        devices += _devices(fleet, cards, row, faults, of_all)
     for device in devices:
         if count := unheld.get(device["id"]):
             device["unheld"] = count
@@ -60,7 +73,7 @@ def fleet_row(
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
         "reporting": bool(fleet.fresh[row]),
-        "blocked": "; ".join((*of_all, *_of_node(fleet, row), *_of_types(fleet, row))),
+        "blocked": "; ".join(blocked),
         "promised": sum(map(is_promised, fleet.nominees_on(name))),
         "models": dict(Counter(device["model"] for device in devices if device["model"])),
         "devices": devices,
@@ -75,27 +88,6 @@ def fleet_row(
         "rack": labels.get(rack_key, ""),
         "isolation": labels.get(ISOLATION_KEY, ""),
     }
-
-
-def _of_all_devices(fleet: Fleet, row: int) -> Iterator[str]:
-    """Yield why no device of a row is allocated, whatever its type."""
-    if not fleet.present[row]:
-        yield "there is no Node of this name"
-    if not fleet.fresh[row]:
-        yield silence(fleet.heard[only(row)])
-
-
-def _of_node(fleet: Fleet, row: int) -> Iterator[str]:
-    """Yield what keeps pods from a row that do not tolerate it."""
-    if fleet.present[row] and not fleet.ready[row]:
-        yield "the Node is not ready"
-    if fleet.cordoned[row]:
-        yield "the Node is cordoned"
-
-
-def _of_types(fleet: Fleet, row: int) -> Iterator[str]:
-    for cards in fleet.cards.values():
-        yield from (*_of_type(cards, row), *_of_instances(cards, row))
 
 
 def _of_type(cards: Cards, row: int) -> Iterator[str]:
@@ -131,6 +123,17 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
         minor = minors[slot]
         device_id, instances = ids.get(minor, ""), cards.instances.get(row, {}).get(minor, ())
         blocked = "; ".join(of_instances if instances else of_shares)
+        free = {name: 0 if blocked else left[slot] for name, total, left in amounts if total[slot]}
+        in_hundredths = 0
+        if users[slot]:
+            used = {name: used[slot] for name, used, _ in in_use}
+            in_hundredths = round(held.hundredths([used], {name: total[slot] for name, _, total in in_use}))
+        # None is free of a profile of which nothing can be allocated.
+        taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
+        mig_instances: list[CardInstance] = [
+            {"profile": mig.profile(resource), "minor": minor, "free": name not in taken and free.get(resource, 0) > 0}
+            for name, resource in instances
+        ]
         device: Card = {
             "type": cards.device_type,
             "minor": minor,
@@ -140,12 +143,12 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
             "message": faults.get((cards.device_type, device_id), ""),
             "blocked": blocked,
             "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
-            "free": (free := {name: 0 if blocked else left[slot] for name, total, left in amounts if total[slot]}),
-            "held": _held(in_use, slot) if users[slot] else 0,
+            "free": free,
+            "held": in_hundredths,
             "users": users[slot],
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],
-            "mig": _instances(cards, row, minor, instances, free),
+            "mig": mig_instances,
             "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
         }
         if bar := table.bars[bars[slot]]:
@@ -153,23 +156,6 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
         if cards.device_type == GPU and (metrics := _metrics(cards, row, slot)):
             device["metrics"] = metrics
         yield device
-
-
-def _held(in_use: Sequence[tuple[str, list[int], list[int]]], slot: int) -> int:
-    """Return how much of a card that is in use is held, in hundredths; `in_use`: (resource, used, total by slot)."""
-    used = {name: amounts[slot] for name, amounts, _ in in_use}
-    return round(held.hundredths([used], {name: total[slot] for name, _, total in in_use}))
-
-
-def _instances(
-    cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...], free: Mapping[str, int]
-) -> list[CardInstance]:
-    """Return the instances of a card; none is free of a profile of which nothing can be allocated."""
-    taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
-    return [
-        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken and free.get(resource, 0) > 0}
-        for name, resource in instances
-    ]
 
 
 @sized_cache(2**20)

@@ -3,14 +3,14 @@
 Only cards that can be allocated count, on nodes that take pods (`card_amounts.serving`), as in `kubectl berth free`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from berth_operator.core.advice.card_amounts import offers, serving
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
+from berth_operator.core.fleet.nodes.cards import Mask
 
 Place = tuple[str, str, str]
 """Node, device type and model."""
@@ -33,14 +33,36 @@ NOTHING_LEFT = Left()
 
 def free_capacity(fleet: Fleet) -> dict[Place, Left]:
     """Return the free capacity by node, device type and model."""
-    return {place: left for device_type in fleet.cards for place, left in _of_type(fleet, device_type)}
+    free_by_place: dict[Place, Left] = {}
+    for device_type, cards in fleet.cards.items():
+        available = cards.present & serving(fleet, cards)[:, np.newaxis]
+        offered = [(name, np.where(available, total, 0), free) for name, total, _, free in offers(cards)]
+        usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
+        for model in np.unique(cards.model[usable]).tolist():
+            mask, name = usable & (cards.model == model), fleet.intern_table.models[model]
+            count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
+            of_model = [
+                (resource, np.where(mask, total, 0).sum(axis=1), np.where(mask, free, 0).sum(axis=1))
+                for resource, total, free in offered
+            ]
+            for row in np.flatnonzero(count).tolist():
+                amounts = tuple((resource, int(free[row])) for resource, total, free in of_model if total[row])
+                left = Left(cards=int(count[row]), idle=int(idle[row]), free=amounts)
+                free_by_place[fleet.names[row], device_type, name] = left
+    return free_by_place
 
 
 def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
     """Return the free capacity by device type and model, summed over all nodes."""
     total: dict[tuple[str, str], Left] = {}
-    for (_, device_type, model), each in left.items():
-        total[device_type, model] = _added(total.get((device_type, model), NOTHING_LEFT), each)
+    for (_, device_type, model), on_node in left.items():
+        before = total.get((device_type, model), NOTHING_LEFT)
+        free = dict(before.free)
+        for name, amount in on_node.free:
+            free[name] = free.get(name, 0) + amount
+        total[device_type, model] = Left(
+            cards=before.cards + on_node.cards, idle=before.idle + on_node.idle, free=tuple(free.items())
+        )
     return total
 
 
@@ -51,31 +73,3 @@ def unused(fleet: Fleet) -> set[str]:
         having |= cards.present.any(axis=1)
         in_use |= cards.users.any(axis=1) | (cards.unknown > 0)
     return {fleet.names[row] for row in np.flatnonzero(fleet.present & having & ~in_use)}
-
-
-def _of_type(fleet: Fleet, device_type: str) -> Iterator[tuple[Place, Left]]:
-    cards, models = fleet.cards[device_type], fleet.intern_table.models
-    available = cards.present & serving(fleet, cards)[:, np.newaxis]
-    offered = [(name, np.where(available, total, 0), free) for name, total, _, free in offers(cards)]
-    usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
-    for model in np.unique(cards.model[usable]).tolist():
-        for row, left in _of_model(cards, usable & (cards.model == model), offered):
-            yield (fleet.names[row], device_type, models[model]), left
-
-
-def _of_model(
-    cards: Cards, mask: Mask, offered_amounts: Sequence[tuple[str, Column, Column]]
-) -> Iterator[tuple[int, Left]]:
-    count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
-    offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in offered_amounts}
-    free = {name: np.where(mask, left, 0).sum(axis=1) for name, _, left in offered_amounts}
-    for row in np.flatnonzero(count).tolist():
-        amounts = ((name, int(free[name][row])) for name in free if offered[name][row])
-        yield row, Left(cards=int(count[row]), idle=int(idle[row]), free=tuple(amounts))
-
-
-def _added(one: Left, other: Left) -> Left:
-    free = dict(one.free)
-    for name, amount in other.free:
-        free[name] = free.get(name, 0) + amount
-    return Left(cards=one.cards + other.cards, idle=one.idle + other.idle, free=tuple(free.items()))

@@ -6,7 +6,6 @@ The first member without a node is explained as a pod of its own on the fleet in
 nearest nodes therefore lack what the gang lacks.
 """
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from berth_operator.core.advice.explanation import Explanation, explain
@@ -48,24 +47,17 @@ def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
         return GangExplanation(result=result)
     with fleet.without(lower_priority_nominees(fleet, gang)):
         placed, members = place_as_decided(fleet, gang, policy)
-        first = _first_without_node(members, placed)
-        explanation = None if first is None else _explained_beside(fleet, first, placed, policy)
+        have_nodes = {placement.pod.uid for placement in placed}
+        first, explanation = next((member for member in members if member.uid not in have_nodes), None), None
+        if first is not None:
+            # While the others are charged to their nodes.
+            try:
+                for placement in placed:
+                    fleet.charge(placement.charge)
+                explanation = explain(fleet, first, policy)
+            finally:
+                for placement in placed:
+                    fleet.release(placement.pod.uid)
     return GangExplanation(
         result=result, placed=len(placed), first=first, explanation=explanation, others=tuple(placed)
     )
-
-
-def _first_without_node(members: Sequence[PendingPod], placed: Collection[Placement]) -> PendingPod | None:
-    have_nodes = {placement.pod.uid for placement in placed}
-    return next((member for member in members if member.uid not in have_nodes), None)
-
-
-def _explained_beside(fleet: Fleet, member: PendingPod, placed: Collection[Placement], policy: Policy) -> Explanation:
-    """Explain a member while the others are charged to their nodes."""
-    try:
-        for placement in placed:
-            fleet.charge(placement.charge)
-        return explain(fleet, member, policy)
-    finally:
-        for placement in placed:
-            fleet.release(placement.pod.uid)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from berth_api.allocation import Grant, held
+from berth_api.allocation import held
 from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
 from berth_api.values import keys
 from berth_operator.core.decision.promise import is_promised
@@ -27,6 +27,23 @@ def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = ()
     `exceeding`: what it uses above its shares; `drifted`: whether it holds other devices than it was allocated.
     """
     shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
+    row, devices = fleet.rows[charge.node], []
+    for grant in charge.grants:
+        part: HeldPart = {
+            "type": grant.type,
+            "minor": shown[grant.type, grant.minor],
+            "id": grant.id or card_id(grant),
+            "model": "",
+            "amounts": dict(grant.amounts),
+        }
+        cards = fleet.cards[grant.type]
+        slots = np.flatnonzero((cards.minor[row] == grant.minor) & cards.present[row]) if is_listed(grant) else ()
+        for slot in slots:
+            part["model"] = fleet.intern_table.models[int(cards.model[row, slot])]
+            if grant.is_subdevice:
+                total = {name: int(cards.total[index, row, slot]) for name, index in cards.index.items()}
+                part["card"] = held.subdevices(total)
+        devices.append(part)
     return {
         "metadata": {"name": name, "namespace": namespace, "uid": charge.uid},
         "node": charge.node,
@@ -34,30 +51,12 @@ def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = ()
         "scheduler": charge.scheduler,
         "since": _time(charge.started, NOT_STARTED),
         "endsBy": _time(charge.ends, ending.UNKNOWN),
-        "devices": [_part(fleet, charge.node, grant, shown[grant.type, grant.minor]) for grant in charge.grants],
+        "devices": devices,
         "drifted": drifted,
         "promised": is_promised(charge),
         "isolation": charge.isolation,
         "exceeding": list(exceeding),
     }
-
-
-def _part(fleet: Fleet, node: str, grant: Grant, minor: int) -> HeldPart:
-    part: HeldPart = {
-        "type": grant.type,
-        "minor": minor,
-        "id": grant.id or card_id(grant),
-        "model": "",
-        "amounts": dict(grant.amounts),
-    }
-    row, cards = fleet.rows[node], fleet.cards[grant.type]
-    slots = np.flatnonzero((cards.minor[row] == grant.minor) & cards.present[row]) if is_listed(grant) else ()
-    for slot in slots:
-        part["model"] = fleet.intern_table.models[int(cards.model[row, slot])]
-        if grant.is_subdevice:
-            total = {name: int(cards.total[index, row, slot]) for name, index in cards.index.items()}
-            part["card"] = held.subdevices(total)
-    return part
 
 
 def _time(seconds: int, least_unknown: int) -> str:

@@ -46,18 +46,15 @@ def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
 def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> LackingNode | None:
     """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
     what_if = fleet.excerpt(np.array([row]))
-    resources = lacking_resources(what_if, 0, request)
-    _give(what_if, resources)
-    cards = _Cards(what_if, request, policy).necessary()
-    return None if cards is None else {"node": fleet.names[row], "resources": dict(resources), "cards": cards}
-
-
-def _give(what_if: Fleet, resources: tuple[tuple[str, int], ...]) -> None:
+    # Its resources are given, before the cards are searched.
+    resources = dict(lacking_resources(what_if, 0, request))
     amounts = np.zeros((len(what_if.requested), 1), np.int64)
-    for name, missing in resources:
+    for name, missing in resources.items():
         if name in what_if.resources:
             amounts[what_if.resources[name]] = missing
     what_if.move_requested(FIRST, amounts, -1)
+    cards = _Cards(what_if, request, policy).necessary()
+    return None if cards is None else {"node": fleet.names[row], "resources": resources, "cards": cards}
 
 
 class _Cards:
@@ -73,50 +70,36 @@ class _Cards:
             if part.unit == INSTANCE and part.amounts[0][0] in known
         }
         """Resource name of a MIG profile that some card has -> instances that the pod requests."""
-        self._used = {card: self._use(card) for card in self._in_use()}
-        """Card -> what pods use of it, and by how many."""
+        in_use = []
+        for device_type in self._parts:
+            columns = what_if.cards[device_type]
+            # Cards in MIG mode are never healthy: those count of which pods hold instances that the pod requests.
+            partitioned = subdevices.held(columns, self._instances, ALL)[0] > 0
+            slots = np.flatnonzero((columns.users[0] > 0) & (columns.healthy[0] | partitioned))
+            in_use += [(int(columns.used[:, 0, slot].max()), device_type, slot) for slot in slots.tolist()]
+        self._used = {(device_type, slot): self._use((device_type, slot)) for _, device_type, slot in sorted(in_use)}
+        """Card -> what pods use of it, and by how many; those first that are used least."""
 
     def necessary(self) -> list[LackingCard] | None:
         """Return the cards that must become free; None if there are too many to try, or none suffice."""
-        missing = self._missing_instances()
-        freed = self._first_that_suffice()
-        if freed is None:
+        free = {name: subdevices.free_instances(self._fleet.cards[GPU], [name], ALL).sum() for name in self._instances}
+        missing = {name: count - int(free[name]) for name, count in self._instances.items()}
+        if len(self._used) > MAX_CARDS:
             return None
+        freed: list[_Card] = []
+        waiting = iter(self._used)
+        while not self._fits():
+            card = next(waiting, None)
+            if card is None:
+                return None
+            self._free(card)
+            freed.append(card)
         for card in freed[:-1]:
             self._set(card, *self._used[card])
             if not self._fits():
                 self._free(card)
         necessary = [card for card in freed if self._use(card)[1] < self._used[card][1]]
         return [self._lack(card, missing) for card in necessary]
-
-    def _first_that_suffice(self) -> list[_Card] | None:
-        freed: list[_Card] = []
-        for card in (*self._used, None) if len(self._used) <= MAX_CARDS else ():
-            if self._fits():
-                return freed
-            if card is not None:
-                self._free(card)
-                freed.append(card)
-        return None
-
-    def _in_use(self) -> list[_Card]:
-        """Return the healthy cards that pods use, those first that are used least."""
-        cards = []
-        for device_type in self._parts:
-            columns = self._fleet.cards[device_type]
-            slots = np.flatnonzero((columns.users[0] > 0) & (columns.healthy[0] | self._holds_instances(device_type)))
-            cards += [(int(columns.used[:, 0, slot].max()), device_type, slot) for slot in slots.tolist()]
-        return [(device_type, slot) for _, device_type, slot in sorted(cards)]
-
-    def _holds_instances(self, device_type: str) -> Mask:
-        """Return the cards of which pods hold instances that the pod requests; cards in MIG mode are never healthy."""
-        holding: Mask = subdevices.held(self._fleet.cards[device_type], self._instances, ALL)[0] > 0
-        return holding
-
-    def _missing_instances(self) -> dict[str, int]:
-        """Return how many instances of each profile are missing."""
-        free = {name: subdevices.free_instances(self._fleet.cards[GPU], [name], ALL).sum() for name in self._instances}
-        return {name: count - int(free[name]) for name, count in self._instances.items()}
 
     def _fits(self) -> bool:
         return bool(cycle.feasible(self._fleet, self._request, self._policy.local)[0])

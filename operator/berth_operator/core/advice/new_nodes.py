@@ -49,21 +49,21 @@ class Variant:
 
 def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[str, Mask]:
     """Return for each filter that a new node does not pass by being new: the rows such that a node like them passes."""
-    return {each.NAME: _passes_empty(each, fleet, request) for each in order if not each.TRAITS.transient}
-
-
-def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that a filter would pass if they had no pods and were in service."""
-    if filter_.NAME == taints.NAME:
-        mask = fleet.present
-        for taint, rows in fleet.taints().items():
-            if taints.repels(taint, request) and not _is_out_of_service(taint):
-                mask = mask & ~rows
-        return mask
-    mask = filters.could_pass(filter_, fleet, request)
-    if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
-        mask = mask & fleet.of_vendor(request.devices.vendor)
-    return mask
+    masks = {}
+    for filter_ in order:
+        if filter_.TRAITS.transient:
+            continue
+        if filter_.NAME == taints.NAME:
+            mask = fleet.present
+            for taint, rows in fleet.taints().items():
+                if taints.repels(taint, request) and not _is_out_of_service(taint):
+                    mask = mask & ~rows
+        else:
+            mask = filters.could_pass(filter_, fleet, request)
+            if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
+                mask = mask & fleet.of_vendor(request.devices.vendor)
+        masks[filter_.NAME] = mask
+    return masks
 
 
 def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> str:
@@ -81,21 +81,14 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
         if name != node_selector.NAME:
             lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
     least = rows[lacks == lacks.min()]
-    of_model = least[_has_model(fleet, request)[least]]
+    cards, accepted = fleet.cards[GPU], np.flatnonzero(fleet.accepted_models(request.model))
+    of_model = least[np.any(np.isin(cards.model[least], accepted) & cards.present[least], axis=1)]
     return str(min(fleet.names[row] for row in (of_model if of_model.size else least).tolist()))
-
-
-def _has_model(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with a GPU that the pod's model constraint accepts."""
-    cards = fleet.cards[GPU]
-    numbers = np.flatnonzero(fleet.accepted_models(request.model))
-    mask: Mask = np.any(np.isin(cards.model, numbers) & cards.present, axis=1)
-    return mask
 
 
 def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
     """Return how many labels of the pod's selector each row does not have."""
-    masks = [~fleet.labels.meeting(each) for each in request.node_selector]
+    masks = [~fleet.labels.meeting(requirement) for requirement in request.node_selector]
     return np.sum(masks, axis=0, dtype=np.int64) if masks else np.zeros(len(fleet.names), np.int64)
 
 
@@ -120,7 +113,7 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
         if labels != base.labels:
             words.append(f"with {labels_text(base.labels, labels)}")
         if repelling := [taint for taint in base.taints if taints.repels(taint, request)]:
-            info = replace(info, taints=tuple(each for each in base.taints if each not in repelling))
+            info = replace(info, taints=tuple(taint for taint in base.taints if taint not in repelling))
             words.append(f"without the taint{'s' if len(repelling) > 1 else ''} {' and '.join(map(str, repelling))}")
         labels_only = len(words) == 1 and labels != base.labels
         if not fits[resources.NAME]:
@@ -153,7 +146,9 @@ def labels_for(request: PodRequest, labels: Mapping[str, str]) -> Iterator[dict[
         return
     for term in request.node_affinity:
         made = _meeting(selected, term.labels)
-        if made is not None and all(each.holds(made) for each in request.node_selector) and (term.labels or term.names):
+        if made is None or not (term.labels or term.names):
+            continue
+        if all(requirement.holds(made) for requirement in request.node_selector):
             yield made
 
 
@@ -165,26 +160,22 @@ def is_renamed(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
 def _meeting(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> dict[str, str] | None:
     """Return labels that meet all requirements; None if two of them exclude each other."""
     made = dict(labels)
-    for each in requirements:
-        if not each.holds(made):
-            made = _with(made, each)
-    return made if all(each.holds(made) for each in requirements) else None
-
-
-def _with(labels: dict[str, str], requirement: Requirement) -> dict[str, str]:
-    """Return labels that meet one requirement."""
-    key = requirement.key
-    others = {name: value for name, value in labels.items() if name != key}
-    match requirement.operator:
-        case operator if operator == IN and requirement.values:
-            return {**others, key: requirement.values[0]}
-        case operator if operator == EXISTS:
-            return {**others, key: "true"}
-        case operator if operator in (NOT_IN, DOES_NOT_EXIST):
-            return others
-        case operator if operator in (GT, LT):
-            return {**others, key: str(int(requirement.values[0]) + (1 if operator == GT else -1))}
-    return labels
+    for requirement in requirements:
+        if requirement.holds(made):
+            continue
+        # The label comes last.
+        operator, value = requirement.operator, made.pop(requirement.key, None)
+        if operator == IN and requirement.values:
+            value = requirement.values[0]
+        elif operator == EXISTS:
+            value = "true"
+        elif operator in (NOT_IN, DOES_NOT_EXIST):
+            value = None
+        elif operator in (GT, LT):
+            value = str(int(requirement.values[0]) + (1 if operator == GT else -1))
+        if value is not None:
+            made[requirement.key] = value
+    return made if all(requirement.holds(made) for requirement in requirements) else None
 
 
 def labels_text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -206,28 +197,33 @@ def _inventory(fleet: Fleet, request: PodRequest, row: int) -> DeviceInventory |
     """
     if not all(part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type in RESOURCES for part in request.devices.parts):
         return None
-    cards = [_card(request, part, minor) for part in request.devices.parts for minor in range(part.count)]
+    # A model that the pod's constraint names.
+    constraint = request.model
+    model = constraint.exact or (constraint.globs[0] if constraint.globs else constraint.regex)
+    model = model.strip("*^$").replace("*", " ").replace("?", "x")
+    switches, cards = joint.bound(request), []
+    for part in request.devices.parts:
+        within = _within(request, part)
+        amounts = {name: _memory(part) or LITTLE if name == GPU_MEMORY else 100 for name in RESOURCES[part.type]}
+        labels = tuple(sorted((_meeting({}, part.selector.requirements) or {}).items()))
+        cards += [
+            CardInfo(
+                type=part.type,
+                minor=minor,
+                id=f"{part.type}-{minor}",
+                model=model if part.type == GPU else "",
+                amounts=tuple(amounts.items()),
+                numa=0 if within or switches else minor,
+                pcie="0" if "pcie" in within.places or switches else f"{part.type}-{minor}",
+                labels=labels,
+            )
+            for minor in range(part.count)
+        ]
     made = DeviceInventory(cards=tuple(cards), vendor=request.devices.vendor or DEFAULT_VENDOR)
     if row < 0:
         return made
     table = fleet.intern_table.tables[int(fleet.partitions[row])]
     return replace(made, partitions=table, partitions_only=bool(fleet.partitions_only[row]))
-
-
-def _card(request: PodRequest, part: Part, minor: int) -> CardInfo:
-    amounts = {name: _memory(part) or LITTLE if name == GPU_MEMORY else 100 for name in RESOURCES[part.type]}
-    model = _model(request) if part.type == GPU else ""
-    within, switches = _within(request, part), joint.bound(request)
-    return CardInfo(
-        type=part.type,
-        minor=minor,
-        id=f"{part.type}-{minor}",
-        model=model,
-        amounts=tuple(amounts.items()),
-        numa=0 if within or switches else minor,
-        pcie="0" if "pcie" in within.places or switches else f"{part.type}-{minor}",
-        labels=tuple(sorted((_meeting({}, part.selector.requirements) or {}).items())),
-    )
 
 
 def _within(request: PodRequest, part: Part) -> Locality:
@@ -240,13 +236,6 @@ def _memory(part: Part) -> int:
     """Return how many bytes of memory a card has at least of which the pod can get its part; 0 for any number."""
     amounts = dict(part.amounts)
     return max(-(-part.min_memory * CARD // amounts.get(GPU_MEMORY_RATIO, CARD)), amounts.get(GPU_MEMORY, 0))
-
-
-def _model(request: PodRequest) -> str:
-    """Return the name of a model that the pod's constraint names."""
-    constraint = request.model
-    named = constraint.exact or (constraint.globs[0] if constraint.globs else constraint.regex)
-    return named.strip("*^$").replace("*", " ").replace("?", "x")
 
 
 def _devices_text(request: PodRequest, *, is_default: bool) -> str:

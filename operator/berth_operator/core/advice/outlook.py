@@ -21,7 +21,11 @@ def changes(wait: Wait, why: Why, found: Sequence[Remedy]) -> TriedChanges | Non
     answers = [WaitAnswer(message=remedy.sentence, helps=bool(remedy.ends)) for remedy in found if not remedy.is_new]
     if not wait.is_tried and not wait.problem:
         answers.append(WaitAnswer(message=NOT_TRIED, helps=False))
-    elif wait.is_tried and _is_none_found(why, found):
+    elif (
+        wait.is_tried
+        and not isinstance(why.explanation.result, Placement)
+        and all(remedy.ends is False for remedy in found)
+    ):
         answers.append(WaitAnswer(message=NONE_FOUND, helps=False))
     return TriedChanges(title=CHANGES, answers=answers) if answers else None
 
@@ -37,11 +41,17 @@ def answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterat
         who = "it" if placed else f"member {wait.pod.name} alone"
         yield TitledAnswer(title="Fits", message=f"{who} would be placed now", helps=placed)
     elif empty is not None:
-        message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
-        yield TitledAnswer(title="Fits", message=message, helps=empty > 0)
-    if new := [each for each in found if each.is_new]:
-        message = "; ".join(each.sentence for each in new)
-        yield TitledAnswer(title="New node", message=message, helps=any(each.ends for each in new))
+        # Of a gang the nodes are counted for one member; the gang may need more than all of them.
+        explained = why.explained(wait.pod)[0]
+        if empty:
+            alone = "" if wait.gang is None else f"member {explained.name} alone "
+            where = f"{alone}on {empty} of {nodes} nodes if they were empty"
+        else:
+            where = f"{'' if wait.gang is None else f'member {explained.name} '}on no node even if empty"
+        yield TitledAnswer(title="Fits", message=f"not now; {where}", helps=empty > 0)
+    if new := [remedy for remedy in found if remedy.is_new]:
+        message = "; ".join(remedy.sentence for remedy in new)
+        yield TitledAnswer(title="New node", message=message, helps=any(remedy.ends for remedy in new))
     if remedies.is_in_vain(found):
         yield TitledAnswer(title="In vain", message=IN_VAIN, helps=False)
     if (preemption := why.explanation.preemption) is not None:
@@ -55,21 +65,7 @@ def is_placed(wait: Wait, why: Why) -> bool:
     if wait.gang is None:
         return isinstance(why.explanation.result, Placement)
     result = () if why.of_gang is None or isinstance(why.of_gang.result, Failure) else why.of_gang.result
-    return any(each.pod.uid == wait.pod.uid for each in result)
-
-
-def _member(wait: Wait, why: Why) -> str:
-    """Return the name of the member that nodes are counted for; empty for a single pod."""
-    if wait.gang is None:
-        return ""
-    return wait.pod.name if why.of_gang is None or why.of_gang.first is None else why.of_gang.first.name
-
-
-def _when_empty(member: str, count: int, nodes: int) -> str:
-    """Return on how many nodes a pod would fit if they were empty. A gang may need more than all of them."""
-    if not count:
-        return f"member {member} on no node even if empty" if member else "on no node even if empty"
-    return f"{f'member {member} alone ' if member else ''}on {count} of {nodes} nodes if they were empty"
+    return any(placement.pod.uid == wait.pod.uid for placement in result)
 
 
 def preemption_message(answer: PreemptionAnswer) -> str:
@@ -77,8 +73,3 @@ def preemption_message(answer: PreemptionAnswer) -> str:
     if not answer.node:
         return answer.message
     return f"{answer.victims} pod(s) of lower priority on node {answer.node} would be evicted"
-
-
-def _is_none_found(why: Why, found: Sequence[Remedy]) -> bool:
-    """Return whether none of the changes that were tried ends the wait."""
-    return not isinstance(why.explanation.result, Placement) and all(each.ends is False for each in found)

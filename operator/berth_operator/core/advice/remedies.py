@@ -25,7 +25,6 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation_note import amounts_text, holders
 from berth_operator.core.filters import (
-    Filter,
     cordon,
     node_affinity,
     node_ready,
@@ -40,7 +39,7 @@ from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.dependence import depends_on
-from berth_operator.core.values.mounts import Mounts, Use
+from berth_operator.core.values.mounts import Mounts
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Verdict
 
@@ -106,7 +105,7 @@ class Remedy:
 
 def is_in_vain(remedies: Sequence[Remedy]) -> bool:
     """Return whether no change of the cluster can end the wait: the pod itself cannot be placed."""
-    return any(each.is_of_pod for each in remedies)
+    return any(remedy.is_of_pod for remedy in remedies)
 
 
 def of_pod(
@@ -142,7 +141,8 @@ def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, 
     missing = gang.needed - gang.size
     more = f"{missing} more member{'s' if missing > 1 else ''} of {gang.key}"
     there = f"{gang.placed + gang.size} of {gang.minimum} exist"
-    if what_ifs.ends(unit=_completed(gang, pod, missing)):
+    further = (replace(pod, uid=f"{pod.uid}/{number}", name=f"{pod.name}/{number}") for number in range(missing))
+    if what_ifs.ends(unit=replace(gang, members=(*gang.members, *further))):
         return (Remedy(kind=RemedyKind.MEMBER, ends=True, what=f"{more} like {pod.name} ({there})"),)
     return (
         Remedy(kind=RemedyKind.MEMBER, ends=None, what=f"{more} ({there}; members like {pod.name} would not fit now)"),
@@ -165,12 +165,6 @@ def _again(why: str) -> Remedy:
     return Remedy(kind=RemedyKind.ADMINISTRATOR, ends=True, what=what, is_of_pod=True)
 
 
-def _completed(gang: Gang, pod: PendingPod, missing: int) -> Gang:
-    """Return a gang with further members like one of its own."""
-    more = (replace(pod, uid=f"{pod.uid}/{number}", name=f"{pod.name}/{number}") for number in range(missing))
-    return replace(gang, members=(*gang.members, *more))
-
-
 class _Search:
     """Searches the changes that end the wait of one pod."""
 
@@ -182,8 +176,12 @@ class _Search:
             self._fleet.charge(charge)
         try:
             with cycle.above_nominees(self._fleet, pod):
-                self._rejected = self._rejections()
-                self._near = lacking.ranked(self._fleet, self._request, self._only_by(policy.local))[:MAX_CROWDS]
+                self._rejected = {
+                    filter_.NAME: self._fleet.present & ~filter_.passes(self._fleet, self._request)
+                    for filter_ in self._order
+                }
+                only_local = self._only({filter_.NAME for filter_ in policy.local})
+                self._near = lacking.ranked(self._fleet, self._request, only_local)[:MAX_CROWDS]
                 near = self._near[:MAX_NODES].tolist()
                 self._lacks = [lacking.lack(self._fleet, row, self._request, policy) for row in near]
         finally:
@@ -206,7 +204,11 @@ class _Search:
 
     def claims(self) -> Iterator[Remedy]:
         """Yield the claims without which no node takes the pod, if there are any."""
-        missing = [use for use in self._request.mounts.claims if self._is_missing(use)]
+        missing = []
+        for use in self._request.mounts.claims:
+            alone = replace(self._request, mounts=Mounts(claims=(use,)))
+            if volume_claims.passes(self._fleet, alone) is not self._fleet.present:
+                missing.append(use)
         if not missing:
             return
         listed = " and ".join(f'"{use.claim.partition("/")[2]}"' for use in missing)
@@ -225,19 +227,13 @@ class _Search:
             reason = resource_claims.problem(self._fleet, self._request)
             yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"ResourceClaims that can be used ({reason})")
             yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
-        for each in () if found is None else claim_devices.impossible(found):
-            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=_impossible_text(each))
+        for request in () if found is None else claim_devices.impossible(found):
+            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=_impossible_text(request))
 
     # --- masks --------------------------------------------------------------------------------------------------
 
-    def _rejections(self) -> dict[str, Mask]:
-        return {each.NAME: self._fleet.present & ~each.passes(self._fleet, self._request) for each in self._order}
-
-    def _only_by(self, rejecting: Sequence[Filter]) -> Mask:
-        """Return the rows that only these filters reject, and at least one of them."""
-        return self._only({each.NAME for each in rejecting})
-
     def _only(self, names: set[str]) -> Mask:
+        """Return the rows that only filters of these names reject, and at least one of them."""
         by_others = np.zeros_like(self._fleet.present)
         by_these = np.zeros_like(self._fleet.present)
         for name, rows in self._rejected.items():
@@ -247,11 +243,6 @@ class _Search:
 
     def _names(self, rows: Mask, most: int = MAX_NODES) -> list[str]:
         return sorted(self._fleet.names[row] for row in np.flatnonzero(rows).tolist())[:most]
-
-    def _is_missing(self, use: Use) -> bool:
-        """Return whether no node takes a pod that uses a claim."""
-        request = replace(self._request, mounts=Mounts(claims=(use,)))
-        return volume_claims.passes(self._fleet, request) is not self._fleet.present
 
     def _is_in_use(self) -> bool:
         """Return whether another pod uses a claim that only one pod may use at a time."""
@@ -312,15 +303,14 @@ class _Search:
         """Yield the nodes that one repair puts into service for the pod."""
         for name in self._names(self._only({cordon.NAME})):
             info = self._fleet.node_info(name)
-            left = tuple(each for each in info.taints if each != cordon.TAINT)
+            left = tuple(taint for taint in info.taints if taint != cordon.TAINT)
             change = ChangedNode(node=replace(info, cordoned=False, taints=left))
             yield self._verified(RemedyKind.ADMINISTRATOR, f"uncordoning {name}", name, change)
         for name in self._names(self._only({taints.NAME})):
             info = self._fleet.node_info(name)
-            repelling = [each for each in info.taints if taints.repels(each, self._request)]
-            change = ChangedNode(
-                node=replace(info, taints=tuple(each for each in info.taints if each not in repelling))
-            )
+            repelling = [taint for taint in info.taints if taints.repels(taint, self._request)]
+            left = tuple(taint for taint in info.taints if taint not in repelling)
+            change = ChangedNode(node=replace(info, taints=left))
             listed = " and ".join(map(str, repelling))
             what = f"removing the taint{'s' if len(repelling) > 1 else ''} {listed} from {name}"
             yield self._verified(RemedyKind.ADMINISTRATOR, what, name, change)
@@ -348,57 +338,54 @@ class _Search:
             more = {
                 resource: info.allocatable.get(resource, 0) + amount for resource, amount in lack["resources"].items()
             }
-            changes: list[Assumption] = [FreeCards(lack=lack)] if lack["cards"] else []
-            if more:
-                changes.append(ChangedNode(node=replace(info, allocatable={**info.allocatable, **more})))
-            if changes and self._what_ifs.ends(*changes, evicting=False) and self._can_end(changes):
-                assumes = changes[0] if len(changes) == 1 else None
-                what = f"{_lack_text(lack, self._fleet.kinds)} on {name}"
-                yield Remedy(kind=RemedyKind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
-                return
-
-    def _can_end(self, changes: Sequence[Assumption]) -> bool:
-        """Return whether cards still help once their holders have ended: the pod may have to be near one of them."""
-        left = [each for each in changes if not isinstance(each, FreeCards)]
-        uids = [uid for each in changes if isinstance(each, FreeCards) for uid in each.holders(self._fleet)]
-        return not uids or self._what_ifs.ends(Gone(uids=tuple(uids)), *left, evicting=False)
+            freed = [FreeCards(lack=lack)] if lack["cards"] else []
+            grown = [ChangedNode(node=replace(info, allocatable={**info.allocatable, **more}))] if more else []
+            changes: list[Assumption] = [*freed, *grown]
+            if not changes or not self._what_ifs.ends(*changes, evicting=False):
+                continue
+            # Cards may be of no help once their holders have ended: the pod may have to be near one of them.
+            uids = tuple(uid for cards in freed for uid in cards.holders(self._fleet))
+            if uids and not self._what_ifs.ends(Gone(uids=uids), *grown, evicting=False):
+                continue
+            assumes = changes[0] if len(changes) == 1 else None
+            what = f"{_lack_text(lack, self._fleet.kinds)} on {name}"
+            yield Remedy(kind=RemedyKind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
+            return
 
     # --- pods that end ----------------------------------------------------------------------------------------------
 
     def _ends_of_pods(self) -> Iterator[Remedy | None]:
         """Yield the smallest sets of pods that are found whose end suffices, on the nodes that suit best."""
-        for pods, where in self._crowds():
+        # The pods of the nodes that others' pods alone keep this one from, and what to call their place.
+        crowds: list[tuple[list[Charge], str]] = []
+        if self._is_in_use():
+            placed = self._fleet.charges.values()
+            crowds.append(([charge for charge in placed if charge.mounts.shares_with(self._request.mounts)], ""))
+        else:
+            names = [self._fleet.names[row] for row in self._near.tolist()]
+            resolvable = {filter_.NAME for filter_ in self._order if filter_.VERDICT is Verdict.UNSCHEDULABLE}
+            names += [name for name in self._names(self._only(resolvable), MAX_CROWDS) if name not in names]
+            crowds += [(list(self._fleet.on_node(name)), f" on {name}") for name in names[:MAX_CROWDS]]
+        for pods, where in crowds:
             yield None
             if gone := (yield from self._necessary(pods)):
                 who = holders(gone, self._pod.namespace)
-                assumes = Gone(uids=tuple(each.uid for each in gone))
-                first = ", which may wait for this pod," if any(depends_on(each, self._pod) for each in gone) else ""
+                assumes = Gone(uids=tuple(pod.uid for pod in gone))
+                first = ", which may wait for this pod," if any(depends_on(pod, self._pod) for pod in gone) else ""
                 what = f"the end of {who}{where}{first}"
                 yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
-
-    def _crowds(self) -> Iterator[tuple[list[Charge], str]]:
-        """Yield the pods of the nodes that others' pods alone keep this one from, and what to call their place."""
-        if self._is_in_use():
-            users = self._fleet.charges.values()
-            yield [each for each in users if each.mounts.shares_with(self._request.mounts)], ""
-            return
-        names = [self._fleet.names[row] for row in self._near.tolist()]
-        resolvable = {each.NAME for each in self._order if each.VERDICT is Verdict.UNSCHEDULABLE}
-        names += [name for name in self._names(self._only(resolvable), MAX_CROWDS) if name not in names]
-        for name in names[:MAX_CROWDS]:
-            yield list(self._fleet.on_node(name)), f" on {name}"
 
     def _necessary(self, pods: Sequence[Charge]) -> Generator[None, None, list[Charge]]:
         """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
         if not 0 < len(pods) <= MAX_PODS:
             return []
-        if not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods)), evicting=False):
+        if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
             return []
-        gone = sorted(pods, key=lambda each: (len(each.grants), each.pod))
+        gone = sorted(pods, key=lambda pod: (len(pod.grants), pod.pod))
         for pod in tuple(gone):
             yield
-            rest = [each for each in gone if each is not pod]
-            if rest and self._what_ifs.ends(Gone(uids=tuple(each.uid for each in rest)), evicting=False):
+            rest = [other for other in gone if other is not pod]
+            if rest and self._what_ifs.ends(Gone(uids=tuple(other.uid for other in rest)), evicting=False):
                 gone = rest
         return gone
 
@@ -419,7 +406,7 @@ class _Search:
 
     def _volumes(self) -> Iterator[Remedy]:
         """Yield whether other volumes would help, if the claims or their volumes keep the pod from every node."""
-        rejected = (self._rejected[each.NAME] for each in self._order if each.TRAITS.of_volumes)
+        rejected = (self._rejected[filter_.NAME] for filter_ in self._order if filter_.TRAITS.of_volumes)
         if self._is_in_use() or not any(rows.any() for rows in rejected):
             return
         unclaimed = replace(self._request.mounts, claims=())

@@ -136,7 +136,10 @@ class _Run:
         self._restore_reservations()
         self._queue.start()
         self._decide_active()
-        self._review()
+        # Each parked class is decided once more, as the operator does: only preemption can have another result then.
+        for class_key in self._queue.classes() if self.evicted else ():
+            self._queue.review(class_key)
+            self._decide_active()
         self._queue.confirm()
         self._decide_active()
         waiting = [
@@ -148,27 +151,21 @@ class _Run:
 
     def _decide_active(self) -> None:
         while (unit := self._queue.pop()) is not None:
-            outcome = self._queue.parked_failure(unit) or self._decide_or_fail(unit)
+            outcome: Sequence[Placement] | Failure | None = self._queue.parked_failure(unit)
+            if outcome is None:
+                try:
+                    outcome = self._decide(unit)
+                except PluginFailedError as error:
+                    outcome = plugin_failure(error)
             if isinstance(outcome, Failure):
-                self._park(self._queue.unit(unit.uid), outcome)
+                now = self._queue.unit(unit.uid)
+                for parked in (now, *self._queue.park(now, outcome)):
+                    self._waiting[parked.uid] = parked, outcome
             else:
                 self._waiting.pop(unit.uid, None)
                 self._queue.placed(unit, outcome)
-                self._placed += [Outcome(pod=each.pod, result=each) for each in outcome]
-                self._renew({each.node for each in outcome})
-
-    def _review(self) -> None:
-        """Decide each parked class once more, as the operator does: only preemption can have another result then."""
-        for class_key in self._queue.classes() if self.evicted else ():
-            self._queue.review(class_key)
-            self._decide_active()
-
-    def _park(self, unit: Unit, why: Failure) -> None:
-        for each in (unit, *self._queue.park(unit, why)):
-            self._waiting[each.uid] = each, why
-
-    def _policy(self, scheduler: str) -> Policy:
-        return self._policies[scheduler]
+                self._placed += [Outcome(pod=placement.pod, result=placement) for placement in outcome]
+                self._renew({placement.node for placement in outcome})
 
     # --- what the last leader kept ----------------------------------------------------------------------------
 
@@ -178,13 +175,13 @@ class _Run:
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
                 self._queue.nominate(pod, nominee)
-        for uid, count in Counter(self._queue.unit_of(each.uid) for each in waiting).items():
+        for uid, count in Counter(self._queue.unit_of(pod.uid) for pod in waiting).items():
             if isinstance(self._queue.unit(uid), Gang) and len(self._queue.nominees(uid)) < count:
                 self._queue.withdraw_unit(uid)
 
     def _restore_reservations(self) -> None:
         pods = [pod for pod in self._queue.pods() if pod.uid in self._reserved]
-        for pod in reservation.may_keep(self._fleet, pods, self._policy, self._now):
+        for pod in reservation.may_keep(self._fleet, pods, self._policies.__getitem__, self._now):
             kept = self._search(pod, self._reserved[pod.uid])
             if kept is not None:
                 self._queue.reserve(pod, kept.nominee)
@@ -192,7 +189,7 @@ class _Run:
 
     def _search(self, pod: PendingPod, node: str) -> NodeReservation | None:
         try:
-            return reserve(self._fleet, pod, self._policy(pod.scheduler), self._now, node=node)
+            return reserve(self._fleet, pod, self._policies[pod.scheduler], self._now, node=node)
         except PluginFailedError:
             # The pod's decision reports the error.
             return None
@@ -203,30 +200,21 @@ class _Run:
             if uid not in self._fleet.nominees:
                 del self._reservations[uid]
             elif kept.node in nodes and isinstance(pod := self._queue.unit(uid), PendingPod):
-                self._search_again(pod, kept)
-
-    def _search_again(self, pod: PendingPod, kept: NodeReservation) -> None:
-        new = self._search(pod, kept.node)
-        if new is not None and new.is_taken_by_higher(kept):
-            new = self._search(pod, "")
-        if new is None:
-            del self._reservations[pod.uid]
-            self._queue.put(self._queue.withdraw(pod))
-            return
-        self._reservations[pod.uid] = new
-        if new.nominee != kept.nominee:
-            self._queue.put(self._queue.reserve(pod, new.nominee))
+                new = self._search(pod, kept.node)
+                if new is not None and new.is_taken_by_higher(kept):
+                    new = self._search(pod, "")
+                if new is None:
+                    del self._reservations[uid]
+                    self._queue.put(self._queue.withdraw(pod))
+                    continue
+                self._reservations[uid] = new
+                if new.nominee != kept.nominee:
+                    self._queue.put(self._queue.reserve(pod, new.nominee))
 
     # --- decisions --------------------------------------------------------------------------------------------
 
-    def _decide_or_fail(self, unit: Unit) -> Sequence[Placement] | Failure:
-        try:
-            return self._decide(unit)
-        except PluginFailedError as error:
-            return plugin_failure(error)
-
     def _decide(self, unit: Unit) -> Sequence[Placement] | Failure:
-        policy = self._policy(pods_of(unit)[0].scheduler)
+        policy = self._policies[pods_of(unit)[0].scheduler]
         if isinstance(unit, Gang):
             placements = decide_gang(self._fleet, unit, policy)
             return self._preempt_for_gang(unit, placements, policy) if isinstance(placements, Failure) else placements
@@ -239,7 +227,7 @@ class _Run:
         return reservation_note.explained(self._fleet, unit, failure, policy, self._reservations)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
-        return nominated_fit(self._fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
+        return nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated_node)
 
     def _preempt_for(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
         """Keep a node for a pod, and return its failure with the pods that the operator would evict for it."""
@@ -260,31 +248,31 @@ class _Run:
         self._queue.displace(node, pod.priority)
         self._queue.nominate(pod, preemption.nominee)
         self._evict(preemption.victims)
-        victims = ", ".join(each.pod for each in preemption.victims)
+        victims = ", ".join(victim.pod for victim in preemption.victims)
         self._victims[pod.uid] = f"{victims} would be evicted from node {node}." if victims else TERMINATING
         return add_preemption(failure, self._victims[pod.uid])
 
     def _preempt_for_gang(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
         """Keep nodes for a gang, and return its failure with the pods that the operator would evict for it."""
-        nodes = {each.node for each in self._queue.nominees(gang.uid)}
+        nodes = {nominee.node for nominee in self._queue.nominees(gang.uid)}
         if left := sum(len(leaving(self._fleet, self._fleet.on_node(node), gang.lowest)) for node in nodes):
             text = f"pod group is waiting for preemption to complete ({left} pod(s) left)."
             return add_preemption(failure, self._victims.get(gang.uid, text))
         if not may_preempt(self._fleet, gang, policy):
             return self._without_nominations(gang, failure)
-        if not all(each.preempts for each in gang.members):
+        if not all(member.preempts for member in gang.members):
             return self._without_nominations(gang, add_preemption(failure, NEVER))
         in_flight = self._queue.in_flight
         preemption = preempt_gang(self._fleet, gang, policy, self._budgets, in_flight)
         if preemption is None:
             why = add_preemption(failure, NO_VICTIMS)
             return self._without_nominations(gang, _until_evictable(why, in_flight))
-        members = {each.uid: each for each in gang.members}
+        members = {member.uid: member for member in gang.members}
         for nominee in preemption.nominees:
             self._queue.displace(nominee.node, gang.lowest)
             self._queue.nominate(members[nominee.uid], nominee)
         self._evict(preemption.victims)
-        victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in preemption.victims))
+        victims = ", ".join(sorted(f"{victim.pod} on {victim.node}" for victim in preemption.victims))
         if not victims:
             return failure
         self._victims[gang.uid] = f"{victims} would be evicted for all members."

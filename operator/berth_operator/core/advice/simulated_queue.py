@@ -22,7 +22,7 @@ class SimulatedQueue:
     def __init__(self, fleet: Fleet, units: Iterable[Unit]) -> None:
         self._fleet = fleet
         self._queue: Queue[Unit] = Queue()
-        self._units: dict[str, Unit] = {each.uid: each for each in units}
+        self._units: dict[str, Unit] = {unit.uid: unit for unit in units}
         """UID of a pod or key of a gang -> unit."""
         self._unit_of = {pod.uid: unit.uid for unit in self._units.values() for pod in pods_of(unit)}
         """UID of a pod -> UID of its unit."""
@@ -44,7 +44,7 @@ class SimulatedQueue:
 
     def classes(self) -> list[Hashable]:
         """Return the keys of the parked classes, the longest parked first."""
-        return [each.unit.class_key for each in self._queue.parked()]
+        return [parked.unit.class_key for parked in self._queue.parked()]
 
     def review(self, class_key: Hashable) -> None:
         """Make the units of a class active, whatever they wait for."""
@@ -98,11 +98,11 @@ class SimulatedQueue:
 
     def nominees(self, uid: str) -> list[Charge]:
         """Return what is kept for the pods of a unit."""
-        return [each for each in self._fleet.nominees.values() if self._unit_of[each.uid] == uid]
+        return [nominee for nominee in self._fleet.nominees.values() if self._unit_of[nominee.uid] == uid]
 
     def withdraw_unit(self, uid: str) -> None:
         """Withdraw what is kept for all pods of a unit, and make the unit active."""
-        waiting = {each.uid: each for each in pods_of(self._units[uid])}
+        waiting = {pod.uid: pod for pod in pods_of(self._units[uid])}
         for nominee in self.nominees(uid):
             self.withdraw(waiting[nominee.uid])
         self._queue.put(self._units[uid])
@@ -114,12 +114,10 @@ class SimulatedQueue:
                 self.withdraw_unit(self.unit_of(nominee.uid))
 
     def _replaced(self, pod: PendingPod, *, nominated_node: str = "", reserved_node: str = "") -> PendingPod:
-        new, unit = (
-            replace(pod, nominated_node=nominated_node, reserved_node=reserved_node),
-            self._units[self._unit_of[pod.uid]],
-        )
+        new = replace(pod, nominated_node=nominated_node, reserved_node=reserved_node)
+        unit = self._units[self._unit_of[pod.uid]]
         if isinstance(unit, Gang):
-            members = tuple(new if each.uid == pod.uid else each for each in unit.members)
+            members = tuple(new if member.uid == pod.uid else member for member in unit.members)
             version = unit.version + (new.class_key != pod.class_key)
             self._units[unit.uid] = replace(unit, members=members, version=version)
         else:
@@ -131,48 +129,44 @@ class SimulatedQueue:
     def placed(self, unit: Unit, placements: Sequence[Placement]) -> None:
         """Charge placements, wake the units that they may help, and leave the unit's other members in the queue."""
         self._queue.remove(unit.uid)
+        known = self._fleet.claims.claims
         for placement in placements:
-            self._place(placement)
+            charge, claims = placement.charge, placement.claims
+            nominee = self._fleet.withdraw(charge.uid)
+            self._fleet.charge(charge)
+            # What its ResourceClaims get is shown, so that other pods use them as soon as in the cluster.
+            written = {str(allocation.claim): allocation.written() for allocation in claims.of_claims}
+            for key in (*written, *claims.reserved):
+                known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
+            for key in written:
+                self._queue.wake_claiming(key)
+            self.in_flight.add(charge.uid)
+            if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
+                # Even on the nominated node it may take other cards than were kept for it.
+                waking.capacity_freed(self._fleet, self._queue, nominee)
+            waking.pod_assigned(self._fleet, self._queue, charge)
         if isinstance(unit, Gang) and (rest := _rest(unit, placements)).members:
             self._units[unit.uid] = rest
             self._queue.put(rest)
         else:
             del self._units[unit.uid]
 
-    def _place(self, placement: Placement) -> None:
-        charge = placement.charge
-        nominee = self._fleet.withdraw(charge.uid)
-        self._fleet.charge(charge)
-        self._show_claims(placement)
-        self.in_flight.add(charge.uid)
-        if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
-            # Even on the nominated node it may take other cards than were kept for it.
-            waking.capacity_freed(self._fleet, self._queue, nominee)
-        waking.pod_assigned(self._fleet, self._queue, charge)
-
-    def _show_claims(self, placement: Placement) -> None:
-        """Show what a placed pod's ResourceClaims get, so that other pods use them as soon as in the cluster."""
-        known, claims = self._fleet.claims.claims, placement.claims
-        written = {str(each.claim): each.written() for each in claims.of_claims}
-        for key in (*written, *claims.reserved):
-            known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
-        for key in written:
-            self._queue.wake_claiming(key)
-
 
 def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:
     """Return the gang of the remaining members once some are placed."""
-    placed = {each.pod.uid for each in placements}
-    members = tuple(each for each in gang.members if each.uid not in placed)
+    placed = {placement.pod.uid for placement in placements}
+    members = tuple(member for member in gang.members if member.uid not in placed)
     # A gang with a PodGroup is as old as that.
-    created = gang.created if gang.membership.minimum is None else min((each.created for each in members), default="")
+    created = gang.created
+    if gang.membership.minimum is not None:
+        created = min((member.created for member in members), default="")
     return replace(
         gang,
         members=members,
         placed=gang.placed + len(placements),
-        nodes=(*gang.nodes, *(each.node for each in placements)),
-        held=(*gang.held, *(each.pod.uid for each in placements)),
+        nodes=(*gang.nodes, *(placement.node for placement in placements)),
+        held=(*gang.held, *(placement.pod.uid for placement in placements)),
         created=created,
-        arrived=min((each.arrived for each in members), default=gang.arrived),
+        arrived=min((member.arrived for member in members), default=gang.arrived),
         version=gang.version + 1,
     )

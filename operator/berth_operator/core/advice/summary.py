@@ -12,7 +12,6 @@ import numpy as np
 
 from berth_api import allocation, names
 from berth_operator.core.advice.card_amounts import offers
-from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
 
@@ -36,6 +35,24 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
     report = _Report(fleet, row)
     for device_type in fleet.cards:
         report.add(device_type)
+    # Type -> pod -> shown minor -> amounts; of a card in MIG mode a pod may hold several instances.
+    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
+    # The pods that may hold any card of a type, because their allocation is missing or cannot be read.
+    unaccounted: defaultdict[str, list[str]] = defaultdict(list)
+    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
+    for charge in fleet.on_node(node):
+        for grant in charge.grants:
+            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
+            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
+        for device_type in charge.unknown:
+            unaccounted[device_type].append(charge.pod)
+    allocate_set: dict[str, Detail] = {
+        device_type: {
+            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
+            for pod, cards in pods.items()
+        }
+        for device_type, pods in held.items()
+    }
     return {
         "deviceTotal": report.total.sums(),
         "deviceFree": report.free.sums(),
@@ -43,10 +60,10 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
         "deviceTotalDetail": report.total.detail,
         "deviceFreeDetail": report.free.detail,
         "deviceUsedDetail": report.used.detail,
-        "allocateSet": _allocate_set(fleet, node),
+        "allocateSet": allocate_set,
         "devices": report.devices,
         "ready": bool(fleet.present[row] and fleet.has_device[row] and fleet.fresh[row]),
-        "unaccounted": _unaccounted(fleet, node),
+        "unaccounted": unaccounted,
     }
 
 
@@ -72,14 +89,14 @@ class _Report:
         self._fleet, self._row, self._only = fleet, row, np.array([row])
         held = [grant for charge in fleet.on_node(fleet.names[row]) for grant in charge.grants]
         self._shown = shown_minors(held)
-        self._absent = {(each.type, each.minor): card_id(each) for each in held if not is_listed(each)}
+        self._absent = {(grant.type, grant.minor): card_id(grant) for grant in held if not is_listed(grant)}
         self.total, self.free, self.used = _Sums(), _Sums(), _Sums()
         self.devices: dict[str, dict[str, Any]] = {}
 
     def add(self, device_type: str) -> None:
         """Add the cards of one type."""
         cards = self._fleet.cards[device_type]
-        amounts = [(name, *(each[0].tolist() for each in columns)) for name, *columns in offers(cards, self._only)]
+        amounts = [(name, *(column[0].tolist() for column in columns)) for name, *columns in offers(cards, self._only)]
         for slot in cards.slots(self._row):
             minor = int(cards.minor[self._row, slot])
             offered = {name: total[slot] for name, total, _, _ in amounts if total[slot]}
@@ -95,25 +112,19 @@ class _Report:
         row, intern_table = self._row, self._fleet.intern_table
         if not cards.present[row, slot]:
             return {"id": self._absent.get((cards.device_type, minor), ""), "model": "", "health": False}
+        # Its NUMA node, PCIe switch and links, as far as its Device lists them.
+        numa, switch = int(cards.numa[row, slot]), intern_table.switches[int(cards.pcie[row, slot])]
+        wiring = intern_table.wirings[int(cards.wiring[row])]
+        links = {
+            str(other): link_name(strength) for _, own, links in wiring if own == minor for other, strength in links
+        }
+        topology = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
         return {
             "id": cards.ids[row].get(minor, ""),
             "model": intern_table.models[int(cards.model[row, slot])],
             "health": bool(cards.healthy[row, slot]) or minor in cards.instances.get(row, ()),
-            "topology": self._topology(cards, slot, minor),
+            "topology": {name: value for name, value in topology.items() if value is not None},
         }
-
-    def _topology(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
-        """Return a card's NUMA node, PCIe switch and links, as far as its Device lists them."""
-        numa, intern_table = int(cards.numa[self._row, slot]), self._fleet.intern_table
-        switch = intern_table.switches[int(cards.pcie[self._row, slot])]
-        links = _links(intern_table.wirings[int(cards.wiring[self._row])], minor)
-        fields = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
-        return {name: each for name, each in fields.items() if each is not None}
-
-
-def _links(wiring: Wiring, minor: int) -> dict[str, str]:
-    """Return the kind of link from a card to each other one that its Device lists."""
-    return {str(other): link_name(strength) for _, own, links in wiring if own == minor for other, strength in links}
 
 
 def link_name(strength: int) -> str:
@@ -122,34 +133,8 @@ def link_name(strength: int) -> str:
 
 
 def _has_devices(fleet: Fleet, row: int) -> bool:
-    return bool(fleet.has_device[row]) or any(each.users[row].any() for each in fleet.cards.values())
+    return bool(fleet.has_device[row]) or any(cards.users[row].any() for cards in fleet.cards.values())
 
 
 def _resources(amounts: Iterable[tuple[str, int]]) -> Resources:
     return {allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in amounts}
-
-
-def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
-    held: defaultdict[str, dict[str, dict[int, Counter[str]]]] = defaultdict(dict)
-    shown = shown_minors(grant for charge in fleet.on_node(node) for grant in charge.grants)
-    for charge in fleet.on_node(node):
-        for grant in charge.grants:
-            # Of a card in MIG mode a pod may hold several instances.
-            of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
-            of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
-    return {
-        device_type: {
-            pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
-            for pod, cards in pods.items()
-        }
-        for device_type, pods in held.items()
-    }
-
-
-def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:
-    """Return by device type the pods that may hold any card, because their allocation is missing or cannot be read."""
-    pods: defaultdict[str, list[str]] = defaultdict(list)
-    for charge in fleet.on_node(node):
-        for device_type in charge.unknown:
-            pods[device_type].append(charge.pod)
-    return pods

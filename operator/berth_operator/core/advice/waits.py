@@ -4,8 +4,7 @@ A member is explained with its gang: if too few members exist, no node matters y
 without a node, while the others have theirs.
 """
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +63,7 @@ class Why:
         """Return the pod that is explained for a pod, and what others of its gang are charged meanwhile."""
         if self.of_gang is None or self.of_gang.first is None:
             return pod, ()
-        return self.of_gang.first, tuple(each.charge for each in self.of_gang.others)
+        return self.of_gang.first, tuple(placement.charge for placement in self.of_gang.others)
 
 
 class Waits:
@@ -111,8 +110,14 @@ class Waits:
         if wait.problem or wait.lacks_members:
             return None
         pod, others = why.explained(wait.pod)
-        with _charged(self._fleet, others), cycle.above_nominees(self._fleet, pod):
-            return (yield from claim_devices.of_pod(self._fleet, pod, self._policy))
+        try:
+            for charge in others:
+                self._fleet.charge(charge)
+            with cycle.above_nominees(self._fleet, pod):
+                return (yield from claim_devices.of_pod(self._fleet, pod, self._policy))
+        finally:
+            for charge in others:
+                self._fleet.release(charge.uid)
 
     def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy | None]:
         """Yield what ends the wait, each after a few decisions, and None where the caller may do other work.
@@ -129,23 +134,8 @@ class Waits:
             yield from remedies.of_preemption(answer.node, answer.victims)
         elif not isinstance(why.explanation.result, Placement) and wait.is_tried:
             what_ifs = WhatIfs(self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid)
-            yield from self._what_ifs(wait, why, what_ifs)
-
-    def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy | None]:
-        if wait.gang is not None and wait.lacks_members:
-            yield from remedies.of_members(what_ifs, wait.gang, wait.pod)
-        else:
-            pod, others = why.explained(wait.pod)
-            yield from remedies.of_pod(what_ifs, pod, self._policy, others, why.claims)
-
-
-@contextmanager
-def _charged(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
-    """Return a context in which pods are charged to their nodes."""
-    try:
-        for charge in charges:
-            fleet.charge(charge)
-        yield
-    finally:
-        for charge in charges:
-            fleet.release(charge.uid)
+            if gang is not None and wait.lacks_members:
+                yield from remedies.of_members(what_ifs, gang, pod)
+            else:
+                explained, others = why.explained(pod)
+                yield from remedies.of_pod(what_ifs, explained, self._policy, others, why.claims)

@@ -7,14 +7,9 @@ from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
     """Return the cost of each slot's card in hundredths: what is free of it, or the negative of that to spread pods."""
-    left = _left(cards, row, slots)
-    return -left if spread else left
-
-
-def _left(cards: Cards, row: int, slots: Indices) -> Column:
-    """Return the free hundredths of each slot's scarcest resource."""
     # Resources after these (instances, replicas, virtual functions) are not amounts of the card.
     counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)
-    free: Column = ((total - cards.used[:counted, row, slots]) * 100 // total).min(axis=0)
-    return free
+    # Of the scarcest resource.
+    left: Column = ((total - cards.used[:counted, row, slots]) * 100 // total).min(axis=0)
+    return -left if spread else left

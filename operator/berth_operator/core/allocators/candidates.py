@@ -181,8 +181,8 @@ def unit_memory(fleet: Fleet, part: Part, rows: Rows) -> Column:
 def _of_instances(fleet: Fleet, names: Collection[str], rows: Rows) -> Column:
     """Return the bytes of each card's smallest instance, of all instances or those of these resources; 0 if none."""
     table = [
-        min((memory for name, memory in each if not names or name in names), default=0)
-        for each in fleet.intern_table.instance_memory
+        min((memory for name, memory in instances if not names or name in names), default=0)
+        for instances in fleet.intern_table.instance_memory
     ]
     memory: Column = np.array(table, np.int64)[pick(fleet.cards[GPU].instance_memory, rows)]
     return memory

@@ -36,5 +36,7 @@ def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...
     index = int(cards.functions[row, slot])
     matching = int(fleet.intern_table.offering(part.functions)[index])
     groups = (group for group in range(matching.bit_length()) if matching >> group & 1)
-    free_functions = (each for group in groups for each in cards.free_functions(row, slot, fleet.intern_table, group))
-    return (min(free_functions, key=lambda each: (each.bus_id, each.minor)),)
+    free_functions = [
+        function for group in groups for function in cards.free_functions(row, slot, fleet.intern_table, group)
+    ]
+    return (min(free_functions, key=lambda function: (function.bus_id, function.minor)),)

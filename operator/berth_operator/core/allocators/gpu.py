@@ -23,7 +23,7 @@ from berth_operator.core.allocators import (
     shortage,
     topology,
 )
-from berth_operator.core.allocators.topology import Candidates, Companions
+from berth_operator.core.allocators.topology import Companions
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, only
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
@@ -84,31 +84,18 @@ def choose(
     card_loads, overused = policy.loads(fleet, row, part), candidates.overused(fleet, row, request, part)
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common, card_loads, overused)
     place = fleet.names[row] if part.names_cards else ""
-    chosen = fleet.column_cache.of_row(
-        row, (key, place), lambda: _best(fleet, row, request, part, policy, near=near, card_loads=card_loads)
-    )
-    return grants.of_slots(fleet.cards[GPU], row, part, chosen)
 
+    def best() -> Sequence[int]:
+        alike = part.count == 1 or not fleet.cards[GPU].mixed[row]
+        if alike and not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
+            fitting = next(candidates.slots_to_try(fleet, row, request, part))
+            cost = costs(fleet, row, part, policy, fitting)
+            return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near, loads=card_loads)
+        if chosen := slots(fleet, row, request, part, policy, near=near, card_loads=card_loads):
+            return chosen
+        raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
 
-def _best(
-    fleet: Fleet,
-    row: int,
-    request: PodRequest,
-    part: Part,
-    policy: AllocationPolicy,
-    *,
-    near: Collection[int],
-    card_loads: Sequence[int],
-) -> Sequence[int]:
-    """Return the slots of the best cards of the row."""
-    alike = part.count == 1 or not fleet.cards[GPU].mixed[row]
-    if alike and not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
-        fitting = next(candidates.slots_to_try(fleet, row, request, part))
-        cost = costs(fleet, row, part, policy, fitting)
-        return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near, loads=card_loads)
-    if chosen := slots(fleet, row, request, part, policy, near=near, card_loads=card_loads):
-        return chosen
-    raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
+    return grants.of_slots(fleet.cards[GPU], row, part, fleet.column_cache.of_row(row, (key, place), best))
 
 
 def slots(
@@ -130,7 +117,14 @@ def slots(
         )
         for within in locality.preferred(fleet, request, part, only(row)):
             constrained = replace(candidate_set, within=within, companions=companions)
-            if chosen := _chosen(fleet, row, request, part, constrained):
+            # The best partition, or the best set if none is required.
+            chosen: Sequence[int] = ()
+            may_be_bound = part.whole and (fleet.partitions[row] or request.devices.partition is not None)
+            if may_be_bound:
+                chosen = partitions.choose(fleet, row, request, part, constrained)
+            if not chosen and not (may_be_bound and partitions.bound(fleet, request, part, np.array([row]))[0]):
+                chosen = topology.best(constrained)
+            if chosen:
                 return chosen
     return ()
 
@@ -143,13 +137,3 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
         cost = best_fit.cost(fleet.cards[GPU], row, slots, spread=policy.spreads_cards)
     lost = candidates.slices_lost(fleet.cards[GPU], part, only(row))
     return cost if lost is None else cost + SLICED_COST * lost[0, slots]
-
-
-def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, candidate_set: Candidates) -> Sequence[int]:
-    """Return the slots of the best partition, or of the best set if none is required; empty if there is neither."""
-    if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
-        return topology.best(candidate_set)
-    chosen = partitions.choose(fleet, row, request, part, candidate_set)
-    if chosen or partitions.bound(fleet, request, part, np.array([row]))[0]:
-        return chosen
-    return topology.best(candidate_set)

@@ -12,7 +12,7 @@ Without `SamePCIe` such a set is preferred; if there is none, cards near those o
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, product
+from itertools import islice, product
 from typing import Final
 
 import numpy as np
@@ -61,7 +61,11 @@ def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, plugi
 
 def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, plugin_types: Types) -> Mask:
     """Return the rows with PCIe switches that could serve all parts if all cards were free."""
-    return _feasible(fleet, request, parts, [_could_serve(fleet, request, part, plugin_types) for part in parts], ALL)
+    masks = []
+    for part in parts:
+        serve = candidates.suitable if part.type == GPU else simple.ever_able
+        masks.append(serve(fleet, request, part) & _are_cards(fleet, part, ALL, plugin_types)[:, np.newaxis])
+    return _feasible(fleet, request, parts, masks, ALL)
 
 
 def reason(parts: Parts) -> str:
@@ -94,11 +98,6 @@ def choose(
 def _can_serve(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, plugin_types: Types) -> Mask:
     serve = candidates.fitting if part.type == GPU else simple.able
     return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows, plugin_types)[:, np.newaxis]
-
-
-def _could_serve(fleet: Fleet, request: PodRequest, part: Part, plugin_types: Types) -> Mask:
-    serve = candidates.suitable if part.type == GPU else simple.ever_able
-    return serve(fleet, request, part) & _are_cards(fleet, part, ALL, plugin_types)[:, np.newaxis]
 
 
 def _are_cards(fleet: Fleet, part: Part, rows: Rows, plugin_types: Types) -> Mask:
@@ -178,14 +177,14 @@ class _JointRequest:
         cards = self.fleet.cards[self.parts[0].type]
         held = np.isin(cards.minor[self.row], [grant.minor for grant in chosen])
         near = set(cards.pcie[self.row, held].tolist()) - {UNKNOWN_SWITCH}
-        return (*chosen, *(grant for part in self.parts[1:] for grant in self._near(part, near, alone)))
-
-    def _near(self, part: Part, near: Collection[int], alone: Alone) -> tuple[Grant, ...]:
-        if part.type == GPU or part.type in self.plugin_types:
-            return alone(part, near)
-        [mask] = simple.able(self.fleet, self.request, part, np.array([self.row]))
-        slots = np.flatnonzero(mask)
-        return simple.take(self.fleet, self.row, part, self.policy, slots, near=near, up_to=len(near))
+        for part in self.parts[1:]:
+            if part.type == GPU or part.type in self.plugin_types:
+                chosen += alone(part, near)
+                continue
+            [mask] = simple.able(self.fleet, self.request, part, np.array([self.row]))
+            slots = np.flatnonzero(mask)
+            chosen += simple.take(self.fleet, self.row, part, self.policy, slots, near=near, up_to=len(near))
+        return chosen
 
     def _choices(self, parts: Parts) -> Iterator[tuple[Masks, int]]:
         rows = np.array([self.row])
@@ -227,7 +226,8 @@ class _JointRequest:
         common = [switch for switch in under[0] if all(switch in other for other in under)]
         counts = [part.count for part in parts]
         return tuple(
-            (at, tuple(min(each[at], count) for each, count in zip(under, counts, strict=True))) for at in common
+            (switch, tuple(min(numbers[switch], count) for numbers, count in zip(under, counts, strict=True)))
+            for switch in common
         )
 
     def _under(self, part: Part, mask: Mask) -> Counter[int]:
@@ -242,7 +242,7 @@ class _JointRequest:
         for slot, cost in self._ranked(self.parts[0], np.flatnonzero(masks[0][0])):
             cheapest.setdefault(int(own[slot]), cost)
         # If the cost is equal, prefer the switch with the fewest cards.
-        common = sorted(self._common(self.parts, masks), key=lambda each: (cheapest[each[0]], under[each[0]]))
+        common = sorted(self._common(self.parts, masks), key=lambda switch: (cheapest[switch[0]], under[switch[0]]))
         chosen = switches.fewest([numbers for _, numbers in common], tuple(part.count for part in self.parts))
         return None if chosen is None else [common[place][0] for place in chosen]
 
@@ -258,14 +258,15 @@ class _JointRequest:
 
     def _grants(self, parts: Parts, masks: Masks, chosen: Collection[int]) -> tuple[Grant, ...]:
         """Return grants of these cards under the chosen switches, one per switch before a second one."""
-        chosen_grants = (self._of_part(part, mask[0], chosen) for part, mask in zip(parts, masks, strict=True))
-        return tuple(chain.from_iterable(chosen_grants))
-
-    def _of_part(self, part: Part, mask: Mask, chosen: Collection[int]) -> tuple[Grant, ...]:
-        cards = self.fleet.cards[part.type]
-        own = cards.pcie[self.row]
-        slots = np.flatnonzero(mask & np.isin(own, tuple(chosen)))
-        if part.type != GPU:
-            return simple.take(self.fleet, self.row, part, self.policy, slots, near=chosen, up_to=len(chosen))
-        ranked = [slot for slot, _ in self._ranked(part, slots)]
-        return grants.of_slots(cards, self.row, part, simple.in_turns(ranked, own, chosen)[: part.count])
+        chosen_grants: list[Grant] = []
+        for part, mask in zip(parts, masks, strict=True):
+            cards = self.fleet.cards[part.type]
+            own = cards.pcie[self.row]
+            slots = np.flatnonzero(mask[0] & np.isin(own, tuple(chosen)))
+            if part.type == GPU:
+                turns = simple.in_turns([slot for slot, _ in self._ranked(part, slots)], own, chosen)
+                chosen_grants += grants.of_slots(cards, self.row, part, turns[: part.count])
+            else:
+                up_to = len(chosen)
+                chosen_grants += simple.take(self.fleet, self.row, part, self.policy, slots, near=chosen, up_to=up_to)
+        return tuple(chosen_grants)

@@ -57,7 +57,7 @@ class Locality:
             "pcie": "under one PCIe switch",
             "numa": "on one NUMA node",
         }
-        phrases = [words[each] for each in self.places if each in words]
+        phrases = [words[place] for place in self.places if place in words]
         phrases += ["with NVLinks among all of them"] if self.linked else []
         return " ".join(["in one device"] if self.alone else phrases)
 
@@ -131,17 +131,14 @@ def _max_in_one_clique(places: list[tuple[Column, int]], among: Mask, groups: Ma
     if len(groups) <= MAX_CLIQUES_ONE_BY_ONE:
         most: Column = np.stack([_max_in_one_place(places, among & clique) for clique in groups]).max(axis=0)
         return most
-    rows = ([(column[row], unknown) for column, unknown in places] for row in range(len(among)))
-    return np.array([_max_of_row(own, line, groups) for own, line in zip(rows, among, strict=True)], np.int64)
-
-
-def _max_of_row(places: list[tuple[Column, int]], among: Mask, groups: Mask) -> int:
-    """Return the same for one row, by one product of two matrices."""
-    known = among & np.logical_and.reduce([column != unknown for column, unknown in places])
-    _, place = np.unique(np.stack([column for column, _ in places]), axis=1, return_inverse=True)
-    in_place: Mask = place.reshape(-1) == np.arange(place.max(initial=0) + 1)[:, np.newaxis]
-    alone = int(among.any())
-    return max(alone, int(_counts(groups & known, in_place).max(initial=0)))
+    # Row by row, each by one product of two matrices.
+    of_rows = np.zeros(len(among), np.int64)
+    for row, line in enumerate(among):
+        known = line & np.logical_and.reduce([column[row] != unknown for column, unknown in places])
+        _, place = np.unique(np.stack([column[row] for column, _ in places]), axis=1, return_inverse=True)
+        in_place: Mask = place.reshape(-1) == np.arange(place.max(initial=0) + 1)[:, np.newaxis]
+        of_rows[row] = max(int(line.any()), int(_counts(groups & known, in_place).max(initial=0)))
+    return of_rows
 
 
 def _counts(sets: Mask, groups: Mask) -> Column:
@@ -216,7 +213,7 @@ def cliques(wiring: Wiring, slots: int) -> Mask:
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
     linked_slots = sum(1 << slot for slot, others in enumerate(near) if others)
     groups = list(islice(_maximal(0, linked_slots, 0, near, [MAX_CLIQUE_STEPS]), MAX_CLIQUES))
-    return np.array([[each >> slot & 1 for slot in range(slots)] for each in groups], np.bool_).reshape(-1, slots)
+    return np.array([[group >> slot & 1 for slot in range(slots)] for group in groups], np.bool_).reshape(-1, slots)
 
 
 def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[int]) -> Iterator[int]:
@@ -230,7 +227,7 @@ def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[in
             yield chosen
         return
     budget[0] -= (left | done).bit_count()
-    pivot = max(_bits(left | done), key=lambda each: (near[each] & left).bit_count())
+    pivot = max(_bits(left | done), key=lambda slot: (near[slot] & left).bit_count())
     for slot in _bits(left & ~near[pivot]):
         if budget[0] <= 0:
             return

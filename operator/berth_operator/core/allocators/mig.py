@@ -15,7 +15,7 @@ from berth_api.values import listing
 from berth_operator.core.allocators import subdevices
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
@@ -27,7 +27,10 @@ def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
     """Return the rows that would have enough instances if all instances were free."""
-    offers = [(each, _offered(fleet, request, each)) for each in _parts(request)]
+    offers = []
+    for part in _parts(request):
+        serving = subdevices.serving(fleet, request, part, ALL) & ~fleet.mig_single[:, np.newaxis]
+        offers.append((part, subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL) * serving))
     return subdevices.enough(fleet, request, offers, ALL)
 
 
@@ -35,20 +38,19 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     """Yield the possible reasons, each with the rows it is true for."""
     cards, name = fleet.cards[part.type], _profile(part)
     offered = subdevices.offered(cards, [name], ALL)
-    yield _none(fleet, cards, offered, name), offered.sum(axis=1) == 0
+    none = f"node(s) have no {name}"
+    if not offered.any():
+        # No node has it: the profiles that nodes offer help.
+        totals = [
+            (profile, cards.total[cards.index[profile]][~fleet.mig_single]) for profile in subdevices.instances(cards)
+        ]
+        profiles = listing.first_of(sorted(profile for profile, total in totals if total.any()))
+        none += f" (offered: {profiles})" if profiles else ""
+    yield none, offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
-    own_first = sorted(_available(fleet, request, ALL), key=lambda each: each[0] != part)
+    own_first = sorted(_available(fleet, request, ALL), key=lambda available: available[0] != part)
     requestable = offered * ~fleet.mig_single[:, np.newaxis]
     yield from subdevices.reasons(fleet, request, own_first, requestable, name, rejected=rejected)
-
-
-def _none(fleet: Fleet, cards: Cards, offered: Column, name: str) -> str:
-    """Return the reason of nodes without a profile; if no node has it, with the profiles that nodes offer."""
-    if offered.any():
-        return f"node(s) have no {name}"
-    totals = ((each, cards.total[cards.index[each]][~fleet.mig_single]) for each in subdevices.instances(cards))
-    profiles = listing.first_of(sorted(each for each, total in totals if total.any()))
-    return f"node(s) have no {name}" + (f" (offered: {profiles})" if profiles else "")
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
@@ -64,12 +66,15 @@ def choose(
     cards, rows = fleet.cards[part.type], np.array([row])
     available = _available(fleet, request, rows)
     order = subdevices.preferred(fleet, row, request, available, policy, near=near)
-    parts = [each for each, _ in available]
+    parts = [of_pod for of_pod, _ in available]
     left = np.stack([column[0, order] for _, column in available])
-    counts = np.array([each.count for each in parts])
-    counts_by_card = (
-        _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
-    )
+    counts = np.array([of_pod.count for of_pod in parts])
+    if policy.spreads_cards:
+        # The cards give one in turn.
+        turns = [subdevices.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
+        counts_by_card = np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
+    else:
+        counts_by_card = _packed(left, counts, cards.users[row, order] > 0)
     instances: list[Grant] = []
     for slot, count in zip(order.tolist(), counts_by_card[parts.index(part)].tolist(), strict=True):
         instances += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
@@ -77,7 +82,7 @@ def choose(
 
 
 def _parts(request: PodRequest) -> tuple[Part, ...]:
-    return tuple(each for each in request.devices.parts if each.unit == INSTANCE)
+    return tuple(part for part in request.devices.parts if part.unit == INSTANCE)
 
 
 def _profile(part: Part) -> str:
@@ -86,23 +91,7 @@ def _profile(part: Part) -> str:
 
 
 def _available(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Available:
-    return [(each, free(fleet, request, each, rows)) for each in _parts(request)]
-
-
-def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
-    instances = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL)
-    return instances * _serving(fleet, request, part, ALL)
-
-
-def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    mask: Mask = subdevices.serving(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis]
-    return mask
-
-
-def _spread(left: Column, counts: Column) -> Column:
-    """Return how many instances of each part each card gives if the cards give one in turn: shape (parts, cards)."""
-    turns = [subdevices.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
-    return np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
+    return [(part, free(fleet, request, part, rows)) for part in _parts(request)]
 
 
 def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
@@ -111,18 +100,7 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
     Shapes: `left` (parts, cards), in the order of preference; `counts` (parts,); `in_use` (cards,). The search is
     greedy, which is optimal for one part.
     """
-    left, missing, counts_by_card = left * _cards_to_use(left, counts, in_use), counts.copy(), np.zeros_like(left)
-    for _ in range(left.shape[1]):
-        # Take the first card that gives everything that is missing, or the most of it.
-        card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
-        counts_by_card[:, card] += (taken := np.minimum(left[:, card], missing))
-        left[:, card] -= taken
-        missing -= taken
-    return counts_by_card
-
-
-def _cards_to_use(left: Column, counts: Column, in_use: Mask) -> Mask:
-    """Return the cards in use, and the idle cards that are needed too."""
+    # The cards in use, and the idle cards that are needed too.
     chosen = in_use.copy()
     for _ in range(left.shape[1]):
         missing = np.maximum(counts - (left * chosen).sum(axis=1), 0)
@@ -130,4 +108,11 @@ def _cards_to_use(left: Column, counts: Column, in_use: Mask) -> Mask:
             break
         gives = np.minimum(left, missing[:, np.newaxis]).sum(axis=0)
         chosen[np.where(chosen, -1, gives).argmax()] = True
-    return chosen
+    left, missing, counts_by_card = left * chosen, counts.copy(), np.zeros_like(left)
+    for _ in range(left.shape[1]):
+        # Take the first card that gives everything that is missing, or the most of it.
+        card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
+        counts_by_card[:, card] += (taken := np.minimum(left[:, card], missing))
+        left[:, card] -= taken
+        missing -= taken
+    return counts_by_card

@@ -55,13 +55,14 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
 @sized_cache(2**22)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
     """Return the partitions of `count` cards that a pod accepts, those with the highest score first."""
-    own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
+    own = sorted(dict(table).get(count, ()), key=lambda partition: -partition.score)
     if spec is None:
         return tuple(own)
     if spec.restricted:
-        own = [each for each in own if each.score == own[0].score]
-    least = spec.bandwidth
-    return tuple(each for each in own if least is None or (each.bandwidth is not None and each.bandwidth >= least))
+        own = [partition for partition in own if partition.score == own[0].score]
+    if (least := spec.bandwidth) is None:
+        return tuple(own)
+    return tuple(partition for partition in own if partition.bandwidth is not None and partition.bandwidth >= least)
 
 
 def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -> Partition | None:
@@ -69,12 +70,12 @@ def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -
 
     `used` are the minors of cards that pods use.
     """
-    equal = [each for each in partitions if each.score == partitions[0].score]
+    equal = [partition for partition in partitions if partition.score == partitions[0].score]
     if len(equal) < 2:  # noqa: PLR2004 - of one there is nothing to choose
         return equal[0] if equal else None
     larger = [(worth, minors) for worth, minors in _larger(table, len(equal[0].minors)) if minors.isdisjoint(used)]
     # Of equal ones `max` returns the first, in the order of the table.
-    return max(equal, key=lambda each: sum(worth for worth, minors in larger if minors.isdisjoint(each.minors)))
+    return max(equal, key=lambda taken: sum(worth for worth, minors in larger if minors.isdisjoint(taken.minors)))
 
 
 @sized_cache(2**22)
@@ -82,10 +83,10 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
     """Return (value, minors) of the sets of at least this size that have the highest score of their size."""
     sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]
     return tuple(
-        (worth * each.score, frozenset(each.minors))
+        (worth * partition.score, frozenset(partition.minors))
         for worth, sets in sized
-        for each in sets
-        if each.score == max(other.score for other in sets)
+        for partition in sets
+        if partition.score == max(other.score for other in sets)
     )
 
 
@@ -93,16 +94,23 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, candidates: 
     """Return the slots of the best partition of fitting cards; empty if there is no such partition."""
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     minors = minor[list(candidates.slots)].tolist()
-    at = {each: place for place, each in enumerate(minors) if candidates.fits[place]}
-    partitions = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
+    at = {minor: place for place, minor in enumerate(minors) if candidates.fits[place]}
+    partitions = [
+        partition
+        for partition in options(table, part.count, request.devices.partition)
+        if at.keys() >= {*partition.minors}
+    ]
     if candidates.within:
+        pairs = candidates.pairs
+        places = [[at[minor] for minor in partition.minors] for partition in partitions]
         partitions = [
-            each for each in partitions if candidates.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()
+            partition for partition, own in zip(partitions, places, strict=True) if pairs[np.ix_(own, own)].all()
         ]
     if candidates.companions is not None:
-        sets = np.array([np.isin(minors, each.minors) for each in partitions]).reshape(-1, len(minors))
-        partitions = [each for each, ok in zip(partitions, topology.accompanied(candidates, sets), strict=True) if ok]
-    used = [each for each, taken in zip(minors, candidates.used, strict=True) if taken]
+        sets = np.array([np.isin(minors, partition.minors) for partition in partitions]).reshape(-1, len(minors))
+        accompanied = topology.accompanied(candidates, sets)
+        partitions = [partition for partition, ok in zip(partitions, accompanied, strict=True) if ok]
+    used = [minor for minor, taken in zip(minors, candidates.used, strict=True) if taken]
     chosen = best(table, partitions, used)
     return () if chosen is None else tuple(candidates.slots[at[minor]] for minor in chosen.minors)
 
@@ -111,8 +119,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
     """Yield the possible reasons on rows where a partition is required, each with the rows it is true for."""
     required, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
     tables = fleet.intern_table.tables
-    of_size = np.array([bool(options(each, part.count, None)) for each in tables])
-    accepted = np.array([bool(options(each, part.count, spec)) for each in tables])
+    of_size = np.array([bool(options(table, part.count, None)) for table in tables])
+    accepted = np.array([bool(options(table, part.count, spec)) for table in tables])
     yield "node(s) have no partition table of GPUs", required & (number == 0)
     yield f"node(s) have no partition of {part.count} GPUs", required & ~of_size[number]
     if spec.bandwidth is not None:

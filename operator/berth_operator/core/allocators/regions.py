@@ -32,7 +32,10 @@ def of_part(
 
     `mask` has one line for each of the rows; with `more` the part may get more cards than it requests.
     """
-    within = _within(fleet, request, part, rows, more=more)
+    if part.type == GPU:
+        within = locality.required(fleet, request, part, rows)
+    else:
+        within = locality.of(replace(part, count=part.count + 1) if more else part, None)
     if within.alone:
         if part.count == 1:
             yield mask, 1
@@ -57,12 +60,6 @@ def _groups(
             for linked in _linked(fleet, place, rows) if within.linked else (place,):
                 for group in _partitions(fleet, request, part, linked, rows):
                     yield group, limit
-
-
-def _within(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, more: bool) -> Locality:
-    if part.type == GPU:
-        return locality.required(fleet, request, part, rows)
-    return locality.of(replace(part, count=part.count + 1) if more else part, None)
 
 
 def _of_models(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:

@@ -39,10 +39,9 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield unknown(device_type), fleet.cards[device_type].unknown > 0
-    yield (
-        f"node(s) have too few free {label} ({_requested_text(part)})",
-        too_few(candidates.free(fleet, request, part), part),
-    )
+    amounts = " and ".join(f"{name} {message_text(name, amount)}" for name, amount in part.amounts)
+    few = f"node(s) have too few free {label} ({part.count} requested with {amounts})"
+    yield few, too_few(candidates.free(fleet, request, part), part)
     if candidates.by_kubelet(part):
         left = candidates.free(fleet, request, part) & ~fleet.cards[device_type].withheld
         yield WITHHELD, too_few(left, part)
@@ -133,8 +132,3 @@ def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
         return "node(s) have GPUs that are too small"
     of = message_text(GPU_MEMORY, required)
     return f"node(s) have GPUs with too little memory (at most {message_text(GPU_MEMORY, largest)} of {of})"
-
-
-def _requested_text(part: Part) -> str:
-    amounts = " and ".join(f"{name} {message_text(name, amount)}" for name, amount in part.amounts)
-    return f"{part.count} requested with {amounts}"

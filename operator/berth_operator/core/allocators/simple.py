@@ -9,11 +9,11 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.request import Part
 from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
-from berth_operator.core.allocators.locality import UNKNOWN_PLACE, Locality
+from berth_operator.core.allocators.locality import UNKNOWN_PLACE
 from berth_operator.core.allocators.switches import Numbers
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
@@ -102,24 +102,24 @@ def take(
     ranked = slots[np.lexsort((cards.minor[row, slots], cost))].tolist()
     min_count = len(ranked) if part.every else part.count
     max_count = max(min_count, up_to)
-    groups = _together(cards, row, locality.of(replace(part, count=max_count), None), ranked)
-    # Prefer the group with the most near cards, then the smallest group.
-    near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
-    enough = [each for each in groups if len(each) >= min_count]
-    best = min(enough, key=lambda each: (-min(max_count, sum(map(near_of.__getitem__, each))), len(each)))
-    chosen = in_turns(best, cards.pcie[row], near)[:max_count]
-    return tuple(_grant(fleet, row, part, slot) for slot in chosen)
-
-
-def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) -> list[list[int]]:
-    """Return the groups of these slots whose cards can be combined, each in the given order."""
+    # The groups of cards that can be combined.
+    within = locality.of(replace(part, count=max_count), None)
     groups: dict[tuple[int, ...], list[int]] = {}
-    for slot in slots:
+    for slot in ranked:
         place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
         is_known = place == () or place[0] != UNKNOWN_PLACE[within.places[0]]
         # A card whose place is not known is alone in its group, and so is every card if a single card is required.
         groups.setdefault(place if is_known and not within.alone else (-1, slot), []).append(slot)
-    return list(groups.values())
+    # Prefer the group with the most near cards, then the smallest group.
+    near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
+    enough = [group for group in groups.values() if len(group) >= min_count]
+    best = min(enough, key=lambda group: (-min(max_count, sum(map(near_of.__getitem__, group))), len(group)))
+    chosen = []
+    for slot in in_turns(best, cards.pcie[row], near)[:max_count]:
+        grant = grants.of_card(cards, row, part, slot)
+        free_functions = functions.lowest(fleet, row, slot, part)
+        chosen.append(replace(grant, functions=free_functions) if free_functions else grant)
+    return tuple(chosen)
 
 
 def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> list[int]:
@@ -131,9 +131,3 @@ def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> 
         keyed.append((turns[switch] if switch in near else len(slots), rank, slot))
         turns[switch] += 1
     return [slot for _, _, slot in sorted(keyed)]
-
-
-def _grant(fleet: Fleet, row: int, part: Part, slot: int) -> Grant:
-    grant = grants.of_card(fleet.cards[part.type], row, part, slot)
-    free_functions = functions.lowest(fleet, row, slot, part)
-    return replace(grant, functions=free_functions) if free_functions else grant

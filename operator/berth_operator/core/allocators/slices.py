@@ -66,18 +66,16 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
         for reason, mask in gpu.reasons(fleet, request, part, rejected & ~offered):
             yield reason, mask & ~offered
         rejected = rejected & offered
-    if rejected.any():
-        yield from ((reason, mask & rejected) for reason, mask in _subdevice_reasons(fleet, request, part, rejected))
-
-
-def _subdevice_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    name, offered = _name(part), _offered_subdevices(fleet, request, part, ALL)
+    if not rejected.any():
+        return
+    name, listed = _name(part), _offered_subdevices(fleet, request, part, ALL)
     if part.unit != PLUGIN_UNIT:
-        yield f"node(s) have no {name}", offered.sum(axis=1) == 0
+        yield f"node(s) have no {name}", (listed.sum(axis=1) == 0) & rejected
     else:
-        offered = offered + _whole(fleet, part)
+        listed = listed + _whole(fleet, part)
     available = [(part, free(fleet, request, part, ALL))]
-    yield from subdevices.reasons(fleet, request, available, offered, name, rejected=rejected)
+    for reason, mask in subdevices.reasons(fleet, request, available, listed, name, rejected=rejected):
+        yield reason, mask & rejected
 
 
 def choose(
@@ -94,7 +92,7 @@ def choose(
         order = order[np.argsort(fleet.cards[GPU].kind[row, order] > 0, kind="stable")]
     places = subdevices.in_turns(left[0, order], part.count)
     of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
-    chosen = [each for place in places for each in islice(of_place[place], 1)]
+    chosen = [grant for place in places for grant in islice(of_place[place], 1)]
     return subdevices.complete(fleet, row, part, chosen)
 
 

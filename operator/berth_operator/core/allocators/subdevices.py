@@ -111,7 +111,7 @@ def within(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) 
     Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card. Instances are requested
     by their profile; other subdevices are alike if their cards are of one kind.
     """
-    part = replace(available[0][0], count=sum(each.count for each, _ in available))
+    part = replace(available[0][0], count=sum(part.count for part, _ in available))
     required = locality.required(fleet, request, part, rows)
     if required.linked or required.alone:
         return Locality(alone=True)
@@ -170,9 +170,8 @@ def preferred(
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
-    order: Indices = np.lexsort(
-        (cards.minor[row], left if policy.spreads_cards else -left, _not_near(cards, row, near))
-    )
+    not_near = ~np.isin(cards.pcie[row], tuple(near))
+    order: Indices = np.lexsort((cards.minor[row], left if policy.spreads_cards else -left, not_near))
     common = within(fleet, request, available, rows)
     if not common:
         return order
@@ -183,10 +182,6 @@ def preferred(
     [combinable] = _combinable(cards, common, int(able[0]), rows)
     chosen: Indices = order[combinable[order]]
     return chosen
-
-
-def _not_near(cards: Cards, row: int, near: Collection[int]) -> Mask:
-    return ~np.isin(cards.pcie[row], tuple(near))
 
 
 def fullness(cards: Cards, rows: Rows) -> Column:
@@ -268,7 +263,9 @@ def reasons(
     memory = message_text(GPU_MEMORY, part.min_memory)
     yield f"node(s) have too few {name} with {memory} of memory {requested}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
-    yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
+    # Pods hold instances whose card is not known.
+    cards = fleet.cards[GPU]
+    yield UNLOCATED, offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
     yield shortage.kept_by_policy(part), _too_few(serves * ~_blocked_by_policy(fleet, part, ALL), part)
     yield shortage.WITHHELD, _too_few(listed * open_to(fleet, request, part, ALL), part)
     common = within(fleet, request, available, ALL)
@@ -280,12 +277,6 @@ def reasons(
     )
     if common:
         yield f"node(s) have too few free devices for the whole pod {common}", ~enough(fleet, request, available, ALL)
-
-
-def _withheld_instances(cards: Cards) -> Mask:
-    """Return the rows whose instances are withheld, because pods hold instances whose card is not known."""
-    mask: Mask = offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
-    return mask
 
 
 def _too_few(listed: Column, part: Part) -> Mask:

@@ -33,7 +33,7 @@ def exist(counts: Switch, switches: Sequence[Numbers], max_switches: int) -> Mas
     """
     combined = np.sort(_combined_counts(counts, switches), axis=1)
     _, first, which = np.unique(_line_numbers(combined), return_index=True, return_inverse=True)
-    answers = [_suffice(tuple(each[each > 0].tolist()), counts, max_switches) for each in combined[first]]
+    answers = [_suffice(tuple(line[line > 0].tolist()), counts, max_switches) for line in combined[first]]
     return np.array(answers, np.bool_)[which]
 
 
@@ -43,9 +43,9 @@ def _combined_counts(counts: Switch, switches: Sequence[Numbers]) -> Column:
     A switch without cards for some part is 0.
     """
     rows, slots = switches[0].shape
-    span = 1 + max(int(each.max(initial=0)) for each in switches)
+    span = 1 + max(int(numbers.max(initial=0)) for numbers in switches)
     own = np.arange(rows)[:, np.newaxis] * span
-    keys = [(own + each)[each != UNKNOWN_SWITCH] for each in switches]
+    keys = [(own + numbers)[numbers != UNKNOWN_SWITCH] for numbers in switches]
     own_keys, numbers = np.unique(keys[0], return_counts=True)
     combined = np.minimum(numbers, counts[0])
     for others, count in zip(keys[1:], counts[1:], strict=True):
@@ -74,7 +74,7 @@ def _line_numbers(lines: Column) -> Column:
 def _suffice(combined: tuple[int, ...], counts: Switch, max_switches: int) -> bool:
     """Return whether at most `max_switches` of these switches suffice; each is one number from `_combined_counts`."""
     sizes = tuple(count + 1 for count in counts)
-    chosen = fewest([tuple(map(int, np.unravel_index(each, sizes))) for each in combined], counts)
+    chosen = fewest([tuple(map(int, np.unravel_index(number, sizes))) for number in combined], counts)
     return chosen is not None and len(chosen) <= max_switches
 
 

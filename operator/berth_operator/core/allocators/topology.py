@@ -21,7 +21,7 @@ of the first SEEDS cards of a group, by adding the card with the best links to t
 many cards or groups that this would take too long, fewer sets are compared (MAX_PRODUCTS); the best of them is taken.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
 from math import comb
@@ -139,7 +139,7 @@ def candidates_of(
         slots=tuple(slots.tolist()),
         fits=tuple(fits[slots].tolist()),
         costs=tuple(cost[slots].tolist()),
-        near=tuple(each in near for each in pcie.tolist()),
+        near=tuple(switch in near for switch in pcie.tolist()),
         idle=tuple((cards.healthy[row, slots] & (users == 0)).tolist()),
         used=tuple((users > 0).tolist()),
         numa=tuple(cards.numa[row, slots].tolist()),
@@ -202,8 +202,20 @@ def _grown_sets(candidates: Candidates) -> Mask:
     enough = (group for group in islice(_groups(candidates), limit) if np.count_nonzero(group) >= count)
     groups = np.array([*enough], np.bool_).reshape(-1, cards)
     seeds = min(SEEDS, limit // max(1, len(groups)))
-    grown = _grown(candidates, *_seeds(np.unique(groups, axis=0), seeds))
-    return np.unique(grown, axis=0)[::-1]
+    groups = np.unique(groups, axis=0)
+    # Each of the first cards of a group is the seed of a set within this group.
+    group, card = np.nonzero(groups & (groups.cumsum(axis=1) <= seeds))
+    within, every, scores = groups[group], np.arange(len(card)), candidates.link_scores
+    sets = np.zeros_like(within)
+    sets[every, card] = True
+    own_gain = _NEAR_WEIGHT * np.array(candidates.near) - np.array(candidates.costs)
+    links = scores[card]
+    for _ in range(count - 1):
+        gain = np.where(within & ~sets, _LINK_WEIGHT * links + own_gain, -np.inf)
+        added = gain.argmax(axis=1)
+        sets[every, added] = True
+        links += scores[added]
+    return np.unique(sets, axis=0)[::-1]
 
 
 def _groups(candidates: Candidates) -> Iterator[Mask]:
@@ -214,40 +226,13 @@ def _groups(candidates: Candidates) -> Iterator[Mask]:
     if not candidates.within:
         yield fits
         return
-    slots, together = (
-        np.array(candidates.slots),
-        replace(candidates, within=replace(candidates.within, linked=False)).pairs,
-    )
-    linked = (
-        locality.cliques(candidates.wiring, candidates.width)[:, slots]
-        if candidates.within.linked
-        else [np.ones_like(fits)]
-    )
-    places = np.unique(together, axis=0)
+    linked: Iterable[Mask] = [np.ones_like(fits)]
+    if candidates.within.linked:
+        linked = locality.cliques(candidates.wiring, candidates.width)[:, np.array(candidates.slots)]
+    places = np.unique(replace(candidates, within=replace(candidates.within, linked=False)).pairs, axis=0)
     for clique in linked:
         for own in places:
             yield fits & clique & own
-
-
-def _seeds(groups: Mask, number: int) -> tuple[Mask, Indices]:
-    """Return the first cards of each group: shape (seeds,), and the group of each: shape (seeds, cards)."""
-    group, card = np.nonzero(groups & (groups.cumsum(axis=1) <= number))
-    return groups[group], card
-
-
-def _grown(candidates: Candidates, groups: Mask, seeds: Indices) -> Mask:
-    """Return the sets that grow from some cards, each within its group: shape (seeds, cards)."""
-    every, scores = np.arange(len(seeds)), candidates.link_scores
-    sets = np.zeros_like(groups)
-    sets[every, seeds] = True
-    own_gain = _NEAR_WEIGHT * np.array(candidates.near) - np.array(candidates.costs)
-    links = scores[seeds]
-    for _ in range(candidates.count - 1):
-        gain = np.where(groups & ~sets, _LINK_WEIGHT * links + own_gain, -np.inf)
-        added = gain.argmax(axis=1)
-        sets[every, added] = True
-        links += scores[added]
-    return sets
 
 
 def accompanied(candidates: Candidates, sets: Mask) -> Mask:
@@ -258,7 +243,8 @@ def accompanied(candidates: Candidates, sets: Mask) -> Mask:
     known = [switch for switch, _ in companions.under]
     elsewhere = sets[:, ~np.isin(candidates.pcie, known)].any(axis=1)
     covered = _switches(candidates, sets, known)
-    numbers = np.array([each for _, each in companions.under], np.int64).reshape(len(known), len(companions.counts))
+    numbers = np.array([counts for _, counts in companions.under], np.int64)
+    numbers = numbers.reshape(len(known), len(companions.counts))
     enough = (covered @ numbers >= companions.counts).all(axis=1)
     mask: Mask = ~elsewhere & enough & (covered.sum(axis=1) <= companions.max_switches)
     return mask

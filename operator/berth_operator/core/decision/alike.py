@@ -48,7 +48,7 @@ class Choice:
 
     def applied(self, pods: Sequence[PendingPod]) -> tuple[PendingPod, ...]:
         """Return the members with requests for these GPUs only."""
-        return tuple(replace(each, request=self._narrowed(each.request)) for each in pods)
+        return tuple(replace(pod, request=self._narrowed(pod.request)) for pod in pods)
 
     def _narrowed(self, request: PodRequest) -> PodRequest:
         variant = None if request.alike_key is None else self.variants.get(request.alike_key)
@@ -73,19 +73,26 @@ def choices(fleet: Fleet, held: Sequence[str], pods: Sequence[PendingPod], polic
 
     `held` are the UIDs of its members that have a node, `pods` the others, the largest first.
     """
-    counts = Counter(each.request.alike_key for each in pods)
+    counts = Counter(pod.request.alike_key for pod in pods)
     if len(fleet.intern_table.models) * len(fleet.intern_table.kinds) <= 1 or set(counts) == {None}:
         return [ANY]
-    samples = {each.request.alike_key: each.request for each in reversed(pods)}
-
-    def of_key(key: AlikeKey, count: int) -> _Members:
-        return _Members(fleet=fleet, policy=policy, request=samples[key], count=count)
-
-    by_key = {
-        key: options
-        for key, count in counts.items()
-        if key is not None and (options := of_key(key, count).options(_held(fleet, held, key)))
-    }
+    samples = {pod.request.alike_key: pod.request for pod in reversed(pods)}
+    charges = [fleet.charges[uid] for uid in held if uid in fleet.charges]
+    by_key: dict[AlikeKey, list[_Option]] = {}
+    for key, count in counts.items():
+        if key is None:
+            continue
+        # The models and kinds that members with a node hold, the most frequent first.
+        variants = Counter(
+            fleet.cards[GPU].variant(fleet.rows[charge.node], grant)
+            for charge in charges
+            if charge.alike_key == key and charge.node in fleet.rows
+            for grant in charge.grants
+            if grant.type == GPU
+        )
+        members = _Members(fleet=fleet, policy=policy, request=samples[key], count=count)
+        if options := members.options([variant for variant, _ in variants.most_common() if variant is not None]):
+            by_key[key] = options
     combined = [
         Choice(
             variants={key: option.variant for key, option in zip(by_key, options, strict=True)},
@@ -109,13 +116,13 @@ class _Members:
 
     def options(self, held: Sequence[Variant]) -> list[_Option]:
         """Return the models and kinds that they may get, the best first: those that other members hold, if any do."""
-        part = next(each for each in self.request.devices.parts if each.type == GPU)
+        part = next(part for part in self.request.devices.parts if part.type == GPU)
         by_kind = part.unit in (PLUGIN_UNIT, REPLICA)
         fixed = dict.fromkeys((model, kind if by_kind else None) for model, kind in held)
         fits = feasible(self.fleet, self.request, self.policy.filters_of(self.request))
         score = totals(self.fleet, self.request, self.policy, fits) if fits.any() else np.full(len(fits), -np.inf)
         options = [self._option(part, variant, score) for variant in fixed or self._listed(part)]
-        return (options if fixed else sorted(options, key=lambda each: each.rank))[:_MAX_OPTIONS]
+        return (options if fixed else sorted(options, key=lambda option: option.rank))[:_MAX_OPTIONS]
 
     def _option(self, part: Part, variant: Variant, score: Floats) -> _Option:
         models, kinds = self.fleet.intern_table.models, self.fleet.intern_table.kinds
@@ -146,19 +153,6 @@ class _Members:
             mask &= cards.kind == 0
         for number in np.unique(cards.model[mask].astype(np.int64) * len(kinds) + cards.kind[mask]).tolist():
             yield divmod(number, len(kinds))
-
-
-def _held(fleet: Fleet, uids: Sequence[str], key: AlikeKey) -> list[Variant]:
-    """Return the models and kinds that members with a node hold, the most frequent first."""
-    charges = (fleet.charges[uid] for uid in uids if uid in fleet.charges)
-    variants = Counter(
-        fleet.cards[GPU].variant(fleet.rows[charge.node], grant)
-        for charge in charges
-        if charge.alike_key == key and charge.node in fleet.rows
-        for grant in charge.grants
-        if grant.type == GPU
-    )
-    return [variant for variant, _ in variants.most_common() if variant is not None]
 
 
 def _narrowed(request: PodRequest, model: str | None, kind: str | None) -> PodRequest:

@@ -44,7 +44,7 @@ class Budgets:
 
     def copy(self) -> "Budgets":
         """Return an independent copy."""
-        return Budgets({key: each for budgets in self._of.values() for key, each in budgets.items()})
+        return Budgets({key: budget for budgets in self._of.values() for key, budget in budgets.items()})
 
     def put(self, key: str, budget: Budget) -> None:
         """Add a budget, or replace the one of the same key (namespace/name)."""
@@ -68,7 +68,7 @@ class Budgets:
         cached = self._matching.get(id(identity))
         if cached is None:
             labels = dict(identity.labels)
-            matching = tuple(each for each in budgets.values() if each.selector.matches(labels))
+            matching = tuple(budget for budget in budgets.values() if budget.selector.matches(labels))
             # Keep a reference to the identity, so that no other object can get its id() meanwhile.
             cached = (identity, matching)
             self._matching.put(id(identity), cached, size_of(identity) + sys.getsizeof(matching))
@@ -77,10 +77,10 @@ class Budgets:
     def counting(self, charge: Charge) -> tuple[Budget, ...]:
         """Return the budgets that count a placed pod as not yet evicted."""
         name = charge.pod.partition("/")[2]
-        return tuple(each for each in self.protecting(charge.identity) if name not in each.disrupted)
+        return tuple(budget for budget in self.protecting(charge.identity) if name not in budget.disrupted)
 
     def spent(self, fleet: Fleet) -> Counter[Budget]:
         """Count for each budget the pods that are being evicted and that its status does not count yet."""
         evicted = (fleet.charges.get(uid) for uid in fleet.leaving)
-        uncounted = [each for each in evicted if each is not None and not each.terminating]
-        return Counter(budget for each in uncounted for budget in self.counting(each))
+        uncounted = [charge for charge in evicted if charge is not None and not charge.terminating]
+        return Counter(budget for charge in uncounted for budget in self.counting(charge))

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.request import NOTHING, Part
+from berth_api.request import NOTHING
 from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet import extended_resources
@@ -30,7 +30,7 @@ def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
     column = fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows), alike=alike)
     if by_class := extended_resources.rows_by_class(fleet, request):
         # What their devices suffice for is not estimated.
-        other = tuple(each for each in request.resources if each[0] not in by_class)
+        other = tuple(amount for amount in request.resources if amount[0] not in by_class)
         rest = replace(request, resources=other, devices=NOTHING)
         column = np.where(np.logical_or.reduce(list(by_class.values())), _of_rows(fleet, rest, ALL), column)
     return np.where(fits, column, 0)
@@ -42,20 +42,14 @@ def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
         if amount:
             pods = np.minimum(pods, fleet.left(name, rows) // amount)
     for part in request.devices.parts:
-        pods = np.minimum(pods, _by_cards(fleet, request, part, rows))
+        # What its cards can serve.
+        if allocators.in_subdevices(fleet, part):
+            per_card = allocators.subdevices_left(fleet, request, part, rows)
+        else:
+            cards = fleet.cards[part.type]
+            per_card = np.where(candidates.fitting(fleet, request, part, rows), UNLIMITED, 0)
+            for index, needed in candidates.needs(cards, part, rows):
+                free = cards.left(index, rows)
+                per_card = np.minimum(per_card, np.maximum(free, 0) // np.maximum(needed, 1))
+        pods = np.minimum(pods, per_card.sum(axis=1) // part.count)
     return np.maximum(pods, 0)
-
-
-def _by_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return for each row how many pods its cards can serve with one part."""
-    if allocators.in_subdevices(fleet, part):
-        left = allocators.subdevices_left(fleet, request, part, rows)
-        of_subdevices: Column = left.sum(axis=1) // part.count
-        return of_subdevices
-    cards = fleet.cards[part.type]
-    per_card = np.where(candidates.fitting(fleet, request, part, rows), UNLIMITED, 0)
-    for index, amount in candidates.needs(cards, part, rows):
-        free = cards.left(index, rows)
-        per_card = np.minimum(per_card, np.maximum(free, 0) // np.maximum(amount, 1))
-    pods: Column = per_card.sum(axis=1) // part.count
-    return pods

@@ -97,7 +97,7 @@ class Placement:
 
 
 def _without(amounts: tuple[tuple[str, int], ...], names: Collection[str]) -> tuple[tuple[str, int], ...]:
-    return tuple(each for each in amounts if each[0] not in names) if names else amounts
+    return tuple(amount for amount in amounts if amount[0] not in names) if names else amounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
 
 def place_on(fleet: Fleet, pod: PendingPod, policy: Policy, row: int, claims: PodClaims) -> Placement | None:
     """Return the placement on a row with what was chosen for the pod's claims; None if the pod does not fit there."""
-    filters = [each for each in policy.filters_of(pod.request) if each.NAME != dynamic_resources.NAME]
+    filters = [filter_ for filter_ in policy.filters_of(pod.request) if filter_.NAME != dynamic_resources.NAME]
     with above_nominees(fleet, pod):
         fits = _fits(fleet, pod.request, filters) & dynamic_resources.usable(fleet, pod.request)
         fits = fits & fleet.named(fleet.names[row])
@@ -295,7 +295,7 @@ def rejections(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> 
 
 def in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
     """Return the filters in kube-scheduler's order: the names in the node affinity come first (PreFilterResult)."""
-    steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in filters]
+    steps: list[tuple[Filter, Passes]] = [(filter_, filter_.passes) for filter_ in filters]
     for filter_ in filters if request.node_affinity else ():
         if filter_.NAME == node_affinity.NAME:
             steps.insert(sum(other.TRAITS.of_pod for other in filters), (filter_, node_affinity.named))
@@ -321,8 +321,8 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     if others and left.any():
         counts[others] += int(left.sum())
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
-    reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-    of_pod = reasons[0][0] if any(each.TRAITS.of_pod for each in rejected_by) else ""
+    reasons = tuple(sorted(counts.items(), key=lambda counted: (-counted[1], counted[0])))
+    of_pod = reasons[0][0] if any(filter_.TRAITS.of_pod for filter_ in rejected_by) else ""
     if (refusing_filter := refusing(fleet, request, filters)) is not None:
         [(of_pod, _)] = refusing_filter.reasons(fleet, request, fleet.present)
         condition, note = refusing_filter.TRAITS.refusal, ""
@@ -342,8 +342,8 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
 
 def refusing(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Filter | None:
     """Return the first filter that a new node could not pass either, even if there is no node yet."""
-    of_request = (each for each in filters if each.TRAITS.refusal)
-    return next((each for each in of_request if each.passes(fleet, request) is not fleet.present), None)
+    of_request = (filter_ for filter_ in filters if filter_.TRAITS.refusal)
+    return next((filter_ for filter_ in of_request if filter_.passes(fleet, request) is not fleet.present), None)
 
 
 def plugin_failure(error: PluginFailedError) -> Failure:

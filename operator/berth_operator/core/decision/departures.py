@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from berth_operator.core.decision import cycle
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.dra.work import Work
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_counts
@@ -47,7 +46,7 @@ class Departures:
         """Begin on a copy of the Fleet, for a pod whose claims may need devices; the work for these is bounded."""
         whole = fleet.copy(until_changes=True)
         whole.claims.supply.work = Work(MAX_WORK if claim_counts.is_searched(fleet, request) else math.inf)
-        return cls(whole, [each.claim for each in request.claims])
+        return cls(whole, [use.claim for use in request.claims])
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +60,7 @@ class Departures:
 
     def leave(self, charges: Collection[Charge]) -> None:
         """Release placed pods, and the claims that no pod uses then."""
-        uids = [each.uid for each in charges]
+        uids = [charge.uid for charge in charges]
         for uid in uids:
             self.fleet.release(uid)
         self.fleet.claims.departed.update(uids)
@@ -73,7 +72,9 @@ class Departures:
             self.fleet.claims.departed.discard(charge.uid)
             for claim in self.fleet.claims.of_pod(charge.uid):
                 if claim.key in self._freed:
-                    self._allocate(claim)
+                    self.fleet.claims.supply.put_claim(claim)
+                    for card_charge in self._freed.pop(claim.key):
+                        self.fleet.charge(card_charge)
             self.fleet.charge(charge)
 
     @contextmanager
@@ -90,14 +91,6 @@ class Departures:
         claims = {claim.key: claim for uid in uids for claim in self.fleet.claims.of_pod(uid)}
         for claim in claims.values():
             if claim.nodes and claim.reserved_for <= departed and claim.key not in self._used:
-                self._deallocate(claim)
-
-    def _deallocate(self, claim: ClaimState) -> None:
-        self.fleet.claims.supply.remove_claim(claim.key)
-        released = (self.fleet.release(claim_uid(node, claim.uid)) for node in claim.nodes)
-        self._freed.setdefault(claim.key, [each for each in released if each is not None])
-
-    def _allocate(self, claim: ClaimState) -> None:
-        self.fleet.claims.supply.put_claim(claim)
-        for charge in self._freed.pop(claim.key):
-            self.fleet.charge(charge)
+                self.fleet.claims.supply.remove_claim(claim.key)
+                released = [self.fleet.release(claim_uid(node, claim.uid)) for node in claim.nodes]
+                self._freed.setdefault(claim.key, [charge for charge in released if charge is not None])

@@ -26,9 +26,9 @@ from berth_operator.core.filters import host_ports, injected, isolation, node_re
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Indices, Mask
+from berth_operator.core.fleet.nodes.cards import Indices
 from berth_operator.core.values.mounts import NO_MOUNTS
-from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.request import PendingPod
 
 OWN: Final = frozenset(
     {
@@ -37,7 +37,7 @@ OWN: Final = frozenset(
     }
 )
 """Names of the filters that run."""
-OF_OTHERS: Final = frozenset(each.NAME for each in filters.ORDER) - OWN
+OF_OTHERS: Final = frozenset(filter_.NAME for filter_ in filters.ORDER) - OWN
 MAX_SCORE: Final = 10
 """The best score of an extender; the lowest is 0."""
 
@@ -111,23 +111,8 @@ def reasons(
     fleet: Fleet, pod: PendingPod, policy: Policy, names: Sequence[str], rows: Indices, *, others: str
 ) -> RejectedNodes:
     """Return the first reason against each node; `others` is the reason for nodes that pass every filter."""
-    texts, number, never = _first_reasons(fleet, pod.request, policy, rows, others)
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for name, text, is_never in zip(names, number[rows].tolist(), (never[rows] | (rows < 0)).tolist(), strict=True):
-        (unresolvable if is_never else failed)[name] = texts[text]
-    return RejectedNodes(failed=failed, unresolvable={**unresolvable, **dict.fromkeys(_unknown(names, rows), UNKNOWN)})
-
-
-def _unknown(names: Sequence[str], rows: Indices) -> list[str]:
-    return [names[at] for at in np.flatnonzero(rows < 0).tolist()]
-
-
-def _first_reasons(
-    fleet: Fleet, request: PodRequest, policy: Policy, rows: Indices, others: str
-) -> tuple[list[str], Indices, Mask]:
-    """Return all reasons, the number of each row's reason, and the rows where evictions cannot help."""
-    texts = [others]
+    # All reasons, the number of each row's reason, and the rows where evictions cannot help.
+    texts, request = [others], pod.request
     number, never = np.zeros(len(fleet.names), np.intp), np.zeros(len(fleet.names), np.bool_)
     concerned = np.zeros(len(fleet.names), np.bool_)
     concerned[rows[rows >= 0]] = True
@@ -139,14 +124,21 @@ def _first_reasons(
         if filter_.NAME == DeviceFilter.NAME:
             resolvable = resolvable & fleet.has_device & fleet.fresh
         never |= rejected & ~resolvable
-    return texts, number, never
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for name, row in zip(names, rows.tolist(), strict=True):
+        if row < 0:
+            unresolvable[name] = UNKNOWN
+        else:
+            (unresolvable if never[row] else failed)[name] = texts[number[row]]
+    return RejectedNodes(failed=failed, unresolvable=unresolvable)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
 
 
 def scores(fleet: Fleet, pod: PendingPod, policy: Policy, rows: Indices) -> list[int]:
-    """Return a score for each row by the policy: 10 for the best, at least 1 for all that fit, 0 for others."""
+    """Return a score for point row by the policy: 10 for the best, at least 1 for all that fit, 0 for others."""
     bias = bias_of(fleet, rows)
     fits = cycle.feasible(fleet, pod.request, policy.filters_of(pod.request)) & (bias > -np.inf)
     if not fits.any():
@@ -159,7 +151,7 @@ def scores(fleet: Fleet, pod: PendingPod, policy: Policy, rows: Indices) -> list
 
 
 def free_cards(fleet: Fleet, pod: PendingPod, rows: Indices) -> list[int]:
-    """Return for each row the number of unused healthy GPUs of the model that the pod names, 10 at most.
+    """Return for point row the number of unused healthy GPUs of the model that the pod names, 10 at most.
 
     This is the score of nvidia-gpu-scheduler, whose scores were not limited. Without a model all nodes are equal.
     """
@@ -172,4 +164,4 @@ def free_cards(fleet: Fleet, pod: PendingPod, rows: Indices) -> list[int]:
 
 def _of_rows(points: Floats | Indices, rows: Indices) -> list[int]:
     known = np.where(rows >= 0, points[rows], 0)
-    return [int(each) for each in known.tolist()]
+    return [int(point) for point in known.tolist()]

@@ -127,17 +127,17 @@ class Gang:
     @property
     def priority(self) -> int:
         """Return the highest priority among the members."""
-        return max(each.priority for each in self.members)
+        return max(member.priority for member in self.members)
 
     @property
     def lowest(self) -> int:
         """Return the lowest priority among the members; only pods below it may be evicted for the gang."""
-        return min(each.priority for each in self.members)
+        return min(member.priority for member in self.members)
 
     @property
     def weight(self) -> int:
         """Return the highest weight among the members."""
-        return max(each.weight for each in self.members)
+        return max(member.weight for member in self.members)
 
     @property
     def class_key(self) -> tuple[str, int]:
@@ -147,7 +147,7 @@ class Gang:
     @property
     def requests(self) -> tuple[PodRequest, ...]:
         """Return the members' requests."""
-        return tuple(each.request for each in self.members)
+        return tuple(member.request for member in self.members)
 
     @property
     def size(self) -> int:
@@ -196,7 +196,9 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     try:
         with fleet.without(lower_priority_nominees(fleet, gang)):
-            claiming = [each for each in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, each)]
+            claiming = [
+                request for request in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, request)
+            ]
             for request in claiming:
                 claim_counts.rows_with_devices(fleet, request)
             work = fleet.claims.supply.work
@@ -223,15 +225,15 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
 
 def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
     """Return the nominees whose capacity a gang may use: its members, and pods of lower priority than all members."""
-    own = {each.uid for each in gang.members} if fleet.nominees else ()
-    return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
+    own = {member.uid for member in gang.members} if fleet.nominees else ()
+    return [nominee for nominee in fleet.nominees.values() if nominee.uid in own or nominee.priority < gang.lowest]
 
 
 def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> list[Placement]:
     """Place as many members as fit on some of the rows, even if fewer than needed; the Fleet is left as it was."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
-    return _Attempt(fleet, gang, policy, rows).place([(each, classes[each.request]) for each in pods])[0]
+    return _Attempt(fleet, gang, policy, rows).place([(pod, classes[pod.request]) for pod in pods])[0]
 
 
 def place_each(
@@ -243,12 +245,12 @@ def place_each(
         the placements, none if not all fit and `partly` is False; and why the first other pod has none.
     """
     ordered = sorted(pods, key=order)
-    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+    with fleet.without(fleet.lower_priority_nominees("", min(pod.priority for pod in pods))):
         classes = _classes(fleet, ordered, policy)
-        if not partly and sum(each.possible for each in classes.values()) < len(ordered):
+        if not partly and sum(class_.possible for class_ in classes.values()) < len(ordered):
             return [], _why_too_few(fleet, ordered, classes, policy, len(ordered))[0]
         attempt = _Attempt(fleet, Gang(membership=_ALONE, minimum=0, members=tuple(ordered)), policy, fleet.present, ())
-        placed, why, _ = attempt.place([(each, classes[each.request]) for each in ordered])
+        placed, why, _ = attempt.place([(pod, classes[pod.request]) for pod in ordered])
     if len(placed) == len(ordered):
         return placed, None
     return (placed if partly else []), why
@@ -265,14 +267,16 @@ def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Pla
     chosen = list(outcome.choice.applied(pods))
     if not gang.topology_key:
         classes = _classes(fleet, chosen, policy)
-        pairs = [(each, classes[each.request]) for each in chosen]
+        pairs = [(pod, classes[pod.request]) for pod in chosen]
         outcome = replace(outcome, placed=_Attempt(fleet, gang, policy, fleet.present).place(pairs)[0])
     return outcome.of(pods), chosen if outcome.number() else pods
 
 
 def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
     """Return on how many nodes searches for members are known to find nothing; 0 if not all of that is kept."""
-    return sum(len(claim_counts.refusals(fleet, each)) for each in claiming) if len(claiming) <= MAX_REQUESTS else 0
+    if len(claiming) > MAX_REQUESTS:
+        return 0
+    return sum(len(claim_counts.refusals(fleet, request)) for request in claiming)
 
 
 def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
@@ -337,33 +341,33 @@ class _Outcome:
 
     def of(self, pods: Sequence[PendingPod]) -> list[Placement]:
         """Return the placements of the members as they are, without the choice."""
-        by_uid = {each.uid: each for each in pods}
-        return [replace(each, pod=by_uid[each.pod.uid]) for each in self.placed]
+        by_uid = {pod.uid: pod for pod in pods}
+        return [replace(placement, pod=by_uid[placement.pod.uid]) for placement in self.placed]
 
 
 def _nearest(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> _Outcome:
     """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
     outcomes: list[_Outcome] = []
     for choice in alike.choices(fleet, gang.held, pods, policy):
-        best = max((each for each in outcomes if each.suffices(gang)), key=_Outcome.number, default=None)
+        best = max((outcome for outcome in outcomes if outcome.suffices(gang)), key=_Outcome.number, default=None)
         if best is not None and choice.is_last:
             # Whole cards suffice, so subdevices are not needed.
             return best
         outcomes.append(_place(fleet, gang, choice, pods, policy))
         if len(outcomes[-1].placed) == len(pods):
             return outcomes[-1]
-    return max(outcomes, key=lambda each: (each.suffices(gang), each.number()))
+    return max(outcomes, key=lambda outcome: (outcome.suffices(gang), outcome.number()))
 
 
 def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[PendingPod], policy: Policy) -> _Outcome:
     """Place as many members as fit, all of them in one topology domain if possible."""
     pods = choice.applied(members)
     classes = _classes(fleet, pods, policy)
-    possible = sum(each.possible for each in classes.values())
+    possible = sum(class_.possible for class_ in classes.values())
     if possible < gang.needed:
         why, member = _why_too_few(fleet, pods, classes, policy, gang.needed)
         return _Outcome(choice=choice, possible=possible, why=why, member=member)
-    pairs = [(each, classes[each.request]) for each in pods]
+    pairs = [(pod, classes[pod.request]) for pod in pods]
     if gang.topology_key:
         return replace(_place_in_one_domain(fleet, gang, pairs, policy), choice=choice)
     for rows in _domains(fleet, gang, policy.gang_topology_keys, _by_need(fleet, classes)):
@@ -376,13 +380,13 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
 
 def promising(fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class], needed: int) -> list[Domain]:
     """Return the domains that may hold the needed members, those that may hold most, and then the fullest, first."""
-    possible = {each.value: sum(class_.possible_in(each.rows) for class_ in classes) for each in domains}
+    possible = {domain.value: sum(class_.possible_in(domain.rows) for class_ in classes) for domain in domains}
     requests = [class_.request for class_ in classes for _ in range(class_.count)]
 
     def rank(domain: Domain) -> tuple[int, float]:
         return -possible[domain.value], -topology.utilization(fleet, domain.rows, requests)
 
-    return sorted((each for each in domains if possible[each.value] >= needed), key=rank)[:MAX_DOMAINS]
+    return sorted((domain for domain in domains if possible[domain.value] >= needed), key=rank)[:MAX_DOMAINS]
 
 
 def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Policy) -> _Outcome:
@@ -399,7 +403,7 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
 
     def rank(tried: tuple[Domain, _Outcome]) -> tuple[bool, float]:
         domain, outcome = tried
-        placed = [each.pod.request for each in outcome.placed]
+        placed = [placement.pod.request for placement in outcome.placed]
         return outcome.suffices(gang), topology.score(fleet, domain, placed, most)
 
     _, best = max(outcomes, key=rank, default=(None, _Outcome(choice=ANY_CHOICE, why=NO_CAPACITY)))
@@ -418,10 +422,12 @@ def order(pod: PendingPod) -> tuple[object, ...]:
 
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:
     """Return the members' classes by request, in the members' order."""
-    counts = Counter(each.request for each in pods)
-    fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
-    capacities = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
-    return {each: Class(request=each, count=count, capacity=capacities[each]) for each, count in counts.items()}
+    counts = Counter(pod.request for pod in pods)
+    fits = {request: feasible(fleet, request, policy.filters_of(request)) for request in counts}
+    return {
+        request: Class(request=request, count=count, capacity=capacity.of_class(fleet, request, fits[request]))
+        for request, count in counts.items()
+    }
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
@@ -442,13 +448,13 @@ def _why_too_few(
 ) -> tuple[Failure, str]:
     """Explain why fewer members fit than needed, without placing any; and name the first other one, in their order."""
     scarce = min(
-        (each for each in classes.values() if each.possible < each.count),
+        (class_ for class_ in classes.values() if class_.possible < class_.count),
         # A member that no new node could take either decides whether autoscalers may add nodes.
-        key=lambda each: refusing(fleet, each.request, policy.filters_of(each.request)) is None,
+        key=lambda class_: refusing(fleet, class_.request, policy.filters_of(class_.request)) is None,
     )
-    lacking = min(scarce.count - scarce.possible, needed - sum(each.possible for each in classes.values()))
+    lacking = min(scarce.count - scarce.possible, needed - sum(class_.possible for class_ in classes.values()))
     why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS, pods=lacking)
-    alike_members = [each for each in pods if each.request == scarce.request]
+    alike_members = [pod for pod in pods if pod.request == scarce.request]
     return replace(why, wakes_on=why.wakes_on | _FREES), alike_members[scarce.possible].name
 
 
@@ -456,13 +462,14 @@ def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) 
     """Explain why too few members fit, by the choice of GPUs with which most do; all choices wake the gang."""
     if not nearest.choice.label:
         return _too_few_fit(gang, nearest.number(), nearest.why, nearest.member, nearest.where)
-    members = list({each.request.alike_key: each for each in sorted(gang.members, key=order, reverse=True)}.values())
-    of_any = [failure(fleet, each.request, policy.filters_of(each.request), others=OTHERS) for each in members]
+    smallest_first = sorted(gang.members, key=order, reverse=True)
+    members = list({member.request.alike_key: member for member in smallest_first}.values())
+    of_any = [failure(fleet, member.request, policy.filters_of(member.request), others=OTHERS) for member in members]
     whys = (nearest.why, *of_any)
     why = replace(
         nearest.why if nearest.number() else of_any[0],
-        wakes_on=reduce(or_, (each.wakes_on for each in whys), _FREES),
-        rejected_by=tuple(dict.fromkeys(chain.from_iterable(each.rejected_by for each in whys))),
+        wakes_on=reduce(or_, (of_one.wakes_on for of_one in whys), _FREES),
+        rejected_by=tuple(dict.fromkeys(chain.from_iterable(of_one.rejected_by for of_one in whys))),
     )
     if not nearest.number():
         return _too_few_fit(gang, 0, why, members[0].name)
@@ -482,11 +489,11 @@ def _too_few_fit(gang: Gang, placed: int, why: Failure, member: str, where: str 
 def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
     """Yield the domains that may hold all members, the narrowest first, each as a mask of its rows."""
     member_rows = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
-    counts = np.array([[each.count] for each in classes])
-    points = [each for of_class in classes for each in claim_counts.preference_points(fleet, of_class.request)]
+    counts = np.array([[class_.count] for class_ in classes])
+    points = [points for class_ in classes for points in claim_counts.preference_points(fleet, class_.request)]
     for numbers in _columns(fleet, keys, classes):
         size = int(numbers.max()) + 1
-        capacities = np.array([np.bincount(numbers, weights=each.capacity, minlength=size) for each in classes])
+        capacities = np.array([np.bincount(numbers, weights=class_.capacity, minlength=size) for class_ in classes])
         fits_all = np.all(capacities >= counts, axis=0)
         members = np.bincount(numbers[member_rows], minlength=size)
         if member_rows:
@@ -503,14 +510,16 @@ def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Cl
 
 def _by_need(fleet: Fleet, classes: Mapping[PodRequest, Class]) -> list[Class]:
     """Return one class for all members that need the same: their requests differ by the names of claims, or labels."""
-    uses = Counter(use.claim for each in classes.values() for use in each.request.claims for _ in range(each.count))
+    uses = Counter(
+        use.claim for class_ in classes.values() for use in class_.request.claims for _ in range(class_.count)
+    )
     shared = {claim for claim, count in uses.items() if count > 1}
     found: dict[object, Class] = {}
-    for request, each in classes.items():
+    for request, class_ in classes.items():
         wanted = claim_counts.certainly_wanted(fleet, request, shared)
-        pods = np.minimum(each.capacity, claim_counts.pods_per_row(fleet, request, shared))
+        pods = np.minimum(class_.capacity, claim_counts.pods_per_row(fleet, request, shared))
         key = replace(request, claims=(), identity=NO_IDENTITY), frozenset(wanted.items()), pods.tobytes()
-        count = each.count + (found[key].count if key in found else 0)
+        count = class_.count + (found[key].count if key in found else 0)
         found[key] = Class(request=request, count=count, capacity=pods)
     return list(found.values())
 
@@ -518,11 +527,11 @@ def _by_need(fleet: Fleet, classes: Mapping[PodRequest, Class]) -> list[Class]:
 def _columns(fleet: Fleet, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Numbers]:
     """Yield the numbers of the rows' domains: of those with alike devices, if members have claims, then of all."""
     columns = [fleet.labels.column(key).numbers for key in keys]
-    claiming = any(claim_counts.is_searched(fleet, each.request) for each in classes)
+    claiming = any(claim_counts.is_searched(fleet, class_.request) for class_ in classes)
     if claiming and (products := claim_products.numbers(fleet)) is not None:
         size = int(products.max()) + 1
-        for each in columns:
-            yield np.where((products == ABSENT) | (each == ABSENT), ABSENT, each * size + products)
+        for column in columns:
+            yield np.where((products == ABSENT) | (column == ABSENT), ABSENT, column * size + products)
         yield products
     yield from columns
 
@@ -535,7 +544,7 @@ class _Attempt:
         self._fleet, self._policy, self._rows = fleet, policy, rows
         keys = policy.gang_topology_keys if keys is None else keys
         self._columns = [fleet.labels.column(key).numbers for key in keys]
-        self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
+        self._taken = [np.zeros(int(numbers.max()) + 1, np.bool_) for numbers in self._columns]
         """Per topology key: the domains in which the gang has members."""
         self._charged = ChargedMembers(fleet, gang.requests)
         for name in gang.nodes:

@@ -39,7 +39,13 @@ class ChargedMembers:
         """Charge one more member."""
         # A shared claim is not charged: where its volume will be must not restrict the other members.
         self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared_claims)))
-        self._before.append(_Before(self._use(placement), self._made))
+        # Members that share a claim are shown what a placed one gets: they must be where it can be used.
+        known, chosen = self._fleet.claims.claims, placement.claims
+        written = {str(allocation.claim): allocation.written() for allocation in chosen.of_claims}
+        before = {key: known[key] for key in (*written, *chosen.reserved)}
+        for key, state in before.items():
+            known[key] = status.used_by(state, placement.pod.uid, written.get(key))
+        self._before.append(_Before(before, self._made))
         self.placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
         self._made |= self._shared_claims.intersection(placement.volumes.provisions)
 
@@ -51,18 +57,6 @@ class ChargedMembers:
             self._fleet.claims.claims.update(before.claims)
             self._made = before.made
 
-    def _use(self, placement: Placement) -> dict[str, ClaimState]:
-        """Show the members that share a claim what a placed one gets: they must be where it can be used.
-
-        Return the claims as they were.
-        """
-        known, chosen = self._fleet.claims.claims, placement.claims
-        written = {str(each.claim): each.written() for each in chosen.of_claims}
-        before = {key: known[key] for key in (*written, *chosen.reserved)}
-        for key, state in before.items():
-            known[key] = status.used_by(state, placement.pod.uid, written.get(key))
-        return before
-
 
 def _shared_claims(fleet: Fleet, requests: Sequence[PodRequest]) -> frozenset[str]:
     """Return the unbound claims that several members use and that pods on many nodes may use at once.
@@ -72,11 +66,13 @@ def _shared_claims(fleet: Fleet, requests: Sequence[PodRequest]) -> frozenset[st
     """
     uses = Counter(use.claim for request in requests for use in request.mounts.claims)
     claims = (fleet.volumes.claims.get(key) for key, count in uses.items() if count > 1)
-    return frozenset(each.key for each in claims if each and not each.bound and not each.modes.isdisjoint(_OF_MANY))
+    return frozenset(
+        claim.key for claim in claims if claim and not claim.bound and not claim.modes.isdisjoint(_OF_MANY)
+    )
 
 
 def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
     """Return the chosen volumes without those to be provisioned for the claims `made`."""
     if not made or not chosen.provisions:
         return chosen
-    return replace(chosen, provisions=tuple(each for each in chosen.provisions if each not in made))
+    return replace(chosen, provisions=tuple(provision for provision in chosen.provisions if provision not in made))

@@ -83,10 +83,10 @@ def preempt_gang(
 
     `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
     """
-    if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
+    if not may_preempt(fleet, gang, policy) or not all(member.preempts for member in gang.members):
         return None
     gang = _evicting(gang)
-    members = sorted((replace(each, nominated_node="") for each in gang.members), key=order)
+    members = sorted((replace(member, nominated_node="") for member in gang.members), key=order)
     found: list[GangPreemption] = []
     for choice in alike.choices(fleet, gang.held, members, policy):
         stage = fleet.copy()
@@ -114,23 +114,23 @@ def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]
         fits = feasible(without, request, policy.local) & may_fit
         classes.append(Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)))
     if not gang.topology_key:
-        return [stage.present] if sum(each.possible for each in classes) >= gang.needed else []
+        return [stage.present] if sum(class_.possible for class_ in classes) >= gang.needed else []
     try:
         domains = topology.domains(stage, gang.topology_key, gang.nodes)
     except topology.DomainError:
         return []
-    return [each.rows for each in promising(without, domains, classes, gang.needed)]
+    return [domain.rows for domain in promising(without, domains, classes, gang.needed)]
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:
     """Return the key by which the victims for several choices of GPUs are compared; the lowest is best."""
-    priorities = [each.priority for each in preemption.victims]
-    return max(priorities, default=LOWEST_PRIORITY), sum(each + OFFSET for each in priorities)
+    priorities = [victim.priority for victim in preemption.victims]
+    return max(priorities, default=LOWEST_PRIORITY), sum(priority + OFFSET for priority in priorities)
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
     """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold."""
-    return [each for each in pods if (each.priority < priority and fleet.is_leaving(each)) or is_leftover(each)]
+    return [pod for pod in pods if (pod.priority < priority and fleet.is_leaving(pod)) or is_leftover(pod)]
 
 
 class _Eviction:
@@ -226,25 +226,29 @@ class _Eviction:
 
     def _decide_again(self, *, search: bool) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
-        members = tuple(replace(each, nominated_node=self._nodes.get(each.uid, "")) for each in self._gang.members)
+        members = tuple(
+            replace(member, nominated_node=self._nodes.get(member.uid, "")) for member in self._gang.members
+        )
         outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy, search=search)
         return None if isinstance(outcome, Failure) else outcome
 
     def _without_unnecessary(self, placed: Sequence[Placement]) -> GangPreemption:
         """Return the result without unnecessary victims; the most important are tried first."""
         trials = MAX_REPRIEVE_DECISIONS // self._gang.needed
-        for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
+        for victim in sorted(self._victims.values(), key=lambda victim: (-victim.priority, victim.started))[:trials]:
             self._departures.come_back([victim])
             if (placements := self._decide_again(search=False)) is None:
                 self._departures.leave([victim])
             else:
                 del self._victims[victim.uid]
                 placed = placements
-        needed = sorted(placed, key=lambda each: each.pod.uid not in self._nodes)[: self._gang.needed]
-        return GangPreemption(nominees=tuple(each.charge for each in needed), victims=tuple(self._victims.values()))
+        needed = sorted(placed, key=lambda placement: placement.pod.uid not in self._nodes)[: self._gang.needed]
+        return GangPreemption(
+            nominees=tuple(placement.charge for placement in needed), victims=tuple(self._victims.values())
+        )
 
 
 def _cost(preemption: Preemption) -> Cost:
     """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
-    highest = max((each.priority for each in preemption.victims), default=LOWEST_PRIORITY)
-    return preemption.violations, highest, sum(each.priority + OFFSET for each in preemption.victims)
+    highest = max((victim.priority for victim in preemption.victims), default=LOWEST_PRIORITY)
+    return preemption.violations, highest, sum(victim.priority + OFFSET for victim in preemption.victims)

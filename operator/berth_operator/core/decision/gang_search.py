@@ -97,18 +97,22 @@ class GangSearch:
         places = _places(fleet, pods, policy, rows)
         # Those with affinity last, and those with the fewest places first.
         ranks = [
-            (each.shape.request.affinity != NO_AFFINITY, each.left[0] if each.left else 0, each.shape.number)
-            for each in places
+            (
+                of_member.shape.request.affinity != NO_AFFINITY,
+                of_member.left[0] if of_member.left else 0,
+                of_member.shape.number,
+            )
+            for of_member in places
         ]
         ordered = sorted(range(len(pods)), key=ranks.__getitem__)
         self._pods = [pods[number] for number in ordered]
         self._places = [places[number] for number in ordered]
         self._spare = len(pods) - needed
-        self._alike = [sum(each is place for each in self._places[at:]) for at, place in enumerate(self._places)]
+        self._alike = [sum(other is place for other in self._places[at:]) for at, place in enumerate(self._places)]
         """For each member how many follow it that need the same, with itself."""
-        names = {name for each in places for name, _ in each.shape.request.resources}
+        names = {name for of_member in places for name, _ in of_member.shape.request.resources}
         self._free = {name: fleet.left(name).copy() for name in names}
-        self._charged = ChargedMembers(fleet, [each.request for each in pods])
+        self._charged = ChargedMembers(fleet, [pod.request for pod in pods])
         self._at: list[int] = []
         """The places of the members so far; one that is left out is after the last place."""
         self._on: dict[int, list[int]] = {}
@@ -160,7 +164,7 @@ class GangSearch:
     def _next(self, member: int, start: int) -> int | None:
         """Return the next place where a member may be together with those before it; None if there is none."""
         places = self._places[member]
-        skipped = sum(at == len(each.rows) for at, each in zip(self._at, self._places, strict=False))
+        skipped = sum(at == len(of_member.rows) for at, of_member in zip(self._at, self._places, strict=False))
         least = self._alike[member] - (self._spare - skipped)
         for place in range(start, len(places.rows)):
             self._spend(LOOK)
@@ -187,7 +191,7 @@ class GangSearch:
         """Return whether a row has enough for a member and those that are there."""
         members = (*self._on.get(row, ()), member)
         shape = self._places[member].shape
-        alike = sum(self._places[each].shape is shape for each in members)
+        alike = sum(self._places[number].shape is shape for number in members)
         if alike > shape.pods[row]:
             return False
         if len(members) > 1:
@@ -205,16 +209,23 @@ class GangSearch:
 
     def _has_devices(self, members: Sequence[int], row: int) -> bool:
         """Return whether the claims of members can be allocated on a row, or used if they are allocated elsewhere."""
-        shapes = [self._places[each].shape for each in members]
-        if not any(each.claims or each.by_class for each in shapes):
+        shapes = [self._places[number].shape for number in members]
+        if not any(shape.claims or shape.by_class for shape in shapes):
             return True
         elsewhere = self._elsewhere(members, row)
-        if not all(self._is_usable(claim, row) for claim in elsewhere):
-            return False
-        key = row, tuple(sorted(each.number for each in shapes)), elsewhere
+        for claim in elsewhere:
+            # Whether it can be used on this row.
+            self._spend(USE)
+            state, owner = self._fleet.claims.claims[claim], self._owner[claim]
+            for allocation in self._claims_of(owner, self._row(owner)).of_claims:
+                if str(allocation.claim) == claim:
+                    state = used_by(state, "", allocation.written())
+            if not claim_counts.usable_rows(self._fleet, state)[row]:
+                return False
+        key = row, tuple(sorted(shape.number for shape in shapes)), elsewhere
         if key not in self._possible:
             # A search that finds nothing takes long, and the counts often show it.
-            wanted = sum((each.wanted for each in shapes), Counter[DeviceKind]())
+            wanted = sum((shape.wanted for shape in shapes), Counter[DeviceKind]())
             self._possible[key] = (
                 claim_counts.may_have(self._fleet, row, wanted)
                 and self._choose(tuple(members), row, elsewhere) is not None
@@ -223,17 +234,8 @@ class GangSearch:
 
     def _elsewhere(self, members: Sequence[int], row: int) -> frozenset[str]:
         """Return the claims of members on a row that a member on another row allocates."""
-        shared = {claim for each in members for claim in self._places[each].shape.shared if claim in self._owner}
+        shared = {claim for number in members for claim in self._places[number].shape.shared if claim in self._owner}
         return frozenset(claim for claim in shared if self._row(self._owner[claim]) != row)
-
-    def _is_usable(self, claim: str, row: int) -> bool:
-        """Return whether a claim that is allocated on another row can be used on this one."""
-        self._spend(USE)
-        state, owner = self._fleet.claims.claims[claim], self._owner[claim]
-        for allocation in self._claims_of(owner, self._row(owner)).of_claims:
-            if str(allocation.claim) == claim:
-                state = used_by(state, "", allocation.written())
-        return bool(claim_counts.usable_rows(self._fleet, state)[row])
 
     def _claims_of(self, member: int, row: int | None) -> PodClaims:
         """Return what the claims of a member get on its row, next to those of the others there."""
@@ -245,7 +247,7 @@ class GangSearch:
         key = row, members, elsewhere
         if key not in self._chosen:
             self._spend(LOOK)
-            pods = [self._pods[each] for each in members]
+            pods = [self._pods[number] for number in members]
             first_fit = self._policy.takes_first_devices
             chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere, first_fit=first_fit)
             if chosen is None:
@@ -257,7 +259,7 @@ class GangSearch:
 
     def _charge_all(self) -> int | None:
         """Charge all members as they are placed; return the first that does not fit, and charge none then."""
-        rows = [(each, row) for each in range(len(self._pods)) if (row := self._row(each)) is not None]
+        rows = [(number, row) for number in range(len(self._pods)) if (row := self._row(number)) is not None]
         wanted = [(member, row, self._claims_of(member, row)) for member, row in rows]
         known, self._tried = iter(self._tried), []
         for member, row, claims in wanted:
@@ -285,18 +287,18 @@ class GangSearch:
 
 def _places(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, rows: Mask) -> list[_Places]:
     """Return where each pod may be; the same for those that need the same."""
-    uses = Counter(use.claim for each in pods for use in each.request.claims)
+    uses = Counter(use.claim for pod in pods for use in pod.request.claims)
     shared = {claim for claim, count in uses.items() if count > 1}
-    exchangeable = all(each.request.affinity == NO_AFFINITY for each in pods)
+    exchangeable = all(pod.request.affinity == NO_AFFINITY for pod in pods)
     shapes: list[_Shape] = []
     numbers = []
     for pod in pods:
         shape = _shape(fleet, pod.request, policy, rows, shared, exchangeable=exchangeable, number=len(shapes))
-        numbers.append(next((each.number for each in shapes if each.is_for(shape)), len(shapes)))
+        numbers.append(next((known.number for known in shapes if known.is_for(shape)), len(shapes)))
         if numbers[-1] == len(shapes):
             shapes.append(shape)
     counts = Counter(numbers)
-    others: Column = np.sum([np.minimum(each.pods, counts[each.number]) for each in shapes], axis=0)
+    others: Column = np.sum([np.minimum(shape.pods, counts[shape.number]) for shape in shapes], axis=0)
     places = []
     for shape in shapes:
         # The rows that can take the fewest of all members first; the last key is the primary one.
@@ -331,10 +333,10 @@ def _shape(
         number=number,
         request=replace(request, claims=(), identity=NO_IDENTITY if exchangeable else request.identity),
         claims=[
-            each.key if each.key in shared or each.allocation else (each.claim.requests, each.claim.constraints)
-            for each in claim_counts.states(fleet, request)
+            state.key if state.key in shared or state.allocation else (state.claim.requests, state.claim.constraints)
+            for state in claim_counts.states(fleet, request)
         ],
-        shared=frozenset(each.key for each in claim_counts.unallocated(fleet, request) if each.key in shared),
+        shared=frozenset(state.key for state in claim_counts.unallocated(fleet, request) if state.key in shared),
         pods=pods,
         wanted=claim_counts.certainly_wanted(fleet, request, shared),
         by_class=extended_resources.rows_by_class(fleet, request),

@@ -86,18 +86,12 @@ class LostPlaces:
             everywhere = everywhere.model_copy(update={"count": max(everywhere.count, limit - 1)})
         by_node[EVERYWHERE] = _counted(everywhere, takers, now, limit)
         if len(self._lost) > MAX_PREEMPTORS:
-            self._forget_one(preemptor, now)
-
-    def _forget_one(self, but: str, now: float) -> None:
-        """Forget the preemptor that may be forgotten first, but not the one that has just lost a place.
-
-        If it still backs off, so must all that are not remembered.
-        """
-        others = (key for key in self._lost if key not in (but, ALL))
-        first = min(others, key=lambda key: max(map(_forgotten_at, self._lost[key].values())))
-        forgotten = self._lost.pop(first)
-        if any(lost.until > now for lost in forgotten.values()):
-            self.back_off_all(now)
+            # The one that may be forgotten first. If it still backs off, so must all that are not remembered.
+            others = (key for key in self._lost if key not in (preemptor, ALL))
+            first = min(others, key=lambda key: max(map(_forgotten_at, self._lost[key].values())))
+            forgotten = self._lost.pop(first)
+            if any(lost.until > now for lost in forgotten.values()):
+                self.back_off_all(now)
 
     def win(self, preemptor: str, nodes: Collection[str]) -> None:
         """Forget what a preemptor has lost on the nodes where it runs now, and on all nodes together."""
@@ -170,7 +164,7 @@ def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int)
     """Return what is lost with one more place."""
     count = lost.count + 1
     pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
-    names = sorted({*lost.takers, *(bounded(each, MAX_SCHEDULER) for each in takers)})[:MAX_TAKERS]
+    names = sorted({*lost.takers, *(bounded(taker, MAX_SCHEDULER) for taker in takers)})[:MAX_TAKERS]
     until = round(now + pause) if pause else 0
     return lost.model_copy(update={"count": count, "until": until, "last": round(now), "takers": tuple(names)})
 

@@ -120,7 +120,7 @@ class Policy:
         }
         allocators = BUILT_IN if not own and self.subdevices == LAST else Allocators(own, self.subdevices)
         order = filters.ORDER if allocators is BUILT_IN else filters.order(DeviceFilter(allocators))
-        selected = tuple(each for each in order if each.NAME not in self.switched_off)
+        selected = tuple(filter_ for filter_ in order if filter_.NAME not in self.switched_off)
         object.__setattr__(self, "filters", selected)
         object.__setattr__(self, "unmounted", filters.unmounted(selected))
         object.__setattr__(self, "local", filters.local(selected))

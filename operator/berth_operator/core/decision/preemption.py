@@ -94,7 +94,7 @@ def more_victims(
     what no eviction changes are considered.
     """
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        settled = [each for each in policy.filters_of(pod.request) if each.VERDICT is Verdict.UNRESOLVABLE]
+        settled = [filter_ for filter_ in policy.filters_of(pod.request) if filter_.VERDICT is Verdict.UNRESOLVABLE]
         passes = cycle.feasible(fleet, pod.request, settled)
         rows = np.array(
             [row for name in proposed if (row := fleet.rows.get(name)) is not None and passes[row]], np.intp
@@ -152,7 +152,7 @@ def without_lower_priority(fleet: Fleet, priority: int, in_flight: Collection[st
 
 def has_lower(fleet: Fleet, priority: int) -> bool:
     """Return whether any placed pod is below a priority."""
-    return any(each < priority for each in fleet.priorities)
+    return any(placed < priority for placed in fleet.priorities)
 
 
 def nominated_fit(
@@ -201,8 +201,8 @@ def nominated_fit(
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
     """Return the pods with a nominated node, in the order in which capacity is kept for them."""
-    with_node = (each for each in pods if each.nominated_node)
-    return sorted(with_node, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
+    with_node = (pod for pod in pods if pod.nominated_node)
+    return sorted(with_node, key=lambda pod: (-pod.priority, pod.created, pod.arrived, pod.uid))
 
 
 class WithoutLowerPriority:
@@ -220,12 +220,14 @@ class WithoutLowerPriority:
         priority = unit.lowest if isinstance(unit, Gang) else unit.priority
         if deleted.priority < priority:
             return False
-        if not all(may_free_devices(self._fleet, each, self._node, priority) for each in set(unit.requests)):
+        if not all(may_free_devices(self._fleet, request, self._node, priority) for request in set(unit.requests)):
             return False
         if priority not in self._stages:
-            lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
+            lower = [charge for charge in self._fleet.on_node(self._node) if charge.priority < priority]
             self._stages[priority] = excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
-        return any(filters.has_capacity(pod_filters, self._stages[priority], each, 0) for each in set(unit.requests))
+        return any(
+            filters.has_capacity(pod_filters, self._stages[priority], request, 0) for request in set(unit.requests)
+        )
 
 
 def may_free_devices(fleet: Fleet, request: PodRequest, node: str, priority: int) -> bool:
@@ -233,10 +235,10 @@ def may_free_devices(fleet: Fleet, request: PodRequest, node: str, priority: int
     if not claim_counts.is_searched(fleet, request):
         return True
     missing = int(claim_counts.missing_devices(fleet, request)[fleet.rows[node]])
-    lower = [each for each in fleet.on_node(node) if each.priority < priority]
-    held = sum(fleet.claimed_devices(each.uid) for each in lower)
-    held += sum(len(each.devices) for each in fleet.claims.left_behind() if node in each.nodes)
-    return missing <= held or any(each.grants for each in lower)
+    lower = [charge for charge in fleet.on_node(node) if charge.priority < priority]
+    held = sum(fleet.claimed_devices(charge.uid) for charge in lower)
+    held += sum(len(claim.devices) for claim in fleet.claims.left_behind() if node in claim.nodes)
+    return missing <= held or any(charge.grants for charge in lower)
 
 
 def found(fleet: Fleet, preemption: Preemption) -> str:
@@ -302,7 +304,7 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collectio
         without = without_lower_priority(fleet, pod.priority, in_flight)
         # Filters that read the unchanged Fleet and are resolvable run last: they may reject because of the victims.
         for filter_ in sorted(
-            pod_filters, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE
+            pod_filters, key=lambda filter_: filter_ not in policy.local and filter_.VERDICT is Verdict.UNSCHEDULABLE
         ):
             view = without if filter_ in policy.local else fleet
             rejected = left & ~filter_.passes(view, request)

@@ -133,13 +133,13 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
 
     It counts for each class alone how many pods each node could take, as `capacity` does.
     """
-    rows = np.unique([fleet.rows[each.node] for each in gone]).astype(np.intp)
-    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+    rows = np.unique([fleet.rows[charge.node] for charge in gone]).astype(np.intp)
+    with fleet.without(fleet.lower_priority_nominees("", min(pod.priority for pod in pods))):
         placed = PlacedPods.of(fleet, gone)
         what_if, places = WhatIf(fleet, rows, placed), np.searchsorted(rows, placed.rows)
         for turn in one_pod_per_place(np.arange(len(gone)), places):
             what_if.take(places[turn], turn)
-        for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
+        for (request, scheduler), count in Counter((pod.request, pod.scheduler) for pod in pods).items():
             own = policy(scheduler)
             lasting = settled(fleet, request, own, forever=True)
             now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
@@ -159,7 +159,7 @@ def why_never(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, fle
     cordons, taints, labels, agents that are silent, and cards that failed. If the fleet grows, only requests that are
     invalid on any node count.
     """
-    for pod in {(each.request, each.scheduler, each.error): each for each in pods}.values():
+    for pod in {(pod.request, pod.scheduler, pod.error): pod for pod in pods}.values():
         if pod.error:
             return invalid_request(pod.error)
         order = policy(pod.scheduler).filters_of(pod.request)
@@ -185,7 +185,7 @@ def _could_ever(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> M
 def _may_change(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows whose cards may be others soon: broken, cut in another way, or not known yet."""
     parts = request.devices.parts
-    if request.devices.names_cards or any(each.unit not in (AMOUNTS, PLUGIN_UNIT) for each in parts):
+    if request.devices.names_cards or any(part.unit not in (AMOUNTS, PLUGIN_UNIT) for part in parts):
         return np.ones_like(fleet.present)
     mask = ~fleet.has_device & fleet.starting
     for name in fleet.resources:
@@ -206,18 +206,16 @@ def is_doubtful(fleet: Fleet, request: PodRequest, place: Charge, policy: Policy
     if row is None or (request.devices and not fleet.fresh[row]):
         return True
     lasting = [
-        each
-        for each in policy.filters_of(request)
-        if each.TRAITS.one_node and not each.TRAITS.capacity and each.VERDICT is Verdict.UNRESOLVABLE
+        filter_
+        for filter_ in policy.filters_of(request)
+        if filter_.TRAITS.one_node and not filter_.TRAITS.capacity and filter_.VERDICT is Verdict.UNRESOLVABLE
     ]
     if not cycle.feasible(fleet, request, lasting)[row] or (fleet.allocatable[:, row] < fleet.requested[:, row]).any():
         return True
-    return any(_is_overused(fleet, each, row) for each in {grant.type for grant in place.grants})
-
-
-def _is_overused(fleet: Fleet, device_type: str, row: int) -> bool:
-    """Return whether a used card of a row is broken, or more is charged to it than it has."""
-    cards = fleet.cards[device_type]
-    used = cards.users[row] > 0
-    too_much = (cards.total[:, row] < cards.used[:, row]).any(axis=0)
-    return bool((used & (too_much | ~cards.announced[row])).any())
+    for device_type in {grant.type for grant in place.grants}:
+        # A used card is broken, or more is charged to it than it has.
+        cards = fleet.cards[device_type]
+        too_much = (cards.total[:, row] < cards.used[:, row]).any(axis=0)
+        if ((cards.users[row] > 0) & (too_much | ~cards.announced[row])).any():
+            return True
+    return False

@@ -20,14 +20,10 @@ def note(places: Mapping[str, Iterable[str]]) -> str:
     texts, left = [], MAX_NODES
     for name, nodes in places.items():
         counts = Counter(sorted(nodes))
-        named = [_of_node(node, pods) for node, pods in islice(counts.items(), left)]
+        named = [f"{node} ({pods} pods)" if pods > 1 else node for node, pods in islice(counts.items(), left)]
         left -= len(named)
         if counts:
             where = f"on {', '.join(named)}" if named else "elsewhere"
             more = f" and {len(counts) - len(named)} more" if 0 < len(named) < len(counts) else ""
             texts.append(f"{f'for {name} ' if len(places) > 1 else ''}{where}{more}")
     return f"places {'; '.join(texts)}" if texts else ""
-
-
-def _of_node(node: str, pods: int) -> str:
-    return f"{node} ({pods} pods)" if pods > 1 else node

@@ -66,8 +66,8 @@ def rewritten(
         grants = allocation.parse(recorded[names.ALLOCATED])
     except allocation.AllocationError:
         return None
-    held = {(each.type, each.id): replacements.get(each.id, each) for each in mismatch.promised.grants}
-    if {(each.type, each.id) for each in grants} != held.keys() or not all(map(is_listed, held.values())):
+    held = {(grant.type, grant.id): replacements.get(grant.id, grant) for grant in mismatch.promised.grants}
+    if {(grant.type, grant.id) for grant in grants} != held.keys() or not all(map(is_listed, held.values())):
         return None
     prefix = names.OTHER_PREFIX if names.OTHER_PREFIX in recorded[names.ALLOCATED] else names.PREFIX
     pairs = ((grant, held[grant.type, grant.id]) for grant in grants)

@@ -97,12 +97,12 @@ class NodeReservation:
     @property
     def free(self) -> int:
         """Return how many of the requested devices are free."""
-        return sum(each.free for each in self.devices)
+        return sum(devices.free for devices in self.devices)
 
     @property
     def lacking(self) -> tuple[int, int]:
         """Return how many devices are not free yet, and how many pods have to end."""
-        return sum(each.requested - each.free for each in self.devices), len(self.awaited)
+        return sum(devices.requested - devices.free for devices in self.devices), len(self.awaited)
 
     def is_open_to(self, lifetime: int, now: float) -> bool:
         """Return whether a pod that ends within its lifetime (seconds) may use the node until it is needed."""
@@ -110,9 +110,10 @@ class NodeReservation:
 
     def is_taken_by_higher(self, other: "NodeReservation") -> bool:
         """Return whether pods of higher priority that came since `other` now have to end, too."""
-        before = {each.uid for each in other.placed}
+        before = {charge.uid for charge in other.placed}
         return any(
-            each.priority > self.nominee.priority and is_pod(each) and each.uid not in before for each in self.awaited
+            charge.priority > self.nominee.priority and is_pod(charge) and charge.uid not in before
+            for charge in self.awaited
         )
 
 
@@ -154,7 +155,7 @@ def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], P
 
     `policy` returns that of a scheduler name, `now` is in seconds since 1970.
     """
-    keeping = (each for each in pods if may_have(fleet, each, policy(each.scheduler), now))
+    keeping = (pod for pod in pods if may_have(fleet, pod, policy(pod.scheduler), now))
     return entitled(keeping, most_nodes(fleet))
 
 
@@ -166,7 +167,9 @@ def backfill(
     `kept` has the reservations by the UIDs of their pods, `now` is in seconds since 1970.
     """
     usable = [
-        each.nominee for uid, each in kept.items() if each.is_open_to(pod.lifetime, now) and uid in fleet.nominees
+        reservation.nominee
+        for uid, reservation in kept.items()
+        if reservation.is_open_to(pod.lifetime, now) and uid in fleet.nominees
     ]
     if not usable:
         return None
@@ -197,7 +200,7 @@ def reserve(
             if kept is not None and (kept.awaited or settled(fleet, pod.request, policy, forever=False)[row]):
                 return kept
         rows = _rows_to_examine(fleet, pod.request, policy)
-        displaced = {each.node for each in lower if each.uid != pod.uid}
+        displaced = {nominee.node for nominee in lower if nominee.uid != pod.uid}
         if not rows.size:
             return None
         return _Search(fleet, pod, policy, rows, now=now, in_vain=in_vain, reserved=displaced).best()
@@ -206,9 +209,9 @@ def reserve(
 def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
     """Return the rows that lack at most amounts; with `forever` also those that are rejected because of their pods."""
     settled = [
-        each
-        for each in policy.filters_of(request)
-        if each not in policy.local and not (forever and each.VERDICT is Verdict.UNSCHEDULABLE)
+        filter_
+        for filter_ in policy.filters_of(request)
+        if filter_ not in policy.local and not (forever and filter_.VERDICT is Verdict.UNSCHEDULABLE)
     ]
     return cycle.feasible(fleet, request, settled)
 
@@ -263,16 +266,26 @@ class _Search:
         self._fleet, self._pod, self._policy, self._rows = fleet, pod, policy, rows
         on_nodes = [tuple(fleet.on_node(fleet.names[row])) for row in rows.tolist()]
         self._on_nodes = on_nodes
-        self._placed = PlacedPods.of(fleet, [each for charges in on_nodes for each in charges])
+        self._placed = PlacedPods.of(fleet, [charge for charges in on_nodes for charge in charges])
         self._places = np.repeat(np.arange(len(rows)), [len(charges) for charges in on_nodes])
-        ends = (_expected_end(fleet, pod, each, now, in_vain) for each in self._placed.charges)
-        self._ends = np.fromiter(ends, np.int64)
+        ends = []
+        for charge in self._placed.charges:
+            end = charge.ends
+            if fleet.is_leaving(charge):
+                end = min(charge.ends, int(now))
+            elif charge.ends > now + HORIZON:
+                # What is beyond the horizon is unknown. A pod whose end depends on the waiting one never ends for it.
+                is_awaited = charge.uid not in in_vain and not depends_on(charge, pod)
+                end = max(charge.ends, ending.UNKNOWN) if is_awaited else ending.NEVER
+            ends.append(end)
+        self._ends = np.array(ends, np.int64)
+        """When each of these pods is expected to end, as in `core.values.ending`."""
         self._fits, self._awaited = self._wait()
 
     def _wait(self) -> tuple[Mask, Indices]:
         """Return the places that the pod would fit if their pods had ended, and the pods that have to end there."""
         what_if, request = WhatIf(self._fleet, self._rows, self._placed), self._pod.request
-        cards = np.array([len(each.grants) for each in self._placed.charges], np.int64)
+        cards = np.array([len(charge.grants) for charge in self._placed.charges], np.int64)
         ending_pods = np.flatnonzero(self._ends < ending.NEVER)
         gone = ending_pods[cards[ending_pods] > 0]
         self._take(what_if, gone)
@@ -330,15 +343,17 @@ class _Search:
         would get are counted.
         """
         fleet, request = self._fleet, self._pod.request
-        passes = all(bool(each.passes(fleet, request)[row]) for each in self._policy.local if each.NAME != RESOURCES)
+        passes = all(
+            bool(filter_.passes(fleet, request)[row]) for filter_ in self._policy.local if filter_.NAME != RESOURCES
+        )
         scattered = not passes and not missing_devices(fleet, request)[row]
         for part in request.devices.parts:
             free = int(_free_devices(fleet, request, part)[row])
-            if any(part.type in each.unknown for each in awaited):
+            if any(part.type in charge.unknown for charge in awaited):
                 free = 0
             elif scattered:
-                held = {each.minor for charge in awaited for each in charge.grants if each.type == part.type}
-                free = sum(each.type == part.type and each.minor not in held for each in grants)
+                held = {grant.minor for charge in awaited for grant in charge.grants if grant.type == part.type}
+                free = sum(grant.type == part.type and grant.minor not in held for grant in grants)
             yield FreeDevices(type=part.type, free=min(free, part.count), requested=part.count)
 
 
@@ -346,16 +361,3 @@ def lacking_resources(fleet: Fleet, row: int, request: PodRequest) -> tuple[tupl
     """Return each resource of the Node that a row has too little of, with the missing amount."""
     missing = ((name, int(amount - fleet.left(name)[row])) for name, amount in request.resources)
     return tuple((name, amount) for name, amount in missing if amount > 0)
-
-
-def _expected_end(fleet: Fleet, pod: PendingPod, charge: Charge, now: float, in_vain: Collection[Hashable]) -> int:
-    """Return when a placed pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown.
-
-    A placed pod whose end depends on the waiting one never ends for it.
-    """
-    if fleet.is_leaving(charge):
-        return min(charge.ends, int(now))
-    if charge.ends <= now + HORIZON:
-        return charge.ends
-    is_awaited = charge.uid not in in_vain and not depends_on(charge, pod)
-    return max(charge.ends, ending.UNKNOWN) if is_awaited else ending.NEVER

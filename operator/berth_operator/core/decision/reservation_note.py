@@ -50,7 +50,7 @@ def note(reservation: NodeReservation) -> str:
 
 def _missing(reservation: NodeReservation) -> str:
     """Return what else the pod waits for, with the verb."""
-    lacks_devices = any(each.free < each.requested for each in reservation.devices)
+    lacks_devices = any(devices.free < devices.requested for devices in reservation.devices)
     amounts = reservation.missing
     if not amounts:
         return "the rest is" if lacks_devices else "other resources are"
@@ -107,7 +107,7 @@ def amounts_text(amounts: Iterable[tuple[str, int]]) -> str:
 
 def holders(charges: Iterable[Charge], own: str) -> str:
     """Return pods in words: those of the namespace `own` by name, the others by number."""
-    split = [keys.split(each.pod) for each in charges]
+    split = [keys.split(charge.pod) for charge in charges]
     named = [name for namespace, name in split if namespace == own]
     others = Counter(namespace for namespace, _ in split if namespace != own)
     texts = []

@@ -89,7 +89,7 @@ def _seconds(text: str) -> int:
 
 def _promised(workloads: Iterable[QuotaWorkload]) -> Iterator[PromisedWorkload]:
     for workload in workloads:
-        nodes: dict[str, Counter[str]] = {each.name: Counter() for each in workload.pod_sets}
+        nodes: dict[str, Counter[str]] = {pod_set.name: Counter() for pod_set in workload.pod_sets}
         for match in _LIST.finditer(workload.message) if workload.state is CheckState.READY else ():
             name = match["set"] or (workload.pod_sets[0].name if len(nodes) == 1 else "")
             for item in _ITEM.finditer(match["nodes"]) if name in nodes else ():

@@ -35,7 +35,15 @@ def may_fit(fleet: Fleet, request: PodRequest, filters: Iterable[Filter]) -> Mas
         now = filter_.passes(fleet, request)
         takes_now &= now
         if filter_.NAME == resources.NAME:
-            now = _enough_resources(fleet, request)
+            # Resources that no device plugin has registered yet are still coming. Those that pods use have been
+            # registered, and those that a policy refuses do not come by themselves.
+            now = fleet.present
+            for name, amount in request.resources:
+                left = fleet.left(name)
+                enough = left >= amount
+                if is_device(name, fleet.kinds):
+                    enough |= (fleet.total(name) == 0) & (left == 0) & ~resources.lacks_refused(fleet, name)
+                now = now & enough
         elif filter_.NAME in _ONCE_STARTED:
             now = now | (~fleet.was_used & _ONCE_STARTED[filter_.NAME](fleet, request))
         rows = rows & now
@@ -48,7 +56,7 @@ def most_pods(fleet: Fleet, request: PodRequest, rows: Mask) -> int:
     if (rows & _not_reported(fleet, request)).any():
         return capacity.UNLIMITED
     # What device plugins offer is still coming.
-    others = tuple(each for each in request.resources if not is_device(each[0], fleet.kinds))
+    others = tuple(amount for amount in request.resources if not is_device(amount[0], fleet.kinds))
     return int(capacity.of_class(fleet, replace(request, resources=others), rows).sum())
 
 
@@ -67,20 +75,6 @@ def _without_startup_taints(fleet: Fleet, request: PodRequest) -> Mask:
     for taint, rows in fleet.taints().items():
         if taints.repels(taint, request) and not is_startup_taint(taint):
             mask = mask & ~rows
-    return mask
-
-
-def _enough_resources(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with enough of every resource, except of those that no device plugin has registered yet.
-
-    Those that pods use have been registered, and those that a policy refuses do not come by themselves.
-    """
-    mask = fleet.present
-    for name, amount in request.resources:
-        left = fleet.left(name)
-        enough = left >= amount
-        coming = (fleet.total(name) == 0) & (left == 0) & ~resources.lacks_refused(fleet, name)
-        mask = mask & (enough | coming if is_device(name, fleet.kinds) else enough)
     return mask
 
 

@@ -47,9 +47,9 @@ def domains(fleet: Fleet, key: str, nodes: Sequence[str]) -> list[Domain]:
         if number in of_members or not of_members
     ]
     if len(of_members) > 1:
-        values = ", ".join(each.value for each in found)
+        values = ", ".join(domain.value for domain in found)
         raise DomainError(_unknown(f"more than 1 domain found for pod group: {values}"))
-    return [each for each in found if each.rows.any()]
+    return [domain for domain in found if domain.rows.any()]
 
 
 def _unknown(why: str) -> str:
@@ -67,7 +67,7 @@ def utilization(fleet: Fleet, rows: Mask, placed: Sequence[PodRequest]) -> float
     for name in (CPU, MEMORY):
         total = int(fleet.total(name)[rows].sum())
         requested = total - int(fleet.left(name)[rows].sum())
-        requested += sum(dict(each.resources).get(name, 0) for each in placed)
+        requested += sum(dict(request.resources).get(name, 0) for request in placed)
         if total:
             parts.append(FULL * requested / total if requested <= total else 0.0)
     return float(np.mean(parts)) if parts else 0.0

@@ -71,7 +71,7 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
 
 def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge], *, with_cards: bool = True) -> Fleet:
     """Return a Fleet of one row without some of its pods; only the resources and devices in it are valid."""
-    left_behind = [each for each in fleet.left_behind() if each.node == fleet.names[row]]
+    left_behind = [charge for charge in fleet.left_behind() if charge.node == fleet.names[row]]
     placed = PlacedPods.of(fleet, [*removed, *left_behind], with_claims=True)
     what_if = WhatIf(fleet, np.array([row]), placed, with_cards=with_cards)
     for pod in range(len(placed.charges)):
@@ -129,7 +129,7 @@ class VictimSearch:
         beyond = numbers[(placed.priority[numbers] == BEYOND) & candidates[placed.rows[numbers]]]
         leftovers = np.array([pod for pod in beyond.tolist() if is_leftover(placed.charges[pod])], np.intp)
         self._going = np.concatenate((np.flatnonzero(lower & leaving), leftovers))
-        left_behind = fleet.placed_pods.numbers_of(each.uid for each in fleet.left_behind())
+        left_behind = fleet.placed_pods.numbers_of(charge.uid for charge in fleet.left_behind())
         self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))
         self._base = self._what_if(fleet, self._rows)
         """All places without the pods that are already leaving, and without what others have left behind."""
@@ -167,9 +167,15 @@ class VictimSearch:
         order = self._order(victims, fits)
         if not order.size:
             return None
-        if is_local(self._fleet, self._request):
-            return self._preemption(self._smaller_set(order, victims) or self._choice(order[0], victims))
-        return self._best_by_all_filters(order, victims)
+        if not is_local(self._fleet, self._request):
+            return self._best_by_all_filters(order, victims)
+        choice = self._smaller_set(order, victims) or self._choice(order[0], victims)
+        what_if = self._what_if(self._base.fleet, np.array([choice.place]))
+        for pod in choice.victims:
+            what_if.take(np.array([0]), np.array([pod]))
+        gone = self._gone[self._place[self._gone] == choice.place]
+        what_if.let_go(0, np.concatenate((choice.victims, gone)))
+        return self._outcome(choice, nominee_on(what_if.fleet, 0, self._pod, self._policy))
 
     # --- all places at once -------------------------------------------------------------------------------------
 
@@ -218,26 +224,26 @@ class VictimSearch:
         allowed = self._staying[self._placed.priority[self._staying] <= highest[best]]
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
+        # No set of as many victims is better on places with one priority, without violations: the first victim in the
+        # order of reprieve has to go whatever comes after it goes, and it decides among them.
+        top = np.full(len(self._rows), LOWEST_PRIORITY)
+        np.maximum.at(top, self._place[allowed], self._placed.priority[allowed])
+        settled = (top == self._lowest(allowed)) & (violations == 0)
         current, trials = self._choice(best, victims), MAX_TRIALS
-        least, most = self._least_numbers(allowed), number - self._is_settled(allowed, violations)
+        least, most = self._least_numbers(allowed), number - settled
         for size in range(1, int(number[best]) + 1):
             tried = finalists[(least[finalists] <= size) & (size <= most[finalists])]
             places, candidates = sets(self._sorts_by, allowed, tried, size, trials)
-            better = self._best_of([*self._fitting(places, candidates), current])
+            what_if, all_whatifs = self._what_if(self._base.fleet, places), np.arange(len(places))
+            for pods in candidates.T:
+                what_if.take(all_whatifs, pods)
+            fitting = np.flatnonzero(what_if.fits(self._request, self._policy)).tolist()
+            choices = [_Choice(place=int(places[at]), victims=candidates[at]) for at in fitting]
+            better = self._best_of([*choices, current])
             trials -= len(candidates)
             if better is not current:
                 return better
         return None
-
-    def _is_settled(self, allowed: Indices, violations: Column) -> Mask:
-        """Return the places where no set of as many victims is better: those of one priority, without violations.
-
-        The first victim in the order of reprieve has to go whatever comes after it goes, and it decides among them.
-        """
-        highest = np.full(len(self._rows), LOWEST_PRIORITY)
-        np.maximum.at(highest, self._place[allowed], self._placed.priority[allowed])
-        settled: Mask = (highest == self._lowest(allowed)) & (violations == 0)
-        return settled
 
     def _least_numbers(self, allowed: Indices) -> Column:
         """Return for each place how many pods have to go at least: the largest ones have too little otherwise."""
@@ -251,18 +257,10 @@ class VictimSearch:
                 least = np.maximum(least, np.where(largest > 0, -(-missing // np.maximum(largest, 1)), 0))
         return least
 
-    def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
-        """Yield the sets without which the pod fits."""
-        what_if, all_whatifs = self._what_if(self._base.fleet, places), np.arange(len(places))
-        for pods in sets.T:
-            what_if.take(all_whatifs, pods)
-        for at in np.flatnonzero(what_if.fits(self._request, self._policy)).tolist():
-            yield _Choice(place=int(places[at]), victims=sets[at])
-
     def _best_of(self, choices: Sequence[_Choice]) -> _Choice:
-        of = np.repeat(np.arange(len(choices)), [len(each.victims) for each in choices])
-        pods = np.concatenate([each.victims for each in choices])
-        places = np.array([each.place for each in choices])
+        of = np.repeat(np.arange(len(choices)), [len(choice.victims) for choice in choices])
+        pods = np.concatenate([choice.victims for choice in choices])
+        places = np.array([choice.place for choice in choices])
         return choices[int(np.lexsort((places, *self._keys(of, pods, len(choices))[::-1]))[0])]
 
     # --- one place at a time ------------------------------------------------------------------------------------
@@ -283,7 +281,14 @@ class VictimSearch:
                 break
             if exact is not None:
                 best = exact if best is None else self._best_of([best, exact])
-        return None if best is None else self._preemption_in(what_if, best)
+        if best is None:
+            return None
+        # The outcome in the what-if in which it was found.
+        gone = [self._placed.charges[pod] for pod in best.victims.tolist()]
+        what_if.fleet.claims.supply.work.refill(MAX_WORK)
+        with what_if.without([*self._leaving(best.place), *gone]):
+            nominee = nominee_on(what_if.fleet, self._rows[best.place], self._pod, self._policy)
+        return self._outcome(best, nominee)
 
     def _lower_bounds(self, keys: Keys) -> Keys:
         """Return lower bounds of the keys of any choice on each place.
@@ -330,14 +335,14 @@ class VictimSearch:
         with what_if.without([*self._leaving(least.place), *map(self._placed.charges.__getitem__, potential)]):
             if not self._fits(what_if, row):
                 return None
-            if self._reprieve(what_if, row, [each for each in potential if each not in necessary]):
+            if self._reprieve(what_if, row, [pod for pod in potential if pod not in necessary]):
                 return least
             victims = self._necessary(what_if, row, potential)
         return _Choice(place=least.place, victims=np.array(victims, np.intp))
 
     def _leaving(self, place: int) -> list[Charge]:
         """Return the pods of a place that are leaving already."""
-        return [self._placed.charges[each] for each in self._going[self._place[self._going] == place].tolist()]
+        return [self._placed.charges[pod] for pod in self._going[self._place[self._going] == place].tolist()]
 
     def _necessary(self, what_if: Departures, row: int, pods: list[int]) -> list[int]:
         """Reprieve pods, the first ones first, and return those that have to be gone.
@@ -368,25 +373,8 @@ class VictimSearch:
 
     # --- the outcome --------------------------------------------------------------------------------------------
 
-    def _preemption(self, choice: _Choice) -> Preemption | None:
-        """Return the outcome of a choice for which only the pods of its row matter."""
-        what_if = self._what_if(self._base.fleet, np.array([choice.place]))
-        for pod in choice.victims:
-            what_if.take(np.array([0]), np.array([pod]))
-        gone = self._gone[self._place[self._gone] == choice.place]
-        what_if.let_go(0, np.concatenate((choice.victims, gone)))
-        return self._outcome(choice, nominee_on(what_if.fleet, 0, self._pod, self._policy))
-
-    def _preemption_in(self, what_if: Departures, choice: _Choice) -> Preemption | None:
-        """Return the outcome of a choice in the what-if in which it was found."""
-        victims = [self._placed.charges[each] for each in choice.victims.tolist()]
-        what_if.fleet.claims.supply.work.refill(MAX_WORK)
-        with what_if.without([*self._leaving(choice.place), *victims]):
-            nominee = nominee_on(what_if.fleet, self._rows[choice.place], self._pod, self._policy)
-        return self._outcome(choice, nominee)
-
     def _outcome(self, choice: _Choice, nominee: Charge | None) -> Preemption | None:
-        victims = tuple(self._placed.charges[each] for each in self._by_importance(choice.victims))
+        victims = tuple(self._placed.charges[pod] for pod in self._by_importance(choice.victims))
         violations = int(self._violating[choice.victims].sum())
         return None if nominee is None else Preemption(nominee=nominee, victims=victims, violations=violations)
 
@@ -404,7 +392,7 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
 
 
 def _highest(keys: Keys, others: Keys) -> Keys:
-    return tuple(np.maximum(*each) for each in zip(keys, others, strict=True))
+    return tuple(np.maximum(*pair) for pair in zip(keys, others, strict=True))
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:

@@ -6,7 +6,7 @@ other rows matter, a what-if needs a `Fleet.copy`.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
-from berth_operator.core.fleet.pods.placed_pods import Handles, PlacedPods
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.request import PodRequest
 
 
@@ -72,16 +72,12 @@ class WhatIf:
             if not held.size:
                 continue
             cards.charge_parts(at[places], parts.slots[held], parts.amounts, parts.amount_columns[held], sign)
-            if parts.functions:
-                self._move_functions(cards, at[places], held, parts.functions, sign)
-
-    def _move_functions(
-        self, cards: Cards, rows: Indices, held: Indices, functions: Mapping[int, Handles], sign: int
-    ) -> None:
-        for row, part in zip(rows.tolist(), held.tolist(), strict=True):
-            if part in functions:
-                cards.hold(row, functions[part], sign)
-                cards.find_spare(row, self.fleet.intern_table)
+            if not parts.functions:
+                continue
+            for row, part in zip(at[places].tolist(), held.tolist(), strict=True):
+                if part in parts.functions:
+                    cards.hold(row, parts.functions[part], sign)
+                    cards.find_spare(row, self.fleet.intern_table)
 
 
 def one_pod_per_place(pods: Indices, places: Column) -> Iterator[Indices]:

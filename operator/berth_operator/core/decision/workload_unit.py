@@ -1,6 +1,6 @@
 """A workload of Kueue as a unit of a queue: a gang of its pods, which do not exist yet."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from berth_api.values import keys
@@ -20,33 +20,30 @@ def unit_of(
         arrived: the workload's number in the order in which they came.
         present: `workload/pod set` -> number of its pods that exist already, and need no other place.
     """
-    members = tuple(_members(workload, schedules, present))
+    members = []
+    for pod_set in workload.pod_sets:
+        of_set = keys.join(workload.name_in_pods, pod_set.name)
+        members += [
+            replace(
+                pod,
+                uid=f"{workload.uid}/{pod_set.name}/{index}",
+                namespace=workload.namespace,
+                name=f"{workload.name}:{pod_set.name}:{index}",  # no pod's name has a colon
+                workload=of_set,
+                nominated_node="",
+            )
+            for index, pod in enumerate(pod_set.pods)
+            if index >= present.get(of_set, 0) and schedules(pod.scheduler)
+        ]
     if not members:
         return None
     return Gang(
         membership=Membership(group=workload.key),
         minimum=len(members),
-        members=members,
+        members=tuple(members),
         created=workload.created,
         arrived=arrived,
     )
-
-
-def _members(
-    workload: QuotaWorkload, schedules: Callable[[str], bool], present: Mapping[str, int]
-) -> Iterator[PendingPod]:
-    for pod_set in workload.pod_sets:
-        of_set = keys.join(workload.name_in_pods, pod_set.name)
-        for index, pod in enumerate(pod_set.pods):
-            if index >= present.get(of_set, 0) and schedules(pod.scheduler):
-                yield replace(
-                    pod,
-                    uid=f"{workload.uid}/{pod_set.name}/{index}",
-                    namespace=workload.namespace,
-                    name=f"{workload.name}:{pod_set.name}:{index}",  # no pod's name has a colon
-                    workload=of_set,
-                    nominated_node="",
-                )
 
 
 def pod_set_of(pod: PendingPod) -> str:

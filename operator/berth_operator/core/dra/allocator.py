@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from berth_operator.core.dra import features as gates
@@ -96,10 +97,10 @@ class _Attempts:
 
     def narrowing(self, order: Order) -> Found:
         """Search by requests with few devices, which are tried in this order."""
-        return self._found(order, lambda planned, choices: NarrowingSearch(planned, choices, self.max_narrowing))
+        return self._found(order, partial(NarrowingSearch, max_steps=self.max_narrowing))
 
     def _in_order(self, order: Order, steps: int) -> Found:
-        return self._found(order, lambda planned, choices: Search(planned, choices, steps))
+        return self._found(order, partial(Search, max_steps=steps))
 
     def _found(self, order: Order, make: Callable[[Planned, Choices], Search | NarrowingSearch]) -> Found:
         context = replace(self.context, order=order)
@@ -110,25 +111,18 @@ class _Attempts:
                 return None
         finally:
             self.spend(search.steps)
-        numbered = enumerate(self.claims)
-        return tuple(_allocation(number, claim, search, choices, self.new_share_id) for number, claim in numbered)
-
-
-def _allocation(
-    number: int,
-    claim: ResourceClaim,
-    search: Search | NarrowingSearch,
-    choices: Choices,
-    new_share_id: Callable[[], str],
-) -> Allocation:
-    results = tuple(
-        Result(
-            request=chosen.plan.request,
-            device=chosen.device,
-            consumed=chosen.consumed,
-            share_id="" if chosen.consumed is None else new_share_id(),
-        )
-        for chosen in choices.of_claim[number]
-    )
-    taken = tuple((plan.request, plan.device_class) for plan in search.taken(number))
-    return Allocation(claim=claim, results=results, chosen=taken, node=choices.pools.node.name)
+        allocations = []
+        for number, claim in enumerate(self.claims):
+            results = tuple(
+                Result(
+                    request=chosen.plan.request,
+                    device=chosen.device,
+                    consumed=chosen.consumed,
+                    share_id="" if chosen.consumed is None else self.new_share_id(),
+                )
+                for chosen in choices.of_claim[number]
+            )
+            taken = tuple((plan.request, plan.device_class) for plan in search.taken(number))
+            node = context.pools.node.name
+            allocations.append(Allocation(claim=claim, results=results, chosen=taken, node=node))
+        return tuple(allocations)

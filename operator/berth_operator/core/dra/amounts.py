@@ -36,8 +36,20 @@ class ExactQuantity(NamedTuple):
     def __str__(self) -> str:
         """Return the canonical text."""
         if self.format == BINARY and abs(self.amount) >= 1024 * UNIT and self.amount % UNIT == 0:
-            return _binary(self.amount // UNIT)
-        return _decimal(self.amount, self.format)
+            amount, power = self.amount // UNIT, 0
+            while amount % 1024 == 0 and power + 1 < len(_BINARY_SUFFIXES):
+                amount, power = amount // 1024, power + 1
+            return f"{amount}{_BINARY_SUFFIXES[power]}"
+        if self.amount == 0:
+            return "0"
+        amount, exponent = self.amount, -9
+        while amount % 1000 == 0:
+            amount, exponent = amount // 1000, exponent + 3
+        if self.format == EXPONENT:
+            return f"{amount}e{exponent}" if exponent else str(amount)
+        if exponent > max(_SUFFIXES):
+            amount, exponent = amount * 10 ** (exponent - 18), 18
+        return f"{amount}{_SUFFIXES[exponent]}"
 
     def decimal(self) -> Decimal:
         """Return the exact amount in whole units."""
@@ -47,33 +59,9 @@ class ExactQuantity(NamedTuple):
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> ExactQuantity:
     numerator, denominator = quantity.exact(text).as_integer_ratio()
-    amount, written = numerator * UNIT // denominator, _format(text)
-    # As in Kubernetes, which avoids fractions of binary units.
-    return ExactQuantity(amount, DECIMAL if written == BINARY and abs(amount) < UNIT else written)
-
-
-def _format(text: str) -> str:
+    amount = numerator * UNIT // denominator
     if text.endswith("i"):
-        return BINARY
+        # As in Kubernetes, which avoids fractions of binary units.
+        return ExactQuantity(amount, DECIMAL if abs(amount) < UNIT else BINARY)
     # `1E` is a suffix, `1E3` an exponent.
-    return EXPONENT if "e" in text or "E" in text[:-1] else DECIMAL
-
-
-def _decimal(amount: int, style: str) -> str:
-    if amount == 0:
-        return "0"
-    exponent = -9
-    while amount % 1000 == 0:
-        amount, exponent = amount // 1000, exponent + 3
-    if style == EXPONENT:
-        return f"{amount}e{exponent}" if exponent else str(amount)
-    if exponent > max(_SUFFIXES):
-        amount, exponent = amount * 10 ** (exponent - 18), 18
-    return f"{amount}{_SUFFIXES[exponent]}"
-
-
-def _binary(amount: int) -> str:
-    power = 0
-    while amount % 1024 == 0 and power + 1 < len(_BINARY_SUFFIXES):
-        amount, power = amount // 1024, power + 1
-    return f"{amount}{_BINARY_SUFFIXES[power]}"
+    return ExactQuantity(amount, EXPONENT if "e" in text or "E" in text[:-1] else DECIMAL)

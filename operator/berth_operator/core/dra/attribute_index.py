@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from berth_operator.core.dra.device_numbers import DeviceNumbers
 from berth_operator.core.dra.selectors.equality import Equality
-from berth_operator.core.dra.slices import Device
 
 MAX_COLUMNS: Final = 16
 """Attributes that are indexed: for 10,000 devices with a UUID each, one takes two megabytes."""
@@ -42,23 +41,22 @@ class _Column:
             self.numbers = np.pad(self.numbers, (0, devices.capacity - len(self.numbers)))
         for number in devices.changes.since(self._seen):
             device = devices.by_number[number]
-            self.numbers[number] = OTHER if device is None else self._value_of(device)
+            if device is None or device.unsupported:
+                self.numbers[number] = OTHER
+                continue
+            view = device.view
+            value = view.value["attributes"].get(self._domain, {}).get(self._name) if self._domain else view.driver
+            if value is None:
+                self.numbers[number] = MISSING
+            elif type(value) not in (bool, int, str):
+                self.numbers[number] = OTHER
+            else:
+                self.numbers[number] = self._known.setdefault((type(value), value), len(self._known) + 1)
         self._seen = devices.changes.now
 
     def equal_to(self, value: bool | int | str) -> int:  # noqa: FBT001 - a value of an attribute
         """Return the number of a value; one that no device has if it is not there."""
         return self._known.get((type(value), value), len(self._known) + 1)
-
-    def _value_of(self, device: Device) -> int:
-        if device.unsupported:
-            return OTHER
-        view = device.view
-        value = view.value["attributes"].get(self._domain, {}).get(self._name) if self._domain else view.driver
-        if value is None:
-            return MISSING
-        if type(value) not in (bool, int, str):
-            return OTHER
-        return self._known.setdefault((type(value), value), len(self._known) + 1)
 
 
 class AttributeIndex:
@@ -76,21 +74,18 @@ class AttributeIndex:
         size = self._devices.capacity
         states = np.full(size, YES, np.uint8)
         differs, other = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
-        for place, each in enumerate(equalities):
-            column = self._column(each)
+        for place, equality in enumerate(equalities):
+            path = equality.domain, equality.name
+            column = self._columns.pop(path, None) or _Column(*path)
+            if len(self._columns) >= MAX_COLUMNS:
+                del self._columns[next(iter(self._columns))]
+            # The least recently used ones come first.
+            self._columns[path] = column
+            column.update(self._devices)
             missing = column.numbers == MISSING
             states[missing & (states == YES)] = FAILED + place
             other |= column.numbers == OTHER
-            differs |= (column.numbers != column.equal_to(each.value)) & ~missing
+            differs |= (column.numbers != column.equal_to(equality.value)) & ~missing
         states[differs] = NO
         states[other] = UNKNOWN
         return bytearray(states.tobytes())
-
-    def _column(self, equality: Equality) -> _Column:
-        path = equality.domain, equality.name
-        column = self._columns.pop(path, None) or _Column(*path)
-        if len(self._columns) >= MAX_COLUMNS:
-            del self._columns[next(iter(self._columns))]
-        self._columns[path] = column
-        column.update(self._devices)
-        return column

@@ -1,7 +1,7 @@
 """What a narrowing search needs of a pod's requests, as masks: integers with one bit for each device of the node."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -82,24 +82,45 @@ class CandidateDevices:
         Raises:
             AllocationError: a selector fails, or this would take too long.
         """
-        self.demands = self._merged(
-            Demand(claim=claim, requests=(place,), options=tuple(self._option(plan) for plan in request.plans))
-            for claim, requests in enumerate(planned)
-            for place, request in enumerate(requests)
-        )
+        demands: dict[Hashable, Demand] = {}
+        for claim, requests in enumerate(planned):
+            for place, request in enumerate(requests):
+                options = tuple(self._option(plan) for plan in request.plans)
+                option = options[0]
+                key: Hashable = (claim, place)
+                if len(options) == 1 and not (option.plan.wants_all or option.amounts):
+                    # A request that equals an earlier one is added to that one's demand: their order is free.
+                    key = (claim, option.devices, option.count, option.constraints, option.plan.request.admin)
+                    if key in demands:
+                        options, places = demands[key].options, (*demands[key].requests, place)
+                        demands[key] = Demand(claim=claim, requests=places, options=options)
+                        continue
+                demands[key] = Demand(claim=claim, requests=(place,), options=options)
+        self.demands = tuple(demands.values())
         self.shared = _mask(number for number, device in enumerate(self.devices) if self._choices.is_shared(device))
 
     def _option(self, plan: RequestPlan) -> DemandOption:
-        constraints = tuple(map(self._constraint, plan.constraints))
+        constraints = []
+        for constraint in plan.constraints:
+            # By identity: those of two claims may be equal.
+            place = next((place for place, known in enumerate(self.constraints) if known is constraint), None)
+            if place is None:
+                place = len(self.constraints)
+                self.constraints.append(constraint)
+            constraints.append(place)
         order, amounts = [], {}
-        suitable = self._suitable[_kind(plan)]
+        # What the selectors match is kept once for all requests with these selectors.
+        request, requested = plan.request, tuple(sorted(plan.request.capacity.items(), key=itemgetter(0)))
+        suitable = self._suitable[id(plan.matched), plan.wants_all, request.admin, request.tolerations, requested]
         self._look(len(plan.devices) // 4)
         for device in plan.devices:
             if device not in suitable:
                 suitable[device] = self._choices.is_candidate(plan, device)
                 self._look(1 + len(device.capacity) if suitable[device] else 1)
             if suitable[device]:
-                number = self._number(device)
+                number = self._numbers.setdefault(device, len(self.devices))
+                if number == len(self.devices):
+                    self.devices.append(device)
                 order.append(number)
                 if self._choices.is_shared(device):
                     taken = capacity.consumed(device.capacity, plan.request.capacity) or {}
@@ -110,7 +131,7 @@ class CandidateDevices:
             count=max(plan.count, 1),
             order=tuple(order),
             devices=_mask(order),
-            constraints=constraints,
+            constraints=tuple(constraints),
             amounts=amounts,
         )
 
@@ -119,54 +140,27 @@ class CandidateDevices:
         if self.looks > MAX_LOOKS:
             raise TooMuchWorkError(f"no devices were found within {MAX_LOOKS} comparisons")
 
-    def _number(self, device: Device) -> int:
-        number = self._numbers.setdefault(device, len(self.devices))
-        if number == len(self.devices):
-            self.devices.append(device)
-        return number
-
-    def _constraint(self, constraint: Constrained) -> int:
-        # By identity: those of two claims may be equal.
-        known = next((place for place, each in enumerate(self.constraints) if each is constraint), None)
-        if known is None:
-            self.constraints.append(constraint)
-        return len(self.constraints) - 1 if known is None else known
-
-    def _merged(self, demands: Iterable[Demand]) -> tuple[Demand, ...]:
-        """Return demands without those that equal an earlier one, which then stands for both: their order is free."""
-        merged: dict[Hashable, Demand] = {}
-        for demand in demands:
-            option = demand.options[0]
-            alike = len(demand.options) == 1 and not (option.plan.wants_all or option.amounts)
-            key = (demand.claim, option.devices, option.count, option.constraints, option.plan.request.admin)
-            if not alike or key not in merged:
-                merged[key if alike else demand] = demand
-                continue
-            first = merged[key]
-            merged[key] = Demand(claim=first.claim, requests=(*first.requests, *demand.requests), options=first.options)
-        return tuple(merged.values())
-
     # --- constraints --------------------------------------------------------------------------------------------
 
     @cached_property
     def equal(self) -> list[dict[int, Mask]]:
         """Return for each constraint the devices with an equal value; those without one are not there."""
-        return [self._equal(constraint.constraint.attribute) for constraint in self.constraints]
-
-    def _equal(self, attribute: str) -> dict[int, Mask]:
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        for number, device in enumerate(self.devices):
-            value = device.attributes.get(attribute)
-            if value is not None:
-                # Values that cannot be compared equal none.
-                groups[value if value.comparable else number].append(number)
-        masks = {key: _mask(numbers) for key, numbers in groups.items()}
-        return {number: masks[key] for key, numbers in groups.items() for number in numbers}
+        equal = []
+        for constraint in self.constraints:
+            groups: dict[Hashable, list[int]] = defaultdict(list)
+            for number, device in enumerate(self.devices):
+                value = device.attributes.get(constraint.constraint.attribute)
+                if value is not None:
+                    # Values that cannot be compared equal none.
+                    groups[value if value.comparable else number].append(number)
+            masks = {key: _mask(numbers) for key, numbers in groups.items()}
+            equal.append({number: masks[key] for key, numbers in groups.items() for number in numbers})
+        return equal
 
     @cached_property
     def values(self) -> dict[int, frozenset[Mask]]:
         """Return for each constraint that wants different values the devices of each value."""
-        distinct = (place for place, each in enumerate(self.constraints) if each.constraint.distinct)
+        distinct = (place for place, constrained in enumerate(self.constraints) if constrained.constraint.distinct)
         return {place: frozenset(self.equal[place].values()) for place in distinct}
 
     def allowed(self) -> tuple[Mask, ...]:
@@ -174,34 +168,33 @@ class CandidateDevices:
 
         Of values that must be equal, one that is not there often enough for every request is left out.
         """
-        return tuple(map(self._allowed, range(len(self.constraints))))
-
-    def _allowed(self, constraint: int) -> Mask:
-        constrained = [
-            (demand.options[0].devices, demand.count)
-            for demand in self.demands
-            if len(demand.options) == 1 and constraint in demand.options[0].constraints
-        ]
-        allowed, distinct = NONE, self.constraints[constraint].constraint.distinct
-        for equal in set(self.equal[constraint].values()):
-            self._look(1 + len(constrained) // 4)
-            if distinct or all((devices & equal).bit_count() >= count for devices, count in constrained):
-                allowed |= equal
-        return allowed
+        allowed = []
+        for place, constraint in enumerate(self.constraints):
+            constrained = [
+                (demand.options[0].devices, demand.count)
+                for demand in self.demands
+                if len(demand.options) == 1 and place in demand.options[0].constraints
+            ]
+            mask, distinct = NONE, constraint.constraint.distinct
+            for equal in set(self.equal[place].values()):
+                self._look(1 + len(constrained) // 4)
+                if distinct or all((devices & equal).bit_count() >= count for devices, count in constrained):
+                    mask |= equal
+            allowed.append(mask)
+        return tuple(allowed)
 
     # --- counters -----------------------------------------------------------------------------------------------
 
     @cached_property
     def needs(self) -> list[dict[CounterSetID, list[tuple[int, int]]]]:
         """Return what each device takes of its sets: places of counters, with amounts."""
-        return [self._needs(device) for device in self.devices]
-
-    def _needs(self, device: Device) -> dict[CounterSetID, list[tuple[int, int]]]:
-        needs: dict[CounterSetID, list[tuple[int, int]]] = defaultdict(list)
-        for counter, amount in device.consumes:
-            of_set = CounterSetID(device.pool, counter.set)
-            needs[of_set].append((self._places[device.pool][counter], amount))
-        return dict(needs)
+        needs: list[dict[CounterSetID, list[tuple[int, int]]]] = []
+        for device in self.devices:
+            needs.append({})
+            for counter, amount in device.consumes:
+                of_set = needs[-1].setdefault(CounterSetID(device.pool, counter.set), [])
+                of_set.append((self._places[device.pool][counter], amount))
+        return needs
 
     @cached_property
     def _places(self) -> dict[PoolID, dict[CounterID, int]]:
@@ -224,11 +217,12 @@ class CandidateDevices:
             exceeded |= {pool} if counters.exceeded else set()
             for counter, amount in counters.left.items():
                 left[CounterSetID(pool, counter.set)].append(amount)
-        blocked = _mask(number for number, device in enumerate(self.devices) if self._is_of(exceeded, number, device))
+        blocked = _mask(
+            number
+            for number, device in enumerate(self.devices)
+            if device.consumes and device.pool in exceeded and not self.shared >> number & 1
+        )
         return {key: tuple(amounts) for key, amounts in left.items()}, blocked
-
-    def _is_of(self, pools: Collection[PoolID], number: int, device: Device) -> bool:
-        return bool(device.consumes) and device.pool in pools and not self.shared >> number & 1
 
     @cached_property
     def of_set(self) -> dict[CounterSetID, list[int]]:
@@ -243,27 +237,16 @@ class CandidateDevices:
 
     def likeness(self, number: int) -> Hashable:
         """Return what is equal for devices of which it does not matter which one is chosen."""
-        if number not in self._likeness:
-            self._likeness[number] = number if self.shared >> number & 1 else self._like(number, self.devices[number])
-        return self._likeness[number]
-
-    def _like(self, number: int, device: Device) -> Hashable:
-        options = (option.devices >> number & 1 for demand in self.demands for option in demand.options)
-        values = (equal.get(number, NONE) for equal in self.equal)
-        return tuple(options), tuple(values), device.consumes and (device.pool, device.consumes)
-
-
-def _kind(plan: RequestPlan) -> Hashable:
-    """Return what plans have in common that may get the same devices."""
-    request = plan.request
-    # What the selectors match is kept once for all requests with these selectors.
-    return (
-        id(plan.matched),
-        plan.wants_all,
-        request.admin,
-        request.tolerations,
-        tuple(sorted(request.capacity.items(), key=itemgetter(0))),
-    )
+        if number in self._likeness:
+            return self._likeness[number]
+        likeness: Hashable = number
+        if not self.shared >> number & 1:
+            device = self.devices[number]
+            options = tuple(option.devices >> number & 1 for demand in self.demands for option in demand.options)
+            values = tuple(equal.get(number, NONE) for equal in self.equal)
+            likeness = options, values, device.consumes and (device.pool, device.consumes)
+        self._likeness[number] = likeness
+        return likeness
 
 
 def _mask(numbers: Iterable[int]) -> Mask:

@@ -43,24 +43,17 @@ class DeviceCapacity:
 
 def read(item: Field) -> DeviceCapacity:
     """Read one capacity of a device; raise FieldError."""
-    policy = item.at("requestPolicy")
-    return DeviceCapacity(value=item.at("value").quantity(), policy=None if policy.value is None else _policy(policy))
-
-
-def _policy(policy: Field) -> RequestPolicy:
-    valid = policy.at("validRange")
-    return RequestPolicy(
-        default=_optional(policy.at("default")),
-        values=tuple(value.quantity() for value in policy.at("validValues").items()),
-        range=None if valid.value is None else _range(valid),
-    )
-
-
-def _range(valid: Field) -> Range:
-    step = _optional(valid.at("step"))
-    if step is not None and step.amount <= 0:
-        raise FieldError(f"{valid.path}.step: {step} is not greater than zero")
-    return Range(least=valid.at("min").quantity(), most=_optional(valid.at("max")), step=step)
+    value, policy = item.at("value").quantity(), item.at("requestPolicy")
+    if policy.value is None:
+        return DeviceCapacity(value=value)
+    default, valid, range_ = _optional(policy.at("default")), policy.at("validRange"), None
+    values = tuple(value.quantity() for value in policy.at("validValues").items())
+    if valid.value is not None:
+        step = _optional(valid.at("step"))
+        if step is not None and step.amount <= 0:
+            raise FieldError(f"{valid.path}.step: {step} is not greater than zero")
+        range_ = Range(least=valid.at("min").quantity(), most=_optional(valid.at("max")), step=step)
+    return DeviceCapacity(value=value, policy=RequestPolicy(default=default, values=values, range=range_))
 
 
 def _optional(item: Field) -> ExactQuantity | None:
@@ -77,7 +70,15 @@ def consumed(
     """
     if not requested.keys() <= capacities.keys():
         return None
-    return {name: _of_one(name, capacity, requested, fractional=fractional) for name, capacity in capacities.items()}
+    amounts = {}
+    for name, capacity in capacities.items():
+        try:
+            amounts[name] = _rounded(capacity, requested.get(name), fractional=fractional)
+        except CapacityError as error:
+            raise CapacityError(f'capacity "{name}": {error}') from error
+        if amounts[name].amount < 0:
+            raise CapacityError(f'capacity "{name}": capacity value is negative')
+    return amounts
 
 
 def fits(
@@ -98,30 +99,15 @@ def fits(
     return True
 
 
-def _of_one(
-    name: str, capacity: DeviceCapacity, requested: Mapping[str, ExactQuantity], *, fractional: bool
-) -> ExactQuantity:
-    try:
-        amount = _rounded(capacity, requested.get(name), fractional=fractional)
-    except CapacityError as error:
-        raise CapacityError(f'capacity "{name}": {error}') from error
-    if amount.amount < 0:
-        raise CapacityError(f'capacity "{name}": capacity value is negative')
-    return amount
-
-
 def _rounded(capacity: DeviceCapacity, requested: ExactQuantity | None, *, fractional: bool) -> ExactQuantity:
     policy = capacity.policy
     if requested is None:
         return capacity.value if policy is None or policy.default is None else policy.default
     if policy is None:
         return requested
-    if policy.range is not None:
-        return _up_to_step(requested, policy.range, fractional=fractional)
-    return next((value for value in policy.values if requested.amount <= value.amount), requested)
-
-
-def _up_to_step(requested: ExactQuantity, valid: Range, *, fractional: bool) -> ExactQuantity:
+    valid = policy.range
+    if valid is None:
+        return next((value for value in policy.values if requested.amount <= value.amount), requested)
     if requested.amount < valid.least.amount:
         return valid.least
     if valid.step is None:
@@ -140,12 +126,9 @@ def _violates(amount: ExactQuantity, policy: RequestPolicy, *, fractional: bool)
     """Return whether a policy does not allow an amount; it always allows its default."""
     if policy.default is not None and amount.amount == policy.default.amount:
         return False
-    if policy.range is not None:
-        return _outside(amount, policy.range, fractional=fractional)
-    return bool(policy.values) and all(amount.amount != value.amount for value in policy.values)
-
-
-def _outside(amount: ExactQuantity, valid: Range, *, fractional: bool) -> bool:
+    valid = policy.range
+    if valid is None:
+        return bool(policy.values) and all(amount.amount != value.amount for value in policy.values)
     if valid.most is not None and amount.amount > valid.most.amount:
         return True
     if valid.step is None:

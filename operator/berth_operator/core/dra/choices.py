@@ -54,18 +54,30 @@ class Choices:
         """
         if self._in_use(plan, device) or not self._suits(plan, device):
             return False
-        counters = None if plan.request.admin else self._counters_for(device)
-        if counters is not None and not counters.reserve(device):
+        counters = None
+        # Shares of one device take from its counters once.
+        if device.consumes and not plan.request.admin and not (self.is_shared(device) and self.has_shares(device)):
+            counters = self.counters(device.pool)
+            if not counters.reserve(device):
+                return False
+        constrained = self._constrain(plan, device)
+        # Devices of `All` are checked last: one that breaks a constraint is an error even without capacity.
+        if not constrained or (plan.wants_all and not self._has_capacity(plan, device)):
+            if constrained:
+                _relax(plan.constraints)
+            if counters is not None:
+                counters.release(device)
             return False
-        if self._constrain(plan, device):
-            # Devices of `All` are checked last: one that breaks a constraint is an error even without capacity.
-            if not plan.wants_all or self._has_capacity(plan, device):
-                self._record(plan, device, counters)
-                return True
-            _relax(plan.constraints)
-        if counters is not None:
-            counters.release(device)
-        return False
+        amounts = None
+        if self.is_shared(device):
+            fractional = self._features.fractional_ranges
+            amounts = capacity.consumed(device.capacity, plan.request.capacity, fractional=fractional) or {}
+            if not plan.request.admin:
+                self._shares[device].append({name: quantity.amount for name, quantity in amounts.items()})
+        else:
+            self._claims_of.setdefault(device, []).append(plan.number)
+        self.of_claim[plan.number].append(Chosen(plan, device, counters, amounts))
+        return True
 
     def undo(self, plan: RequestPlan) -> None:
         """Undo `take` for the device of the plan's claim that was taken last."""
@@ -122,19 +134,12 @@ class Choices:
         return not (device.taints and self._features.device_taints and prevented(device, plan.request))
 
     def _has_capacity(self, plan: RequestPlan, device: Device) -> bool:
-        return not self._features.consumable_capacity or plan.has_capacity(
-            device, () if plan.request.admin else self._held(device)
-        )
-
-    def _held(self, device: Device) -> Sequence[Mapping[str, int]]:
+        if not self._features.consumable_capacity:
+            return True
+        if plan.request.admin:
+            return plan.has_capacity(device, ())
         allocated, shares = self._allocated.capacity.get(device.id), self._shares.get(device, ())
-        return shares if allocated is None else (*shares, allocated)
-
-    def _counters_for(self, device: Device) -> Counters | None:
-        """Return the counters that a device takes from; None if it takes none, or a share of it did so already."""
-        if not device.consumes or (self.is_shared(device) and self.has_shares(device)):
-            return None
-        return self.counters(device.pool)
+        return plan.has_capacity(device, shares if allocated is None else (*shares, allocated))
 
     def _constrain(self, plan: RequestPlan, device: Device) -> bool:
         """Add a device to the constraints on a request, to all or none; raise NodeError if `All` cannot have it."""
@@ -146,17 +151,6 @@ class Choices:
                     raise NodeError(f"{plan}: {message}")
                 return False
         return True
-
-    def _record(self, plan: RequestPlan, device: Device, counters: Counters | None) -> None:
-        amounts = None
-        if self.is_shared(device):
-            fractional = self._features.fractional_ranges
-            amounts = capacity.consumed(device.capacity, plan.request.capacity, fractional=fractional) or {}
-            if not plan.request.admin:
-                self._shares[device].append({name: quantity.amount for name, quantity in amounts.items()})
-        else:
-            self._claims_of.setdefault(device, []).append(plan.number)
-        self.of_claim[plan.number].append(Chosen(plan, device, counters, amounts))
 
 
 def prevented(device: Device, request: Request) -> bool:

@@ -61,13 +61,13 @@ class Distinct(_Chosen):
 
 def of_claim(constraints: Sequence[Constraint]) -> tuple[Constrained, ...]:
     """Return the constraints of a claim without any devices yet."""
-    return tuple(Distinct(each) if each.distinct else Matching(each) for each in constraints)
+    return tuple(Distinct(constraint) if constraint.distinct else Matching(constraint) for constraint in constraints)
 
 
 def on_request(constrained: Sequence[Constrained], request: Request) -> tuple[Constrained, ...]:
     """Return those that concern a request."""
     return tuple(
-        each
-        for each in constrained
-        if not each.constraint.requests or not each.constraint.requests.isdisjoint(request.names)
+        constraint
+        for constraint in constrained
+        if not constraint.constraint.requests or not constraint.constraint.requests.isdisjoint(request.names)
     )

@@ -35,23 +35,22 @@ def of_pool(devices: Sequence[Device], totals: Mapping[CounterID, int]) -> dict[
     for device in devices:
         for counter, _ in device.consumes:
             members[counter.set][device] = None
-    return {name: _of(name, tuple(of_set), totals) for name, of_set in members.items()}
-
-
-def _of(name: str, devices: tuple[Device, ...], totals: Mapping[CounterID, int]) -> CounterSet:
-    counters = tuple(counter for counter in totals if counter.set == name)
-    columns = {counter: column for column, counter in enumerate(counters)}
-    amounts = np.zeros((len(devices), len(counters)))
-    for row, device in enumerate(devices):
-        for counter, amount in device.consumes:
-            if counter in columns:
-                amounts[row, columns[counter]] += amount
-    total = np.array([max(totals[counter], 1) for counter in counters], np.float64)
-    needs = amounts / total
-    return CounterSet(
-        counters=counters,
-        totals=total,
-        rows={device: row for row, device in enumerate(devices)},
-        needs=needs,
-        sizes=needs.max(axis=1, initial=0.0),
-    )
+    sets = {}
+    for name, of_set in members.items():
+        counters = tuple(counter for counter in totals if counter.set == name)
+        columns = {counter: column for column, counter in enumerate(counters)}
+        amounts = np.zeros((len(of_set), len(counters)))
+        for row, device in enumerate(of_set):
+            for counter, amount in device.consumes:
+                if counter in columns:
+                    amounts[row, columns[counter]] += amount
+        total = np.array([max(totals[counter], 1) for counter in counters], np.float64)
+        needs = amounts / total
+        sets[name] = CounterSet(
+            counters=counters,
+            totals=total,
+            rows={device: row for row, device in enumerate(of_set)},
+            needs=needs,
+            sizes=needs.max(axis=1, initial=0.0),
+        )
+    return sets

@@ -63,12 +63,27 @@ def requests(
     made: list[Request] = []
     mappings: list[RequestMapping] = []
     for resource, device_class in sorted(classes.items()):
-        of_resource = [each for each in extended if each.resource == resource]
-        requests_, more = _of_resource(of_resource, device_class)
-        made += requests_
-        mappings += more
-    made.sort(key=lambda each: each.name)
-    return tuple(Alternatives(name=each.name, choices=(each,), prioritized=False) for each in made), tuple(mappings)
+        of_resource = [request for request in extended if request.resource == resource]
+        lasting = {
+            request.position: _wanted(request, device_class, ()) for request in of_resource if not request.short_lived
+        }
+        short = []
+        for request in of_resource:
+            if request.short_lived:
+                later = [own for position, (own, _) in lasting.items() if position > request.position]
+                short.append(_wanted(request, device_class, later))
+        own = [request for request, _ in short if request is not None]
+        # Init containers run one after the other: what the first with the largest request has serves all of them.
+        largest = max(own, key=lambda request: request.count, default=None)
+        shared = {request.name: largest.name for request in own} if largest is not None else {}
+        made += [request for request, _ in lasting.values() if request is not None]
+        made += [] if largest is None else [largest]
+        mappings += [mapping for _, some in lasting.values() for mapping in some]
+        for _, some in short:
+            mappings += [mapping._replace(request=shared.get(mapping.request, mapping.request)) for mapping in some]
+    made.sort(key=lambda request: request.name)
+    alternatives = (Alternatives(name=request.name, choices=(request,), prioritized=False) for request in made)
+    return tuple(alternatives), tuple(mappings)
 
 
 def spec(claimed: Sequence[Alternatives]) -> dict[str, Any]:
@@ -82,23 +97,6 @@ def spec(claimed: Sequence[Alternatives]) -> dict[str, Any]:
         for request in alternatives.choices
     ]
     return {"devices": {"requests": items}}
-
-
-def _of_resource(extended: Sequence[ExtendedRequest], device_class: str) -> tuple[list[Request], list[RequestMapping]]:
-    lasting = {each.position: _wanted(each, device_class, ()) for each in extended if not each.short_lived}
-    short = [
-        _wanted(each, device_class, [request for position, (request, _) in lasting.items() if position > each.position])
-        for each in extended
-        if each.short_lived
-    ]
-    own = [request for request, _ in short if request is not None]
-    # Init containers run one after the other: what the first with the largest request has serves all of them.
-    largest = max(own, key=lambda request: request.count, default=None)
-    shared = {request.name: largest.name for request in own} if largest is not None else {}
-    mappings = [mapping for _, some in lasting.values() for mapping in some]
-    mappings += [each._replace(request=shared.get(each.request, each.request)) for _, some in short for each in some]
-    made = [request for request, _ in lasting.values() if request is not None]
-    return [*made, *([largest] if largest is not None else [])], mappings
 
 
 def _wanted(extended: ExtendedRequest, device_class: str, reusable: Sequence[Request | None]) -> Wanted:

@@ -79,16 +79,26 @@ class NarrowingSearch:
             AllocationError: the search must end.
         """
         self._candidates.compare(self._planned)
-        stack = [self._children(self._root())]
+        demands = self._candidates.demands
+        left, exceeded = self._candidates.counters()
+        root = Branch(
+            progress=tuple(Progress(None if len(demand.options) > 1 else 0, EVERY, 0, ()) for demand in demands),
+            used=NONE,
+            allowed=self._candidates.allowed(),
+            left=left,
+            blocked={None: exceeded, **{key: self._blocked(key, amounts) for key, amounts in left.items()}},
+            shares={},
+        )
+        stack = [self._children(root)]
         while stack:
             branch = next(stack[-1], None)
             if branch is None:
                 stack.pop()
-            elif all(map(self._is_met, self._candidates.demands, branch.progress)):
+            elif all(map(self._is_met, demands, branch.progress)):
                 return self._choose(branch)
             else:
                 stack.append(self._children(branch))
-        if any(option.plan.request.admin for demand in self._candidates.demands for option in demand.options):
+        if any(option.plan.request.admin for demand in demands for option in demand.options):
             raise TooMuchWorkError("no devices were found that are different for all requests")
         return False
 
@@ -101,18 +111,6 @@ class NarrowingSearch:
         """Yield, for each request of a claim, itself or the subrequest that was taken."""
         for place in range(len(self._planned[claim])):
             yield self._taken[claim, place]
-
-    def _root(self) -> Branch:
-        demands = self._candidates.demands
-        left, exceeded = self._candidates.counters()
-        return Branch(
-            progress=tuple(Progress(None if len(each.options) > 1 else 0, EVERY, 0, ()) for each in demands),
-            used=NONE,
-            allowed=self._candidates.allowed(),
-            left=left,
-            blocked={None: exceeded, **{key: self._blocked(key, amounts) for key, amounts in left.items()}},
-            shares={},
-        )
 
     @staticmethod
     def _is_met(demand: Demand, progress: Progress) -> bool:
@@ -142,11 +140,12 @@ class NarrowingSearch:
 
     def _narrowest(self, branch: Branch) -> tuple[int, Options] | None:
         """Return the demand with the fewest devices to spare, and its options; None if something is too few."""
+        # What may be chosen with admin access, and without it.
         free = ~branch.used
         with_counters = free
         for mask in branch.blocked.values():
             with_counters &= ~mask
-        found: tuple[int, Options] | None = None
+        narrowest: tuple[int, Options] | None = None
         least, sizes = 0, [0] * len(self._planned)
         wants = _Wants(self._candidates, self._spend)
         self._spend(len(branch.blocked) // COMPARED)
@@ -155,51 +154,56 @@ class NarrowingSearch:
             sizes[demand.claim] += demand.count if progress.option is None else _count(demand, progress.option)
             if self._is_met(demand, progress):
                 continue
-            options = list(self._possible(branch, demand, progress, (free, with_counters)))
+            options: Options = []
+            for number in range(len(demand.options)) if progress.option is None else (progress.option,):
+                option = demand.options[number]
+                mask = option.devices & progress.rest & (free if option.plan.request.admin else with_counters)
+                for constraint in option.constraints:
+                    mask &= branch.allowed[constraint]
+                wanted = _count(demand, number) - len(progress.chosen)
+                if mask.bit_count() >= wanted and (len(demand.options) == 1 or self._has_values(option, mask, wanted)):
+                    options.append((number, mask))
             if not (options and wants.can_all_be_met_with(demand, progress, options)):
                 return None
             spare = sum(mask.bit_count() for _, mask in options) - demand.count + len(progress.chosen)
-            if found is None or spare < least:
-                found, least = (place, options), spare
-        return found if max(sizes) <= MAX_DEVICES else None
-
-    def _possible(
-        self, branch: Branch, demand: Demand, progress: Progress, possible: tuple[Mask, Mask]
-    ) -> Iterator[tuple[int, Mask]]:
-        """Yield the options of a demand that have enough devices left, with these.
-
-        `possible` are the devices that may be chosen with admin access, and without it.
-        """
-        for number in range(len(demand.options)) if progress.option is None else (progress.option,):
-            option = demand.options[number]
-            mask = option.devices & progress.rest & possible[not option.plan.request.admin]
-            for constraint in option.constraints:
-                mask &= branch.allowed[constraint]
-            wanted = _count(demand, number) - len(progress.chosen)
-            if mask.bit_count() >= wanted and (len(demand.options) == 1 or self._has_values(option, mask, wanted)):
-                yield number, mask
+            if narrowest is None or spare < least:
+                narrowest, least = (place, options), spare
+        return narrowest if max(sizes) <= MAX_DEVICES else None
 
     def _has_values(self, option: DemandOption, mask: Mask, wanted: int) -> bool:
         """Return whether there are enough values where all have to be different; for one option `_Wants` does."""
-        distinct = filter(None, (self._candidates.values.get(each) for each in option.constraints))
-        for values in distinct:
-            self._spend(len(values) // COMPARED)
-            if sum(1 for value in values if value & mask) < wanted:
-                return False
+        for constraint in option.constraints:
+            if values := self._candidates.values.get(constraint):
+                self._spend(len(values) // COMPARED)
+                if sum(1 for value in values if value & mask) < wanted:
+                    return False
         return True
 
     def _child(self, branch: Branch, place: int, got: Progress, option: DemandOption) -> Branch | None:
         """Return a branch with one more device; None if it cannot be had."""
         device = got.chosen[-1]
         shared, takes = self._candidates.shared >> device & 1, not option.plan.request.admin
-        shares = self._with_share(branch, device, option) if shared and takes else branch.shares
-        if shares is None:
-            return None
-        left, blocked = branch.left, branch.blocked
-        if takes and self._candidates.needs[device] and not (shared and self._has_shares(branch, device)):
-            if (after := self._with_counters(branch, device)) is None:
-                return None
-            left, blocked = after
+        shares, left, blocked = branch.shares, branch.left, branch.blocked
+        owner = self._candidates.devices[device]
+        if takes and shared:
+            held, amounts = self._choices.shared_capacity(owner), dict(shares.get(device, {}))
+            for name, amount in option.amounts[device].items():
+                amounts[name] = amounts.get(name, 0) + amount
+                if amounts[name] + held.get(name, 0) > owner.capacity[name].value.amount:
+                    return None
+            shares = {**shares, device: amounts}
+        # Shares of one device take from its counters once.
+        is_first = not (shared and (device in branch.shares or self._choices.has_shares(owner)))
+        if takes and self._candidates.needs[device] and is_first:
+            left, blocked = dict(left), dict(blocked)
+            for of_set, needs in self._candidates.needs[device].items():
+                rest = list(left[of_set])
+                for counter, amount in needs:
+                    rest[counter] -= amount
+                if min(rest) < 0:
+                    return None
+                left[of_set] = tuple(rest)
+                blocked[of_set] = self._blocked(of_set, left[of_set])
         allowed = list(branch.allowed)
         for constraint in option.constraints:
             equal = self._candidates.equal[constraint][device]
@@ -212,31 +216,6 @@ class NarrowingSearch:
             blocked=blocked,
             shares=shares,
         )
-
-    def _has_shares(self, branch: Branch, device: int) -> bool:
-        return device in branch.shares or self._choices.has_shares(self._candidates.devices[device])
-
-    def _with_share(self, branch: Branch, device: int, option: DemandOption) -> dict[int, dict[str, int]] | None:
-        amounts, before = option.amounts[device], branch.shares.get(device, {})
-        after = {name: before.get(name, 0) + amount for name, amount in amounts.items()}
-        held, owner = self._choices.shared_capacity(self._candidates.devices[device]), self._candidates.devices[device]
-        if any(amount + held.get(name, 0) > owner.capacity[name].value.amount for name, amount in after.items()):
-            return None
-        return {**branch.shares, device: after}
-
-    def _with_counters(
-        self, branch: Branch, device: int
-    ) -> tuple[dict[CounterSetID, Left], dict[CounterSetID | None, Mask]] | None:
-        left, blocked = dict(branch.left), dict(branch.blocked)
-        for of_set, needs in self._candidates.needs[device].items():
-            amounts = list(left[of_set])
-            for counter, amount in needs:
-                amounts[counter] -= amount
-            if min(amounts) < 0:
-                return None
-            left[of_set] = tuple(amounts)
-            blocked[of_set] = self._blocked(of_set, left[of_set])
-        return left, blocked
 
     def _blocked(self, of_set: CounterSetID, left: Left) -> Mask:
         """Return the devices for which too little is left of a set of counters."""
@@ -289,14 +268,12 @@ class _Wants:
             return True
         [(number, mask)] = options
         wanted = _count(demand, number) - len(progress.chosen)
-        if not mask & self._candidates.shared and not self._has_devices(mask, wanted):
-            return False
-        return all(self._has_values(each, mask, wanted) for each in demand.options[number].constraints)
-
-    def _has_devices(self, mask: Mask, wanted: int) -> bool:
-        self._alike[mask] = self._alike.get(mask, 0) + wanted
-        self._all, self._of_all = self._all + wanted, self._of_all | mask
-        return self._alike[mask] <= mask.bit_count() and self._all <= self._of_all.bit_count()
+        if not mask & self._candidates.shared:
+            self._alike[mask] = self._alike.get(mask, 0) + wanted
+            self._all, self._of_all = self._all + wanted, self._of_all | mask
+            if self._alike[mask] > mask.bit_count() or self._all > self._of_all.bit_count():
+                return False
+        return all(self._has_values(constraint, mask, wanted) for constraint in demand.options[number].constraints)
 
     def _has_values(self, constraint: int, mask: Mask, wanted: int) -> bool:
         if (values := self._candidates.values.get(constraint)) is None:

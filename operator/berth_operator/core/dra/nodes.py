@@ -40,25 +40,32 @@ class Nodes:
         """Return whether the node is one of them."""
         if self.name:
             return self.name == node.name
-        return self.everywhere or any(_meets(term, node) for term in self.terms or ())
+        # A term without requirements matches no node.
+        return self.everywhere or any(
+            term
+            and all(
+                requirement.accepts(node.name) if requirement.key == NAME else requirement.holds(node.labels)
+                for requirement in term
+            )
+            for term in self.terms or ()
+        )
 
 
 def read(owner: Field) -> Nodes:
     """Read `nodeName`, `allNodes` and `nodeSelector` of a slice's spec or of a device; raise FieldError."""
     selector = owner.at("nodeSelector")
+    terms: list[tuple[Requirement, ...]] = []
+    for term in selector.at("nodeSelectorTerms").items():
+        names = [_requirement(item) for item in term.at("matchFields").items()]
+        if any(name.key != NAME or name.operator not in ("In", "NotIn") for name in names):
+            raise FieldError(f"{term.path}.matchFields: allowed are In and NotIn of {NAME}")
+        terms.append((*(_requirement(item) for item in term.at("matchExpressions").items()), *names))
     return Nodes(
         name=owner.at("nodeName").text(),
         everywhere=owner.at("allNodes").boolean(),
-        terms=None if selector.value is None else tuple(map(_term, selector.at("nodeSelectorTerms").items())),
+        terms=None if selector.value is None else tuple(terms),
         selector=selector.value or {},
     )
-
-
-def _term(term: Field) -> tuple[Requirement, ...]:
-    names = [_requirement(item) for item in term.at("matchFields").items()]
-    if any(name.key != NAME or name.operator not in ("In", "NotIn") for name in names):
-        raise FieldError(f"{term.path}.matchFields: allowed are In and NotIn of {NAME}")
-    return (*(_requirement(item) for item in term.at("matchExpressions").items()), *names)
 
 
 def _requirement(item: Field) -> Requirement:
@@ -69,11 +76,3 @@ def _requirement(item: Field) -> Requirement:
     elif operator not in OPERATORS:
         raise FieldError(f'{item.path}.operator: "{operator}"; allowed are {", ".join((*OPERATORS, GT, LT))}')
     return Requirement(key=item.at("key").text(), operator=operator, values=values)
-
-
-def _meets(term: tuple[Requirement, ...], node: TargetNode) -> bool:
-    """Return whether a node meets all requirements of a term; a term without any matches no node."""
-    return bool(term) and all(
-        requirement.accepts(node.name) if requirement.key == NAME else requirement.holds(node.labels)
-        for requirement in term
-    )

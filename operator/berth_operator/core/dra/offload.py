@@ -50,7 +50,7 @@ class Offload:
     def next_job(self) -> Job | None:
         """Begin and return the job whose turn it is; None if there is none. `done` ends it."""
         if self._jobs:
-            job = min(self._jobs.values(), key=lambda each: self.turns.taken(each.namespace))
+            job = min(self._jobs.values(), key=lambda job: self.turns.taken(job.namespace))
             self._in_progress = self._jobs.pop(job.expression)
         return self._in_progress
 

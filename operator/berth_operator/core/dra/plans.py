@@ -10,7 +10,7 @@ from berth_operator.core.dra.constraints import Constrained
 from berth_operator.core.dra.errors import ClaimError, NodeError
 from berth_operator.core.dra.features import Features
 from berth_operator.core.dra.pools import NodePools
-from berth_operator.core.dra.requests import ALL, EXACT, Alternatives, DeviceClass, Request, ResourceClaim
+from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
 from berth_operator.core.dra.selected import SelectorPair
 from berth_operator.core.dra.slices import Device
 
@@ -101,43 +101,33 @@ def make(claims: Sequence[ResourceClaim], context: Context) -> Planned:
     Raises:
         AllocationError: one is not possible on the node, or on any.
     """
-    return tuple(_of_claim(number, claim, context) for number, claim in enumerate(claims))
-
-
-def _of_claim(number: int, claim: ResourceClaim, context: Context) -> tuple[PlannedRequest, ...]:
-    constrained = constraints.of_claim(claim.constraints)
-    planned, least = [], 0
-    for request in claim.requests:
-        _check_features(claim, request, context.features)
-        plans = tuple(_plan(number, claim, choice, context, constrained) for choice in request.choices)
-        least += _least(claim, request, plans, least)
-        planned.append(PlannedRequest(prioritized=request.prioritized, plans=plans))
-    for place, constraint in enumerate(claim.constraints):
-        if not constraint.attribute:
-            raise ClaimError(f"claim {claim}, constraint #{place}: empty constraint (unsupported constraint type?)")
+    planned, features = [], context.features
+    for number, claim in enumerate(claims):
+        constrained = constraints.of_claim(claim.constraints)
+        requests, least = [], 0
+        for request in claim.requests:
+            if request.prioritized and not features.prioritized_list:
+                message = "has subrequests, but the DRAPrioritizedList feature is disabled"
+                raise ClaimError(f"claim {claim}, request {request.name}: {message}")
+            for choice in request.choices:
+                if choice.names_capacity and not features.consumable_capacity:
+                    message = "has capacity requests, but the DRAConsumableCapacity feature is disabled"
+                    raise ClaimError(f"claim {claim}, {'sub' if choice.parent else ''}request {choice.name}: {message}")
+            plans = tuple(_plan(number, claim, choice, context, constrained) for choice in request.choices)
+            fewest = min(plan.count for plan in plans)
+            if fewest > MAX_DEVICES - least:
+                error = NodeError if any(plan.wants_all for plan in plans) else ClaimError
+                raise error(
+                    f"claim {claim}, request {request.name}: adding {fewest} devices exceeds the claim limit of "
+                    f"{MAX_DEVICES}, with {least} already accounted for"
+                )
+            least += fewest
+            requests.append(PlannedRequest(prioritized=request.prioritized, plans=plans))
+        for place, constraint in enumerate(claim.constraints):
+            if not constraint.attribute:
+                raise ClaimError(f"claim {claim}, constraint #{place}: empty constraint (unsupported constraint type?)")
+        planned.append(tuple(requests))
     return tuple(planned)
-
-
-def _least(claim: ResourceClaim, request: Alternatives, plans: Sequence[RequestPlan], before: int) -> int:
-    """Return how many devices a request gets at least; raise AllocationError if the claim gets more than it may."""
-    fewest = min(plans, key=lambda plan: plan.count)
-    if fewest.count > MAX_DEVICES - before:
-        error = NodeError if any(plan.wants_all for plan in plans) else ClaimError
-        raise error(
-            f"claim {claim}, request {request.name}: adding {fewest.count} devices exceeds the claim limit of "
-            f"{MAX_DEVICES}, with {before} already accounted for"
-        )
-    return fewest.count
-
-
-def _check_features(claim: ResourceClaim, request: Alternatives, features: Features) -> None:
-    if request.prioritized and not features.prioritized_list:
-        message = "has subrequests, but the DRAPrioritizedList feature is disabled"
-        raise ClaimError(f"claim {claim}, request {request.name}: {message}")
-    for choice in request.choices:
-        if choice.names_capacity and not features.consumable_capacity:
-            message = "has capacity requests, but the DRAConsumableCapacity feature is disabled"
-            raise ClaimError(f"claim {claim}, {'sub' if choice.parent else ''}request {choice.name}: {message}")
 
 
 def _plan(
@@ -155,12 +145,22 @@ def _plan(
         constraints=constraints.on_request(constrained, request),
         matched=context.pools.selected.of((device_class.selectors, request.selectors)),
     )
-    if plan.wants_all:
-        plan.devices = tuple(_wanted(plan))
-        plan.count = len(plan.devices)
-    else:
+    if not plan.wants_all:
         plan.count = request.count
         plan.devices = context.order(plan, context.pools.devices)
+        return plan
+    wanted: list[Device] = []
+    for pool in context.pools.pools:
+        if not pool.usable:
+            state = "being updated" if pool.incomplete else "invalid"
+            raise NodeError(f"{plan}: asks for all devices, but resource pool {pool.id} is currently {state}")
+        # What shares hold does not count here: a device without enough left is wanted, and the request fails.
+        wanted += (
+            device
+            for device in pool.devices
+            if plan.selects(device) and (not context.features.consumable_capacity or plan.has_capacity(device, ()))
+        )
+    plan.devices, plan.count = tuple(wanted), len(wanted)
     return plan
 
 
@@ -180,16 +180,3 @@ def _problems(request: Request, context: Context) -> Iterator[str]:
         yield f': could not retrieve device class {name}: deviceclass "{name}" not found'
     if request.mode not in (ALL, EXACT):
         yield f": unsupported count mode {request.mode}"
-
-
-def _wanted(plan: RequestPlan) -> Iterator[Device]:
-    """Yield all devices of the node that match a request; raise NodeError if a pool cannot be used."""
-    consumable = plan.context.features.consumable_capacity
-    for pool in plan.context.pools.pools:
-        if not pool.usable:
-            state = "being updated" if pool.incomplete else "invalid"
-            raise NodeError(f"{plan}: asks for all devices, but resource pool {pool.id} is currently {state}")
-        for device in pool.devices:
-            # What shares hold does not count here: a device without enough left is wanted, and the request fails.
-            if plan.selects(device) and (not consumable or plan.has_capacity(device, ())):
-                yield device

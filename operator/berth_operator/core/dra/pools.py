@@ -35,8 +35,8 @@ class SliceIndex:
     def of(cls, slices: Iterable[Slice], selected: Selected | None = None) -> Self:
         """Return the index of slices; `selected` has what is known of their devices."""
         index = cls(selected=Selected() if selected is None else selected)
-        for each in slices:
-            index.put(each)
+        for slice_ in slices:
+            index.put(slice_)
         return index
 
     def put(self, slice_: Slice) -> None:
@@ -116,8 +116,24 @@ class NodePools:
 
 def gather(index: SliceIndex, node: TargetNode, features: Features = gates.ALL) -> NodePools:
     """Return the pools of a node; valid until slices or the node's labels change."""
-    found = (_pool(slices, index, features) for slices in _newest(index, node, features).values())
-    pools = tuple(sorted(filter(None, found), key=lambda pool: (pool.has_binding_conditions, pool.id)))
+    # The slices for the node by pool, of the highest generation among these.
+    newest: dict[PoolID, list[Slice]] = {}
+    for slice_ in chain(index.by_node.get(node.name, ()), index.of_many):
+        # Without a slice that is not supported, its pool is incomplete: none of its devices is allocated.
+        if slice_.has_groups or (not features.partitionable_devices and (slice_.own_nodes or slice_.counter_sets)):
+            continue
+        if slice_.own_nodes and not slice_.nodes:
+            is_for_node = any(device.nodes.match(node) for device in slice_.devices)
+        else:
+            is_for_node = slice_.nodes.match(node)
+        if is_for_node:
+            known = newest.setdefault(slice_.pool, [])
+            if known and slice_.generation > known[0].generation:
+                known.clear()
+            if not known or slice_.generation == known[0].generation:
+                known.append(slice_)
+    current = filter(None, (_pool(slices, index, features) for slices in newest.values()))
+    pools = tuple(sorted(current, key=lambda pool: (pool.has_binding_conditions, pool.id)))
     return NodePools(
         node=node,
         pools=pools,
@@ -128,30 +144,6 @@ def gather(index: SliceIndex, node: TargetNode, features: Features = gates.ALL) 
     )
 
 
-def _newest(index: SliceIndex, node: TargetNode, features: Features) -> dict[PoolID, list[Slice]]:
-    """Return the slices for the node by pool, of the highest generation among these."""
-    chosen: dict[PoolID, list[Slice]] = {}
-    for each in chain(index.by_node.get(node.name, ()), index.of_many):
-        if _is_supported(each, features) and _is_for(each, node):
-            known = chosen.setdefault(each.pool, [])
-            if known and each.generation > known[0].generation:
-                known.clear()
-            if not known or each.generation == known[0].generation:
-                known.append(each)
-    return chosen
-
-
-def _is_supported(each: Slice, features: Features) -> bool:
-    # Without a slice that is not supported, its pool is incomplete: none of its devices is allocated.
-    return not each.has_groups and (features.partitionable_devices or not (each.own_nodes or each.counter_sets))
-
-
-def _is_for(each: Slice, node: TargetNode) -> bool:
-    if each.nodes or not each.own_nodes:
-        return each.nodes.match(node)
-    return any(device.nodes.match(node) for device in each.devices)
-
-
 def _pool(slices: Sequence[Slice], index: SliceIndex, features: Features) -> Pool | None:
     """Return the pool of these slices; None if others show that they are out of date."""
     first = slices[0]
@@ -159,25 +151,27 @@ def _pool(slices: Sequence[Slice], index: SliceIndex, features: Features) -> Poo
         return _built(slices, (), features)
     # The others are not for this node.
     everywhere = index.by_pool[first.pool]
-    if any(each.generation > first.generation for each in everywhere):
+    if any(slice_.generation > first.generation for slice_ in everywhere):
         return None
-    current = [each for each in everywhere if each.generation == first.generation and not each.has_groups]
+    current = [slice_ for slice_ in everywhere if slice_.generation == first.generation and not slice_.has_groups]
     if len(current) != first.count:
         return Pool(id=first.pool, incomplete=True)
-    names = {each.name for each in slices}
-    return _built(slices, [each for each in current if each.name not in names], features)
+    names = {slice_.name for slice_ in slices}
+    return _built(slices, [slice_ for slice_ in current if slice_.name not in names], features)
 
 
 def _built(slices: Sequence[Slice], others: Sequence[Slice], features: Features) -> Pool:
-    ordered = sorted(slices, key=lambda each: each.name)
+    ordered = sorted(slices, key=lambda slice_: slice_.name)
     if not features.partitionable_devices:
         devices = tuple(_devices(ordered))
         return Pool(id=slices[0].pool, invalid=_twice(devices), devices=devices)
-    devices = tuple(_devices(each for each in ordered if not each.counter_sets))
-    elsewhere = tuple(_devices(each for each in others if not each.counter_sets))
-    sets = [named for each in (*ordered, *others) for named in each.counter_sets]
-    invalid = _twice(devices) or _set_twice(sets) or _unknown_counter(dict(sets), (*devices, *elsewhere))
-    if invalid:
+    devices = tuple(_devices(slice_ for slice_ in ordered if not slice_.counter_sets))
+    elsewhere = tuple(_devices(slice_ for slice_ in others if not slice_.counter_sets))
+    sets = [named for slice_ in (*ordered, *others) for named in slice_.counter_sets]
+    invalid = _twice(devices)
+    if not invalid and (set_name := _repeated(name for name, _ in sets)):
+        invalid = f"duplicate counter set name {set_name}"
+    if invalid := invalid or _unknown_counter(dict(sets), (*devices, *elsewhere)):
         return Pool(id=slices[0].pool, invalid=invalid)
     return Pool(
         id=slices[0].pool,
@@ -188,17 +182,12 @@ def _built(slices: Sequence[Slice], others: Sequence[Slice], features: Features)
 
 
 def _devices(slices: Iterable[Slice]) -> Iterator[Device]:
-    return chain.from_iterable(each.devices for each in slices)
+    return chain.from_iterable(slice_.devices for slice_ in slices)
 
 
 def _twice(devices: Sequence[Device]) -> str:
     name = _repeated(device.id.device for device in devices)
     return f"duplicate device name {name}" if name else ""
-
-
-def _set_twice(sets: Sequence[tuple[str, object]]) -> str:
-    name = _repeated(name for name, _ in sets)
-    return f"duplicate counter set name {name}" if name else ""
 
 
 def _repeated(names: Iterable[str]) -> str:

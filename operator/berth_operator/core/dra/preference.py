@@ -45,7 +45,16 @@ class Preference:
         if len(devices) <= 1 or plan.request.admin or self.looks >= MAX_LOOKS:
             return devices
         compared = devices[:MAX_RANKED]
-        candidates = [device for device in compared if self._may_get(plan, device)]
+        candidates = []
+        for device in compared:
+            self.looks += 1
+            if device.id in self._allocated.devices or not plan.selects(device):
+                continue
+            held = self._allocated.capacity.get(device.id)
+            if device.shareable and not plan.has_capacity(device, () if held is None else (held,)):
+                continue
+            if device.shareable or device not in self._picked:
+                candidates.append(device)
         scale = scale_of(candidates)
         ranks = {device: self._rank(device, scale) for device in candidates}
         best = self._group(plan, ranks)
@@ -57,32 +66,24 @@ class Preference:
         self._picked += [] if plan.request.parent else first
         return [*first, *rest, *_without(compared, candidates), *devices[MAX_RANKED:]]
 
-    def _may_get(self, plan: RequestPlan, device: Device) -> bool:
-        self.looks += 1
-        if device.id in self._allocated.devices or not plan.selects(device):
-            return False
-        if not device.shareable:
-            return device not in self._picked
-        held = self._allocated.capacity.get(device.id)
-        return plan.has_capacity(device, () if held is None else (held,))
-
     def _group(self, plan: RequestPlan, ranks: Mapping[Device, Rank]) -> list[Device]:
         """Return the candidates with equal values of the attributes that constraints want to be equal."""
-        names = [each.constraint.attribute for each in plan.constraints if not each.constraint.distinct]
+        names = [
+            constrained.constraint.attribute for constrained in plan.constraints if not constrained.constraint.distinct
+        ]
         if not names:
             return list(ranks)
 
         def values(device: Device) -> Hashable:
-            found = tuple(device.attributes.get(name) for name in names)
-            return None if None in found else found
+            values = tuple(device.attributes.get(name) for name in names)
+            return None if None in values else values
+
+        def rank(group: Sequence[Device]) -> tuple[bool, list[Rank], int]:
+            return values(group[0]) not in touched, [ranks[device] for device in group[: plan.count]], len(group)
 
         touched = set(map(values, self._picked))
-        alike = [sorted(each, key=ranks.__getitem__) for each in groups(ranks, values) if len(each) >= plan.count]
-        return min(
-            alike,
-            key=lambda each: (values(each[0]) not in touched, [ranks[one] for one in each[: plan.count]], len(each)),
-            default=list(ranks),
-        )
+        alike = [sorted(group, key=ranks.__getitem__) for group in groups(ranks, values) if len(group) >= plan.count]
+        return min(alike, key=rank, default=list(ranks))
 
     def _pick(
         self, candidates: Sequence[Device], number: int, ranks: dict[Device, Rank], scale: Mapping[str, int]

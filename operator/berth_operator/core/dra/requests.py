@@ -163,7 +163,10 @@ def _request(item: Field, name: str, *, parent: str = "") -> Request:
         count=item.at("count").integer(1),
         admin=None if admin.value is None else admin.boolean(),
         selectors=tuple(_selectors(item)),
-        tolerations=tuple(map(_toleration, tolerations)),
+        tolerations=tuple(
+            DeviceToleration(*(toleration.at(key).text() for key in ("key", "operator", "value", "effect")))
+            for toleration in tolerations
+        ),
         raw_tolerations=tuple(toleration.value for toleration in tolerations),
         capacity={key: entry.quantity() for key, entry in capacity.at("requests").entries()},
         names_capacity=capacity.value is not None,
@@ -175,10 +178,6 @@ def _selectors(owner: Field) -> Iterator[str | None]:
     for item in owner.at("selectors").items():
         cel = item.at("cel")
         yield None if cel.value is None else cel.at("expression").text()
-
-
-def _toleration(item: Field) -> DeviceToleration:
-    return DeviceToleration(*(item.at(key).text() for key in ("key", "operator", "value", "effect")))
 
 
 def _constraint(item: Field) -> Constraint:

@@ -67,15 +67,15 @@ class Allocation:
 
     def written(self, *, binding_conditions: bool = True) -> Object:
         """Return `status.allocation`, without the timestamp; raise NodeError."""
-        results = [each.written(binding_conditions=binding_conditions) for each in self.results]
+        results = [result.written(binding_conditions=binding_conditions) for result in self.results]
         devices = {"results": results, "config": [config.entry for config in self.configs()]}
-        selector = node_selector([each.device for each in self.results], self.node)
+        selector = node_selector([result.device for result in self.results], self.node)
         allocation: Object = {"devices": {key: value for key, value in devices.items() if value}}
         return allocation if selector is None else allocation | {"nodeSelector": selector}
 
     def held(self) -> Allocated:
         """Return what it takes of devices."""
-        taken = [each for each in self.results if not each.request.admin]
+        taken = [result for result in self.results if not result.request.admin]
         capacity: dict[DeviceID, dict[str, int]] = {}
         for result in taken:
             if result.share_id:
@@ -83,14 +83,14 @@ class Allocation:
                 for name, quantity in (result.consumed or {}).items():
                     amounts[name] = amounts.get(name, 0) + quantity.amount
         return Allocated(
-            devices={each.device.id for each in taken if not each.share_id},
+            devices={result.device.id for result in taken if not result.share_id},
             shared=capacity.keys(),
             capacity=capacity,
         )
 
     def score(self) -> int:
         """Return how well preferences of `firstAvailable` are met: 8 for a first subrequest, 7 for a second."""
-        taken = {each.request.full_name for each in self.results}
+        taken = {result.request.full_name for result in self.results}
         return sum(
             MAX_SUBREQUESTS - place
             for request in self.claim.requests
@@ -143,7 +143,7 @@ def node_selector(devices: Sequence[Device], node: str) -> Object | None:
 
 def _add_new(known: list[Object], requirements: Sequence[Object]) -> None:
     for requirement in requirements:
-        if all(_identity(requirement) != _identity(each) for each in known):
+        if all(_identity(requirement) != _identity(other) for other in known):
             known.append(requirement)
 
 

@@ -72,7 +72,13 @@ class Search:
         """
         outcome = self._enter(0, 0)
         while self._stack and outcome is not SearchOutcome.FOUND:
-            outcome = self._next(self._stack[-1], outcome)
+            frame = self._stack[-1]
+            # Too many devices for a claim is a plain failure for the claims before it.
+            too_many = outcome is SearchOutcome.TOO_MANY and frame.claim == self._claim_with_too_many
+            if isinstance(frame, DeviceFrame):
+                outcome = self._next_device(frame, too_many=too_many)
+            else:
+                outcome = self._next_subrequest(frame, too_many=too_many)
         if outcome is SearchOutcome.TOO_MANY and self._claim_with_too_many == 0:
             raise NodeError("allocation max size exceeded")
         return outcome is SearchOutcome.FOUND
@@ -120,14 +126,6 @@ class Search:
         self._stack.append(DeviceFrame(claim=claim, request=request, plan=plan, number=number, next=first, end=end))
         return SearchOutcome.OPEN
 
-    def _next(self, frame: DeviceFrame | SubrequestFrame, outcome: SearchOutcome) -> SearchOutcome:
-        """Try the next alternative of the last frame, after what came of the one before."""
-        # Too many devices for a claim is a plain failure for the claims before it.
-        too_many = outcome is SearchOutcome.TOO_MANY and frame.claim == self._claim_with_too_many
-        if isinstance(frame, DeviceFrame):
-            return self._next_device(frame, too_many=too_many)
-        return self._next_subrequest(frame, too_many=too_many)
-
     def _next_device(self, frame: DeviceFrame, *, too_many: bool) -> SearchOutcome:
         if frame.taken:
             self._choices.undo(frame.plan)
@@ -138,7 +136,9 @@ class Search:
         plan, devices, take = frame.plan, frame.plan.devices, self._choices.take
         for place in range(frame.next, frame.end):
             # Each of its capacities takes as long as the rest.
-            self._step(len(devices[place].capacity) or 1)
+            self._steps_left -= len(devices[place].capacity) or 1
+            if self._steps_left < 0:
+                raise TooMuchWorkError(f"no devices were found within {self._max_steps} steps")
             if take(plan, devices[place]):
                 frame.taken, frame.next = True, place + 1
                 return self._enter_device(frame.claim, frame.request, plan, frame.number + 1, place + 1)
@@ -156,8 +156,3 @@ class Search:
             return SearchOutcome.FAILED
         self._claim_with_too_many = frame.claim
         return SearchOutcome.TOO_MANY
-
-    def _step(self, steps: int) -> None:
-        self._steps_left -= steps
-        if self._steps_left < 0:
-            raise TooMuchWorkError(f"no devices were found within {self._max_steps} steps")

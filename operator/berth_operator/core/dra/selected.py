@@ -110,16 +110,16 @@ class SelectorPair:
         known = self.get(device)
         if known is not None:
             return known
-        for place, each in enumerate(self._known):
+        for place, expression in enumerate(self._known):
             try:
-                state = self._selected.state(each, device, self._known[:place])
+                state = self._selected.state(expression, device, self._known[:place])
             except SelectorError as error:
                 raise ClaimError(f"{self._owner(place, of_class, of_request)}: CEL compile error: {error}") from error
             if state == NO:
                 return False
             if state >= FAILED:
                 owner = self._owner(place, of_class, of_request)
-                raise NodeError(f"{owner} on device {device.id}: {each.reasons[state - FAILED]}")
+                raise NodeError(f"{owner} on device {device.id}: {expression.reasons[state - FAILED]}")
         return True
 
     def _owner(self, place: int, of_class: str, of_request: str) -> str:
@@ -205,34 +205,28 @@ class Selected:
             raise SelectorError(known.invalid)
         number = self.devices.add(device)
         self.update(known)
-        if known.states[number] == UNKNOWN:
-            self._check_work(known)
-            self._compile(known)
-        if known.states[number] == UNKNOWN:
-            known.states[number] = self._evaluate(known, device, before)
-        return known.states[number]
-
-    def _check_work(self, known: Matches) -> None:
+        if known.states[number] != UNKNOWN:
+            return known.states[number]
         if not known.is_kept:
             self.work.put_off()
         if self.work.is_over():
             known.is_unfinished = True
             raise NoWorkError("the search is not finished yet")
-
-    def _compile(self, known: Matches) -> None:
-        """Compile an expression when it is needed: one that no device reaches is never found wrong."""
-        if known.is_compiled:
-            return
-        self.work.spend(COMPILED * len(known.expression))
-        try:
-            known.equalities = compile_selector(known.expression, limited=self.offload is not None).equalities
-        except StepsError:
-            known.is_slow = True
-        known.is_compiled = True
-        if known.equalities:
-            known.reasons = [f"CEL runtime error: no such key: {each.name}" for each in known.equalities]
-            known.seen = -1
-            self.update(known)
+        # Compiled when it is needed: an expression that no device reaches is never found wrong.
+        if not known.is_compiled:
+            self.work.spend(COMPILED * len(known.expression))
+            try:
+                known.equalities = compile_selector(known.expression, limited=self.offload is not None).equalities
+            except StepsError:
+                known.is_slow = True
+            known.is_compiled = True
+            if known.equalities:
+                known.reasons = [f"CEL runtime error: no such key: {equality.name}" for equality in known.equalities]
+                known.seen = -1
+                self.update(known)
+        if known.states[number] == UNKNOWN:
+            known.states[number] = self._evaluate(known, device, before)
+        return known.states[number]
 
     def update(self, known: Matches) -> None:
         """Forget what is known of devices that are gone, or look it up again."""
@@ -263,16 +257,10 @@ class Selected:
             else:
                 self.work.learn(EVALUATION + outcome.steps)
                 return known.fail(f"CEL runtime error: {outcome.error}") if outcome.error else NO + outcome.matches
-        self._ask_worker(known, device, before)
-        known.is_unfinished = True
-        self.work.wait()
-        raise NoWorkError("the worker process evaluates a selector")
-
-    def _ask_worker(self, known: Matches, device: Device, before: Sequence[Matches]) -> None:
-        """Have the worker process evaluate an expression for a device, and for the driver's others that need it."""
+        # The worker process evaluates it, for the driver's other devices that need it as well.
         assert self.offload is not None  # noqa: S101 - only then an expression is slow
-        for each in before:
-            self.update(each)
+        for earlier in before:
+            self.update(earlier)
         others = (
             other
             for other, number in self.devices.numbers.items()
@@ -280,7 +268,10 @@ class Selected:
             and other is not device
             and known.states[number] == UNKNOWN
             and not other.unsupported
-            and all(each.states[number] == YES for each in before)
+            and all(earlier.states[number] == YES for earlier in before)
         )
         self.work.spend(len(self.devices.numbers) / 10)
         self.offload.ask(known.expression, (device, *islice(others, BATCH - 1)), self.work.owner)
+        known.is_unfinished = True
+        self.work.wait()
+        raise NoWorkError("the worker process evaluates a selector")

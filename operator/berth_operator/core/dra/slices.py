@@ -1,6 +1,6 @@
 """ResourceSlices: devices of a pool, and the counters that they share."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -133,6 +133,10 @@ def read(raw: Mapping[str, Any]) -> Slice:
     pool = PoolID(spec.at("driver").text(), spec.at("pool").at("name").text())
     own_nodes, of_slice = spec.at("perDeviceNodeSelection").boolean(), nodes.read(spec)
     devices = tuple(_device(item, pool, None if own_nodes else of_slice) for item in spec.at("devices").items())
+    counter_sets = []
+    for counter_set in spec.at("sharedCounters").items():
+        counters = {name: entry.at("value").quantity().amount for name, entry in counter_set.at("counters").entries()}
+        counter_sets.append((counter_set.at("name").text(), counters))
     return Slice(
         name=slice_.at("metadata").at("name").text(),
         pool=pool,
@@ -141,8 +145,12 @@ def read(raw: Mapping[str, Any]) -> Slice:
         nodes=of_slice,
         own_nodes=own_nodes,
         devices=devices,
-        counter_sets=tuple(map(_counter_set, spec.at("sharedCounters").items())),
-        has_groups=any(map(_has_groups, spec.at("devices").items())),
+        counter_sets=tuple(counter_sets),
+        has_groups=any(
+            consumption.at("compatibilityGroups").value
+            for item in spec.at("devices").items()
+            for consumption in item.at("consumesCounters").items()
+        ),
     )
 
 
@@ -159,11 +167,18 @@ def read_unknown(raw: Mapping[str, Any]) -> Slice:
 
 
 def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
-    attributes = dict(_attributes(item, pool.driver))
+    # Of two with the same name the one that is written with its domain is last and counts.
+    entries = sorted(item.at("attributes").entries(), key=lambda named: "/" in named[0])
+    attributes = {_qualified(name, pool.driver): _attribute(entry) for name, entry in entries}
     capacities = {name: capacity.read(entry) for name, entry in item.at("capacity").entries()}
     visible, unsupported = _visible(attributes)
     shareable = item.at("allowMultipleAllocations").boolean()
-    consumptions = tuple(item.at("consumesCounters").items())
+    consumes, consumes_sets = [], []
+    for consumption in item.at("consumesCounters").items():
+        consumes_sets.append(consumption.at("counterSet").text())
+        for counter, entry in consumption.at("counters").entries():
+            consumes.append((CounterID(consumes_sets[-1], counter), entry.at("value").quantity().amount))
+    taints = item.at("taints").items()
     return Device(
         id=DeviceID(*pool, item.at("name").text()),
         pool=pool,
@@ -175,9 +190,9 @@ def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
         ),
         attributes=attributes,
         capacity=capacities,
-        consumes=tuple(amount for consumption in consumptions for amount in _consumed(consumption)),
-        consumes_sets=tuple(consumption.at("counterSet").text() for consumption in consumptions),
-        taints=tuple(map(_taint, item.at("taints").items())),
+        consumes=tuple(consumes),
+        consumes_sets=tuple(consumes_sets),
+        taints=tuple(DeviceTaint(*(taint.at(key).text() for key in ("key", "value", "effect"))) for taint in taints),
         nodes=nodes.read(item) if of_slice is None else of_slice,
         own_nodes=of_slice is None,
         binds_to_node=item.at("bindsToNode").boolean(),
@@ -186,12 +201,6 @@ def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
         shareable=shareable,
         unsupported=unsupported,
     )
-
-
-def _attributes(item: Field, driver: str) -> Iterator[tuple[str, Attribute]]:
-    """Yield attributes; of two with the same name the one that is written with its domain is last and counts."""
-    for name, entry in sorted(item.at("attributes").entries(), key=lambda named: "/" in named[0]):
-        yield _qualified(name, driver), _attribute(entry)
 
 
 def _attribute(entry: Field) -> Attribute:
@@ -225,22 +234,3 @@ def _visible(attributes: Mapping[str, Attribute]) -> tuple[dict[str, bool | int 
 
 def _qualified(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"
-
-
-def _consumed(consumption: Field) -> Iterator[tuple[CounterID, int]]:
-    name = consumption.at("counterSet").text()
-    for counter, entry in consumption.at("counters").entries():
-        yield CounterID(name, counter), entry.at("value").quantity().amount
-
-
-def _counter_set(item: Field) -> tuple[str, Mapping[str, int]]:
-    counters = item.at("counters").entries()
-    return item.at("name").text(), {name: entry.at("value").quantity().amount for name, entry in counters}
-
-
-def _taint(item: Field) -> DeviceTaint:
-    return DeviceTaint(item.at("key").text(), item.at("value").text(), item.at("effect").text())
-
-
-def _has_groups(item: Field) -> bool:
-    return any(consumption.at("compatibilityGroups").value for consumption in item.at("consumesCounters").items())

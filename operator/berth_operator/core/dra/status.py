@@ -74,14 +74,18 @@ def read(raw: Mapping[str, Any], known: ResourceClaim | None = None) -> ClaimSta
         uid=uid,
         version=metadata.at("resourceVersion").text(),
         claim=claim,
-        reserved_for=frozenset(each.at("uid").text() for each in status.at("reservedFor").items()),
+        reserved_for=frozenset(consumer.at("uid").text() for consumer in status.at("reservedFor").items()),
         allocation=allocation.value or NO_ALLOCATION,
-        devices=tuple(_devices(allocation)),
+        devices=tuple(
+            DeviceID(*_share(result)[:3])
+            for result in allocation.at("devices").at("results").items()
+            if not result.at("adminAccess").boolean()
+        ),
         held=allocated.of_claims([allocation.value] if allocation.value else ()),
-        writers=frozenset(each.at("manager").text() for each in metadata.at("managedFields").items()),
+        writers=frozenset(entry.at("manager").text() for entry in metadata.at("managedFields").items()),
         nodes=frozenset(_nodes(allocation)),
         selector=nodes.read(allocation).terms,
-        owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
+        owner=next((owner.at("uid").text() for owner in owners if owner.at("controller").boolean()), ""),
         pending=tuple(text for text, is_failure in conditions if not is_failure),
         failure=next((text for text, is_failure in conditions if is_failure), ""),
         allocated_at=allocation.at("allocationTimestamp").text(),
@@ -106,43 +110,41 @@ def used_by(state: ClaimState, pod: str, allocation: Mapping[str, Any] | None) -
 def with_writers(raw: dict[str, Any]) -> dict[str, Any]:
     """Keep of `managedFields` only who wrote the allocation, because all of it is often half of an object."""
     entries = raw["metadata"].pop("managedFields", None) or ()
-    written = [each for each in entries if "f:allocation" in (each.get("fieldsV1") or {}).get("f:status", {})]
-    if managers := [each.get("manager", "") for each in written if each.get("manager") != OLDEST_MANAGERS]:
+    writers = (
+        entry.get("manager", "")
+        for entry in entries
+        if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {})
+    )
+    if managers := [manager for manager in writers if manager != OLDEST_MANAGERS]:
         raw["metadata"]["managedFields"] = [{"manager": manager} for manager in managers]
     return raw
 
 
 def _conditions(status: Field) -> Iterator[tuple[str, bool]]:
     """Yield what keeps pods from being bound to the allocated devices, and whether it has failed for good."""
-    reported = {_share(each): _true_conditions(each) for each in status.at("devices").items()}
+    reported = {}
+    for device in status.at("devices").items():
+        # Those that are true, each with its reason and message.
+        reported[_share(device)] = {
+            condition.at("type").text(): f"{condition.at('reason').text()} {condition.at('message').text()}".strip()
+            for condition in device.at("conditions").items()
+            if condition.at("status").text() == "True"
+        }
     for result in status.at("allocation").at("devices").at("results").items():
         share, awaited = _share(result), result.at("bindingConditions").texts()
-        shown = reported.get(share, {})
-        device = DeviceID(*share[:3])
         if awaited:
-            failed = (each for each in result.at("bindingFailureConditions").texts() if each in shown)
-            yield from ((f"{each} of device {device}: {shown[each]}", True) for each in failed)
-            yield from ((f"{each} of device {device}", False) for each in awaited if each not in shown)
+            of_device, true = f"of device {DeviceID(*share[:3])}", reported.get(share, {})
+            for condition in result.at("bindingFailureConditions").texts():
+                if condition in true:
+                    yield f"{condition} {of_device}: {true[condition]}", True
+            for condition in awaited:
+                if condition not in true:
+                    yield f"{condition} {of_device}", False
 
 
 def _share(item: Field) -> tuple[str, str, str, str]:
     driver, pool, device, share = (item.at(key).text() for key in ("driver", "pool", "device", "shareID"))
     return driver, pool, device, share
-
-
-def _true_conditions(device: Field) -> dict[str, str]:
-    """Return the conditions of a device that are true, each with its reason and message."""
-    return {
-        each.at("type").text(): f"{each.at('reason').text()} {each.at('message').text()}".strip()
-        for each in device.at("conditions").items()
-        if each.at("status").text() == "True"
-    }
-
-
-def _devices(allocation: Field) -> Iterator[DeviceID]:
-    for result in allocation.at("devices").at("results").items():
-        if not result.at("adminAccess").boolean():
-            yield DeviceID(*(result.at(key).text() for key in ("driver", "pool", "device")))
 
 
 def _nodes(allocation: Field) -> Iterator[str]:

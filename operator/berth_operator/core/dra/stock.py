@@ -34,7 +34,9 @@ class _SetStock:
 
     def __init__(self, of_set: CounterSet, counters: Counters, allocated: Allocated) -> None:
         self._set = of_set
-        self._left: Amounts = np.array([counters.left[each] for each in of_set.counters], np.float64) / of_set.totals
+        self._left: Amounts = (
+            np.array([counters.left[counter] for counter in of_set.counters], np.float64) / of_set.totals
+        )
         self._free: Mask = np.array([not allocated.include(device.id) for device in of_set.rows], np.bool_)
         self._free &= not counters.exceeded
         self._costs: Amounts | None = None
@@ -109,7 +111,7 @@ class Stock:
         if not device.capacity:
             return 0.0 if self._allocated.is_shared(device.id) else 1.0
         held = self._allocated.capacity.get(device.id, {})
-        parts = ((each.value.amount, held.get(name, 0)) for name, each in device.capacity.items())
+        parts = ((capacity.value.amount, held.get(name, 0)) for name, capacity in device.capacity.items())
         return min((1.0 - used / total for total, used in parts if total > 0), default=0.0)
 
 
@@ -117,10 +119,10 @@ def scale_of(devices: Sequence[Device]) -> dict[str, int]:
     """Return the largest amount of each capacity that one of the devices has."""
     scale: dict[str, int] = {}
     for device in devices:
-        for name, each in device.capacity.items():
-            scale[name] = max(scale.get(name, 1), each.value.amount)
+        for name, capacity in device.capacity.items():
+            scale[name] = max(scale.get(name, 1), capacity.value.amount)
     return scale
 
 
 def _size(device: Device, scale: Mapping[str, int]) -> float:
-    return max((each.value.amount / scale[name] for name, each in device.capacity.items()), default=1.0)
+    return max((capacity.value.amount / scale[name] for name, capacity in device.capacity.items()), default=1.0)

@@ -23,6 +23,6 @@ class NamespaceTurns:
         """Record time for a namespace; `now` is a monotonic clock in seconds."""
         if now - self._halved_at >= HALVED:
             halves = 0.5 ** min(64.0, (now - self._halved_at) // HALVED)
-            self._taken = {name: left for name, each in self._taken.items() if (left := each * halves) > NEGLIGIBLE}
+            self._taken = {name: left for name, taken in self._taken.items() if (left := taken * halves) > NEGLIGIBLE}
             self._halved_at = now
         self._taken[namespace] = self._taken.get(namespace, 0.0) + seconds

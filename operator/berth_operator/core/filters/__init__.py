@@ -132,12 +132,12 @@ ORDER: Final = order(devices.BUILT_IN)
 
 def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     """Return the filters for pods whose volumes do not restrict their node, which are most pods."""
-    return tuple(each for each in filters if not each.TRAITS.of_volumes)
+    return tuple(filter_ for filter_ in filters if not filter_.TRAITS.of_volumes)
 
 
 def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     """Return the filters that read capacity alone."""
-    return tuple(each for each in filters if each.TRAITS.capacity)
+    return tuple(filter_ for filter_ in filters if filter_.TRAITS.capacity)
 
 
 def could_pass(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
@@ -168,6 +168,6 @@ def has_capacity(pod_filters: Iterable[Filter], fleet: Fleet, request: PodReques
     The result is True if a plug-in fails, so that the pod is decided and the error is reported.
     """
     try:
-        return all(bool(each.passes(fleet, request)[row]) for each in local(pod_filters))
+        return all(bool(filter_.passes(fleet, request)[row]) for filter_ in local(pod_filters))
     except PluginFailedError:
         return True

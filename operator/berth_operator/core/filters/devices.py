@@ -34,10 +34,16 @@ class DeviceFilter:
         """Return the rows that can allocate every part of the request now."""
         if not request.devices:
             return fleet.present
+
+        def of_rows(rows: Rows) -> Mask:
+            mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
+            if request.devices.vendor:
+                mask &= fleet.of_vendor(request.devices.vendor, rows)
+            return mask & self._allocators.passes(fleet, request, rows)
+
         key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
         alike = not request.devices.names_cards
-        mask = fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows), alike=alike)
-        return _or_by_class(fleet, request, mask)
+        return _or_by_class(fleet, request, fleet.column_cache.column(key, of_rows, alike=alike))
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""
@@ -53,15 +59,11 @@ class DeviceFilter:
             if not left.any():
                 break
 
-    def _fits(self, fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
-        mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
-        if request.devices.vendor:
-            mask &= fleet.of_vendor(request.devices.vendor, rows)
-        return mask & self._allocators.passes(fleet, request, rows)
-
     def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         yield "node(s) have no Device", ~fleet.has_device
-        yield _not_ready(fleet, rejected & fleet.has_device & ~fleet.fresh), ~fleet.fresh
+        # One text for all rows whose agents are silent, which time alone does not change.
+        silent = silence(fleet.heard[rejected & fleet.has_device & ~fleet.fresh])
+        yield f"node(s) have a Device that is not ready ({silent})", ~fleet.fresh
         if vendor := request.devices.vendor:
             yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
         known = fleet.has_device & fleet.fresh & fleet.of_vendor(vendor) if vendor else fleet.has_device & fleet.fresh
@@ -72,11 +74,6 @@ def _or_by_class(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:
     """Return a mask with the rows where DeviceClasses provide the devices."""
     by_class = extended_resources.rows_without_devices(fleet, request) if fleet.device_classes else None
     return mask if by_class is None else mask | by_class
-
-
-def _not_ready(fleet: Fleet, rows: Mask) -> str:
-    """Return the reason of rows whose agents are silent: one text for all, which time alone does not change."""
-    return f"node(s) have a Device that is not ready ({silence(fleet.heard[rows])})"
 
 
 def silence(heard: Column) -> str:

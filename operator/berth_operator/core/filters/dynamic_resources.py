@@ -81,15 +81,12 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
             yield reason, left & rows
             left &= ~rows
     for name, needs_claim in _needing_claims(fleet, request):
-        yield _by_class(name, fleet.device_classes[name]), left & needs_claim
+        reason = (
+            f"node(s) provide {name} only by DeviceClass {fleet.device_classes[name]} (Berth allocates ResourceClaims "
+            "only from pools in claims.drivers or claims.pools of its configuration)"
+        )
+        yield reason, left & needs_claim
         left &= ~needs_claim
-
-
-def _by_class(name: str, device_class: str) -> str:
-    return (
-        f"node(s) provide {name} only by DeviceClass {device_class} (Berth allocates ResourceClaims only from pools in "
-        "claims.drivers or claims.pools of its configuration)"
-    )
 
 
 def _available(fleet: Fleet, request: PodRequest) -> Mask:

@@ -36,7 +36,7 @@ def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a pod with such a term was deleted, or a node has left the domain of one."""
     affinity_index, pod = fleet.affinity_index, request.identity
-    if event.before and any(affinity_index.matches(each, pod) for each in event.before.affinity.required_anti_affinity):
+    if event.before and any(affinity_index.matches(term, pod) for term in event.before.affinity.required_anti_affinity):
         return True
     if event.change & Change.NODE_ADDED or not event.labels:
         return False

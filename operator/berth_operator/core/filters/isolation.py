@@ -59,9 +59,9 @@ def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
 
 def _labelled(fleet: Fleet) -> tuple[Mask, bool]:
     """Return the rows with the label for MPS, and whether there are any."""
-    return fleet.column_cache.of_nodes(NAME, lambda: _find_labelled(fleet))
 
+    def find() -> tuple[Mask, bool]:
+        labelled = fleet.labels.meeting(OF_MPS)
+        return labelled, bool(labelled.any())
 
-def _find_labelled(fleet: Fleet) -> tuple[Mask, bool]:
-    labelled = fleet.labels.meeting(OF_MPS)
-    return labelled, bool(labelled.any())
+    return fleet.column_cache.of_nodes(NAME, find)

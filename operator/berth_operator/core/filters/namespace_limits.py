@@ -41,7 +41,9 @@ TRAITS: Final = Traits(
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod does not take its namespace over a limit."""
     limits = _limits(fleet, request)
-    if not limits or not (needs_devices(fleet, request) or _requests_gpus(request)):
+    if not limits:
+        return fleet.present
+    if not needs_devices(fleet, request) and all(part.type != GPU for part in request.devices.parts):
         return fleet.present
     held = fleet.namespaces.held(request.identity.namespace)
     if request.claims or held[UNKNOWN]:
@@ -83,7 +85,7 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         most = _most(fleet, request, name)
         for amount in np.unique(most[left & (most > limit - held[name])]).tolist():
             rows = left & (most == amount)
-            used, allowed, more = (message_text(name, each) for each in (held[name], limit, amount))
+            used, allowed, more = (message_text(name, value) for value in (held[name], limit, amount))
             yield f"namespace {namespace} is at its limit of {name}: {used} of {allowed} used, {more} requested", rows
             left &= ~rows
 
@@ -97,26 +99,21 @@ def _limits(fleet: Fleet, request: PodRequest) -> Mapping[str, int]:
     return fleet.namespaces.limits.get(request.identity.namespace, {}) if fleet.namespaces.limits else {}
 
 
-def _requests_gpus(request: PodRequest) -> bool:
-    return any(part.type == GPU for part in request.devices.parts)
-
-
 def _most(fleet: Fleet, request: PodRequest, name: str) -> Column:
     """Return the most that the pod may be charged of a resource on each row; 0 where no card is acceptable."""
+
+    def of_rows(rows: Rows) -> Column:
+        most: Column = np.zeros_like(fleet.vendor[rows], np.int64)
+        for part in request.devices.parts:
+            if part.type == GPU:
+                of_cards = _of_cards(fleet, part, rows)
+                column = of_cards[0] if name == GPU else of_cards[1]
+                accepted = candidates.accepted(fleet, request, part, rows)
+                most += part.count * np.where(accepted, column, 0).max(axis=1, initial=0)
+        return most
+
     key = (NAME, name, request.devices, request.model)
-    alike = not request.devices.names_cards
-    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, name, rows), alike=alike)
-
-
-def _of_rows(fleet: Fleet, request: PodRequest, name: str, rows: Rows) -> Column:
-    most: Column = np.zeros_like(fleet.vendor[rows], np.int64)
-    for part in request.devices.parts:
-        if part.type == GPU:
-            of_cards = _of_cards(fleet, part, rows)
-            column = of_cards[0] if name == GPU else of_cards[1]
-            accepted = candidates.accepted(fleet, request, part, rows)
-            most += part.count * np.where(accepted, column, 0).max(axis=1, initial=0)
-    return most
+    return fleet.column_cache.column(key, of_rows, alike=not request.devices.names_cards)
 
 
 def _of_cards(fleet: Fleet, part: Part, rows: Rows) -> tuple[Column | int, Column | int]:
@@ -126,13 +123,11 @@ def _of_cards(fleet: Fleet, part: Part, rows: Rows) -> tuple[Column | int, Colum
         return namespaces.of_instance(name)
     cards = fleet.cards[GPU]
     memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)
-    return _of_amounts(part, memory) if part.unit == AMOUNTS else _of_units(fleet, part, memory, rows)
-
-
-def _of_amounts(part: Part, memory: Column) -> tuple[Column, Column]:
-    amounts = dict(part.amounts)
-    wanted = amounts.get(GPU_MEMORY, amounts.get(GPU_MEMORY_RATIO, CARD) * memory // CARD)
-    return namespaces.of_share(amounts, memory), np.broadcast_to(wanted, memory.shape)
+    if part.unit == AMOUNTS:
+        amounts = dict(part.amounts)
+        wanted = amounts.get(GPU_MEMORY, amounts.get(GPU_MEMORY_RATIO, CARD) * memory // CARD)
+        return namespaces.of_share(amounts, memory), np.broadcast_to(wanted, memory.shape)
+    return _of_units(fleet, part, memory, rows)
 
 
 def _of_units(fleet: Fleet, part: Part, memory: Column, rows: Rows) -> tuple[Column, Column]:

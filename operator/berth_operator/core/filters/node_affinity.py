@@ -42,4 +42,4 @@ def named(fleet: Fleet, request: PodRequest) -> Mask:
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a label of the affinity's terms has changed."""
     terms = request.node_affinity or ()
-    return any(each.key in event.labels for term in terms for each in term.labels)
+    return any(requirement.key in event.labels for term in terms for requirement in term.labels)

@@ -34,4 +34,4 @@ def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a label of the selector has changed."""
-    return any(each.key in event.labels for each in request.node_selector)
+    return any(requirement.key in event.labels for requirement in request.node_selector)

@@ -38,10 +38,10 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     terms = request.affinity.required_affinity
     if not terms:
         return fleet.present
-    mask = domains.members_of_all(fleet, {each.key for each in terms})
-    selection = PodSelection(peers=tuple(each.peers for each in terms))
-    totals = [domains.around(fleet, each.key, fleet.affinity_index.count(selection)) for each in terms]
-    if fleet.affinity_index.includes(selection, request.identity) and not any(each.any() for each in totals):
+    mask = domains.members_of_all(fleet, {term.key for term in terms})
+    selection = PodSelection(peers=tuple(term.peers for term in terms))
+    totals = [domains.around(fleet, term.key, fleet.affinity_index.count(selection)) for term in terms]
+    if fleet.affinity_index.includes(selection, request.identity) and not any(total.any() for total in totals):
         return mask
     for counts in totals:
         mask &= counts > 0
@@ -58,7 +58,7 @@ def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     terms = request.affinity.required_affinity
     if not terms:
         return False
-    selection = PodSelection(peers=tuple(each.peers for each in terms))
+    selection = PodSelection(peers=tuple(term.peers for term in terms))
     if any(fleet.affinity_index.includes(selection, pod.identity) for pod in event.pods):
         return True
-    return any(each.key in event.labels for each in terms)
+    return any(term.key in event.labels for term in terms)

@@ -3,18 +3,15 @@
 The reasons are those of kube-scheduler's DynamicResources. A claim that is wrong excludes all nodes until it changes.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -46,40 +43,26 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
 
 def problem(fleet: Fleet, request: PodRequest) -> str:
     """Return the problem of the first claim that cannot be used; empty if all can."""
-    missing = (_invalid(fleet, each) for each in request.claims)
-    invalid = next(filter(None, missing), "")
-    if invalid:
-        return invalid
-    unusable = (text for each in request.claims for text in _unusable(fleet, each))
-    return next(unusable, "") or claim_counts.refusal(fleet, request)
-
-
-def _invalid(fleet: Fleet, use: ClaimUse) -> str:
-    if not use.claim:
-        return f'pod "{use.pod}": ResourceClaim not created yet'
-    claim, name = fleet.claims.claims.get(use.claim), use.claim.partition("/")[2]
-    if claim is None:
-        return f'could not find ResourceClaim "{use.claim}"'
-    if claim.deleting:
-        return f'resourceclaim "{name}" is being deleted'
-    if use.owner and claim.owner != use.owner:
-        return f"ResourceClaim {use.claim} was not created for Pod {use.pod} (Pod is not owner)"
-    return ""
-
-
-def _unusable(fleet: Fleet, use: ClaimUse) -> Iterator[str]:
-    claim = fleet.claims.claims[use.claim]
-    if claim.allocation:
-        if len(claim.reserved_for) >= MAX_RESERVED and use.owner not in claim.reserved_for:
-            yield IN_USE
-    elif fleet.claims.supply.is_assumed(use.claim):
-        yield f"resource claim {use.claim} is in the process of being allocated"
-    else:
-        yield from _missing_classes(fleet, claim)
-
-
-def _missing_classes(fleet: Fleet, claim: ClaimState) -> Iterator[str]:
-    for alternatives in claim.claim.requests:
-        for request in alternatives.choices:
-            if request.device_class not in fleet.claims.classes:
-                yield f"request {request.full_name}: device class {request.device_class} does not exist"
+    for use in request.claims:
+        if not use.claim:
+            return f'pod "{use.pod}": ResourceClaim not created yet'
+        claim, name = fleet.claims.claims.get(use.claim), use.claim.partition("/")[2]
+        if claim is None:
+            return f'could not find ResourceClaim "{use.claim}"'
+        if claim.deleting:
+            return f'resourceclaim "{name}" is being deleted'
+        if use.owner and claim.owner != use.owner:
+            return f"ResourceClaim {use.claim} was not created for Pod {use.pod} (Pod is not owner)"
+    # Only once all of them are valid, as in kube-scheduler.
+    for use in request.claims:
+        claim = fleet.claims.claims[use.claim]
+        if claim.allocation:
+            if len(claim.reserved_for) >= MAX_RESERVED and use.owner not in claim.reserved_for:
+                return IN_USE
+            continue
+        if fleet.claims.supply.is_assumed(use.claim):
+            return f"resource claim {use.claim} is in the process of being allocated"
+        for choice in (choice for alternatives in claim.claim.requests for choice in alternatives.choices):
+            if choice.device_class not in fleet.claims.classes:
+                return f"request {choice.full_name}: device class {choice.device_class} does not exist"
+    return claim_counts.refusal(fleet, request)

@@ -52,16 +52,11 @@ def eligible(fleet: Fleet, request: PodRequest, constraint: TopologySpreadConstr
     if constraint.honor_affinity:
         mask &= node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
     if constraint.honor_taints:
-        mask &= _tolerated(fleet, request)
-    return mask
-
-
-def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows without an untolerated taint; a cordon counts by its taint, not by `spec.unschedulable`."""
-    mask = fleet.present.copy()
-    for taint, rows in fleet.taints().items():
-        if taint.effect != "PreferNoSchedule" and taint != taints.PREEMPTING and not request.tolerates(taint):
-            mask &= ~rows
+        # A cordon counts by its taint, not by `spec.unschedulable`.
+        mask &= fleet.present
+        for taint, rows in fleet.taints().items():
+            if taint.effect != "PreferNoSchedule" and taint != taints.PREEMPTING and not request.tolerates(taint):
+                mask &= ~rows
     return mask
 
 

@@ -1,6 +1,5 @@
 """The pod tolerates every NoSchedule and NoExecute taint of the node, except Berth's own taint for preemptors."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from berth_api import names
@@ -24,20 +23,15 @@ PREEMPTING: Final = Taint(key=names.PREEMPTING)
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows without a taint that the pod does not tolerate."""
     mask = fleet.present
-    for rows in _untolerated(fleet, request):
-        mask = mask & ~rows
+    for taint, rows in fleet.taints().items():
+        if repels(taint, request):
+            mask = mask & ~rows
     return mask
 
 
 def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
     """Yield one reason for all rows."""
     yield REASON, rejected
-
-
-def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[Mask]:
-    for taint, rows in fleet.taints().items():
-        if repels(taint, request):
-            yield rows
 
 
 def repels(taint: Taint, request: PodRequest) -> bool:

@@ -6,7 +6,6 @@ Pods and domains count only on eligible nodes: those that have the keys of all c
 node policies include. With fewer domains than `minDomains`, the emptiest counts as 0.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from berth_operator.core.filters import spreading
@@ -16,7 +15,7 @@ from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.values.affinity import Identity, TopologySpreadConstraint
+from berth_operator.core.values.affinity import TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -42,7 +41,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     constraints = request.affinity.topology_spread
     if not constraints:
         return fleet.present
-    keyed = domains.members_of_all(fleet, {each.key for each in constraints})
+    keyed = domains.members_of_all(fleet, {constraint.key for constraint in constraints})
     mask = keyed.copy()
     for constraint in constraints:
         mask &= _skew(fleet, request, constraint, keyed) <= constraint.max_skew
@@ -53,13 +52,13 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with the keys of all constraints: no eviction adds a missing key."""
     if not (constraints := request.affinity.topology_spread):
         return fleet.present
-    return domains.members_of_all(fleet, {each.key for each in constraints})
+    return domains.members_of_all(fleet, {constraint.key for constraint in constraints})
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield for each row the first constraint that it violates: because its key is missing, or by the skew."""
     left, constraints = rejected.copy(), request.affinity.topology_spread
-    keyed = domains.members_of_all(fleet, {each.key for each in constraints})
+    keyed = domains.members_of_all(fleet, {constraint.key for constraint in constraints})
     for constraint in constraints:
         lacking = left & ~domains.members(fleet, constraint.key)
         uneven = left & ~lacking & (_skew(fleet, request, constraint, keyed) > constraint.max_skew)
@@ -70,25 +69,22 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event changes the counted pods or the eligible nodes."""
-    constraints, pods = request.affinity.topology_spread, tuple(event.pods)
-    if any(_counts(request, each, pod.identity) for each in constraints for pod in pods):
+    constraints = request.affinity.topology_spread
+    for pod in event.pods:
+        if pod.identity.namespace == request.identity.namespace:
+            labels = dict(pod.identity.labels)
+            if any(constraint.selector.matches(labels) for constraint in constraints):
+                return True
+    if event.change & Change.NODE_TAINTS and any(constraint.honor_taints for constraint in constraints):
         return True
-    if event.change & Change.NODE_TAINTS and any(each.honor_taints for each in constraints):
-        return True
-    return bool(event.labels) and not event.labels.isdisjoint(_read_labels(request))
-
-
-def _counts(request: PodRequest, constraint: TopologySpreadConstraint, placed: Identity) -> bool:
-    return placed.namespace == request.identity.namespace and constraint.selector.matches(dict(placed.labels))
-
-
-def _read_labels(request: PodRequest) -> Iterator[str]:
-    """Yield the node labels that decide which nodes are eligible, and to which domain they belong."""
-    for constraint in request.affinity.topology_spread:
-        yield constraint.key
-        if constraint.honor_affinity:
-            yield from (each.key for each in request.node_selector)
-            yield from (each.key for term in request.node_affinity or () for each in term.labels)
+    if not event.labels:
+        return False
+    # The node labels that decide which nodes are eligible, and to which domain they belong.
+    keys = {constraint.key for constraint in constraints}
+    if any(constraint.honor_affinity for constraint in constraints):
+        terms = (request.node_selector, *(term.labels for term in request.node_affinity or ()))
+        keys.update(requirement.key for requirements in terms for requirement in requirements)
+    return not event.labels.isdisjoint(keys)
 
 
 def _skew(fleet: Fleet, request: PodRequest, constraint: TopologySpreadConstraint, keyed: Mask) -> domains.Amounts:

@@ -8,7 +8,6 @@ from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.values.mounts import Use
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -36,26 +35,20 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
 
 
 def _problem(fleet: Fleet, request: PodRequest) -> str:
-    uses = request.mounts.claims
-    problems = (_invalid(fleet, each) for each in uses)
-    return next(filter(None, problems), "") or (UNBOUND if any(_unbound(fleet, each) for each in uses) else "")
-
-
-def _invalid(fleet: Fleet, use: Use) -> str:
-    claim, name = fleet.volumes.claims.get(use.claim), use.claim.partition("/")[2]
-    if claim is None and use.owner:
-        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
-    if claim is None:
-        return f'persistentvolumeclaim "{name}" not found'
-    if claim.lost:
-        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume}"'
-    if claim.deleting:
-        return f'persistentvolumeclaim "{name}" is being deleted'
-    if use.owner and claim.owner != use.owner:
-        return f'persistentvolumeclaim "{name}" was not created for the pod (pod is not owner)'
-    return ""
-
-
-def _unbound(fleet: Fleet, use: Use) -> bool:
-    claim = fleet.volumes.claims[use.claim]
-    return not claim.bound and not fleet.volumes.is_delayed(claim)
+    unbound = ""
+    for use in request.mounts.claims:
+        claim, name = fleet.volumes.claims.get(use.claim), use.claim.partition("/")[2]
+        if claim is None and use.owner:
+            return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+        if claim is None:
+            return f'persistentvolumeclaim "{name}" not found'
+        if claim.lost:
+            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume}"'
+        if claim.deleting:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        if use.owner and claim.owner != use.owner:
+            return f'persistentvolumeclaim "{name}" was not created for the pod (pod is not owner)'
+        if not claim.bound and not fleet.volumes.is_delayed(claim):
+            # It is the problem only if all claims are valid, as in kube-scheduler.
+            unbound = UNBOUND
+    return unbound

@@ -30,7 +30,7 @@ REASON: Final = (
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return all rows, or none if a claim is in use; the node of the other pod does not matter."""
-    return np.full(len(fleet.names), not any(_is_taken(fleet, each) for each in request.mounts.claims), np.bool_)
+    return np.full(len(fleet.names), not any(_is_taken(fleet, use) for use in request.mounts.claims), np.bool_)
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
@@ -49,7 +49,7 @@ def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether a pod that used one of the claims was deleted."""
-    return event.before is not None and any(request.mounts.include(each.claim) for each in event.before.mounts.claims)
+    return event.before is not None and any(request.mounts.include(use.claim) for use in event.before.mounts.claims)
 
 
 def _is_taken(fleet: Fleet, use: Use) -> bool:

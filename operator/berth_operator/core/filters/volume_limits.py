@@ -16,7 +16,6 @@ from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.fleet.storage.volumes import Counts
 from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
@@ -34,11 +33,17 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with all required drivers where no limit is exceeded; a limit matters only for new volumes."""
     mask = np.ones(len(fleet.names), np.bool_)
     volumes = set(_volumes(fleet, request))
-    for driver in {each.driver for each in volumes}:
+    for driver in {volume.driver for volume in volumes}:
         limits = fleet.volumes.limits(driver)
-        if limits is not None:
-            new = _new(fleet, (each for each in volumes if each.driver == driver))
-            mask &= (new == 0) | (fleet.volumes.attached.counts(driver) + new <= limits)
+        if limits is None:
+            continue
+        # The volumes that no pod of the row uses yet.
+        new = np.zeros(len(fleet.names), np.int64)
+        for volume in volumes:
+            if volume.driver == driver:
+                new += 1
+                new[fleet.volumes.attached.used(volume)] -= 1
+        mask &= (new == 0) | (fleet.volumes.attached.counts(driver) + new <= limits)
     for _, lacking in _lacking(fleet, request):
         mask &= ~lacking
     return mask
@@ -75,7 +80,7 @@ def _lacking(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
     if not (required := fleet.volumes.required):
         return
     installed, nowhere = fleet.volumes.drivers.masks, np.zeros(len(fleet.names), np.bool_)
-    for driver in sorted(required & {each.driver for each in _volumes(fleet, request)}):
+    for driver in sorted(required & {volume.driver for volume in _volumes(fleet, request)}):
         yield driver, ~installed.get(driver, nowhere)
 
 
@@ -84,12 +89,3 @@ def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:
     for use in request.mounts.claims:
         if (volume := fleet.volumes.attachable(use)) is not None:
             yield volume
-
-
-def _new(fleet: Fleet, volumes: Iterator[Attachable]) -> Counts:
-    """Count for each row the volumes that no pod there uses yet."""
-    counts = np.zeros(len(fleet.names), np.int64)
-    for volume in volumes:
-        counts += 1
-        counts[fleet.volumes.attached.used(volume)] -= 1
-    return counts

@@ -5,7 +5,6 @@ with the node's current label if the node lacks the deprecated one. As in kube-s
 ignored.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -37,32 +36,21 @@ LABELS: Final = (*OLDER, ZONE, REGION)
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows whose labels match, or that have no zone or region label."""
     mask = np.ones(len(fleet.names), np.bool_)
-    for key, values in _zones(fleet, request):
-        mask &= _is_in(fleet, key, values)
-    return mask | ~_labelled(fleet)
+    for use in request.mounts.claims:
+        claim = fleet.volumes.claims.get(use.claim)
+        volume = fleet.volumes.volumes.get(claim.volume) if claim is not None else None
+        if volume is None or use.owner:
+            continue
+        for key, values in volume.zones:
+            is_in = fleet.labels.meeting(Requirement(key=key, values=values))
+            newer = fleet.labels.meeting(Requirement(key=OLDER.get(key, key), values=values))
+            mask &= is_in | (~domains.members(fleet, key) & newer)
+    labelled = np.zeros(len(fleet.names), np.bool_)
+    for key in LABELS:
+        labelled |= domains.members(fleet, key)
+    return mask | ~labelled
 
 
 def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
     """Yield one reason for all rows."""
     yield REASON, rejected
-
-
-def _zones(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for use in request.mounts.claims:
-        claim = fleet.volumes.claims.get(use.claim)
-        volume = fleet.volumes.volumes.get(claim.volume) if claim is not None else None
-        if volume is not None and not use.owner:
-            yield from volume.zones
-
-
-def _is_in(fleet: Fleet, key: str, values: tuple[str, ...]) -> Mask:
-    newer = OLDER.get(key, key)
-    mask: Mask = fleet.labels.meeting(Requirement(key=key, values=values))
-    return mask | (~domains.members(fleet, key) & fleet.labels.meeting(Requirement(key=newer, values=values)))
-
-
-def _labelled(fleet: Fleet) -> Mask:
-    mask = np.zeros(len(fleet.names), np.bool_)
-    for key in LABELS:
-        mask |= domains.members(fleet, key)
-    return mask

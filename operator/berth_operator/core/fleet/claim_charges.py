@@ -42,9 +42,9 @@ def _charge(
     index: CardIndex,
     held: frozenset[CardKey] = frozenset(),
 ) -> Charge | None:
-    matches = [match(fleet.claims.device(each), each.driver, index) for each in devices]
+    matches = [match(fleet.claims.device(device), device.driver, index) for device in devices]
     grants = tuple(grants_of(fleet, node, matches, held=held))
-    unknown = tuple(sorted({each.unknown for each in matches if each.unknown}))
+    unknown = tuple(sorted({matched.unknown for matched in matches if matched.unknown}))
     if not grants and not unknown:
         return None
     namespace, name = keys.split(key)
@@ -76,8 +76,8 @@ def is_of_claim(charge: Charge) -> bool:
 
 def grants_of(fleet: Fleet, node: str, matches: list[Match], held: frozenset[CardKey] = frozenset()) -> Iterator[Grant]:
     """Yield a grant of each MIG instance, and of each other card once, except for cards that are held otherwise."""
-    instances = {each.instance: card for each in matches if each.instance for card in each.cards}
-    whole = {card for each in matches if not each.instance for card in each.cards}
+    instances = {matched.instance: card for matched in matches if matched.instance for card in matched.cards}
+    whole = {card for matched in matches if not matched.instance for card in matched.cards}
     for name, card in sorted(instances.items()):
         if card not in held | whole:
             yield fleet.grant_of_device(node, card.type, card.minor, name)

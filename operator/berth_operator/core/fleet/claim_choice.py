@@ -23,7 +23,7 @@ from berth_operator.core.dra.extended import RequestMapping
 from berth_operator.core.dra.plans import Order, RequestPlan
 from berth_operator.core.dra.pools import MAX_SELECTORS
 from berth_operator.core.dra.preference import Preference
-from berth_operator.core.dra.requests import ALL, Request
+from berth_operator.core.dra.requests import ALL
 from berth_operator.core.dra.results import Allocation
 from berth_operator.core.dra.slices import Device
 from berth_operator.core.dra.status import ClaimState
@@ -137,10 +137,10 @@ def choose_together(
     known, needs = set(elsewhere), []
     for pod in pods:
         needs.append(_needs(fleet, row, pod, known))
-        known |= {each.key for each in needs[-1].claims}
+        known |= {claim.key for claim in needs[-1].claims}
     try:
         allocations = _allocate(
-            _target(fleet, row, first_fit=first_fit), [claim for each in needs for claim in each.claims]
+            _target(fleet, row, first_fit=first_fit), [claim for of_pod in needs for claim in of_pod.claims]
         )
     except NoWorkError:
         raise
@@ -149,7 +149,7 @@ def choose_together(
     if allocations is None:
         return None
     left = iter(allocations)
-    return tuple(_chosen(fleet, row, each, tuple(islice(left, len(each.claims)))) for each in needs)
+    return tuple(_chosen(fleet, row, of_pod, tuple(islice(left, len(of_pod.claims)))) for of_pod in needs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +168,8 @@ def _needs(fleet: Fleet, row: int, pod: PendingPod, allocated: Collection[str] =
     """Return what a pod needs on a row; `allocated` are further claims that count as allocated."""
     extended, mappings = extended_resources.claim_on(fleet, row, pod)
     claims = states(fleet, pod.request)
-    reserved = tuple(each.key for each in claims if each.allocation or each.key in allocated)
-    waiting = (each for each in claims if each.key not in reserved)
+    reserved = tuple(claim.key for claim in claims if claim.allocation or claim.key in allocated)
+    waiting = (claim for claim in claims if claim.key not in reserved)
     return _Needs(pod=pod, claims=(*waiting, *([extended] if extended else [])), reserved=reserved, mappings=mappings)
 
 
@@ -223,23 +223,39 @@ def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0)
             raise ClaimError(
                 f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}"
             )
-        if sum(_looks(target, request) for request in choices) > MAX_LOOKS:
+        looks = 0
+        for request in choices:
+            looks += len(pools.devices)
+            if request.mode == ALL:
+                # The capacity of each device for a request for all of them is compared before the search begins.
+                matched = pools.selected.of(kind_of(target.fleet, request).selectors)
+                wanted = (device for device in pools.devices if matched.get(device) is not False)
+                looks += sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(device.capacity) for device in wanted)
+        if looks > MAX_LOOKS:
             raise NodeError(f"the pod's claims have too many requests for {len(pools.devices)} devices on one node")
         preferences: list[Preference] = []
 
         def prefer() -> Order:
             preference = Preference(pools, target.allocated, target.devices.links)
             preferences.append(preference)
-            return lambda plan, devices: preference.order(plan, target.order(plan, devices))
+
+            def order(plan: RequestPlan, devices: Sequence[Device]) -> Sequence[Device]:
+                return preference.order(plan, target.order(plan, devices))
+
+            return order
 
         # Shares of other claims have other IDs, and equal decisions equal ones.
         numbers, uids = count(), "/".join(state.uid for state in claims)
+
+        def new_share_id() -> str:
+            return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{uids}/{next(numbers)}"))
+
         allocations = allocator.allocate(
             [state.claim for state in claims],
             pools=pools,
             classes=target.fleet.claims.classes,
             allocated=target.allocated,
-            new_share_id=lambda: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{uids}/{next(numbers)}")),
+            new_share_id=new_share_id,
             order=target.order,
             prefer=None if target.first_fit == (doublings % 2 == 0) else prefer,
             max_steps=0 if doublings else MAX_STEPS,
@@ -258,16 +274,3 @@ def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0)
         return allocations
     finally:
         supply.work.spend(SEARCH + len(pools.devices) * LOOK)
-
-
-def _looks(target: _Target, request: Request) -> int:
-    """Return how much it takes to find the devices for a request, in devices of which it is known whether they match.
-
-    The capacity of each device for a request for all of them is compared before the search begins.
-    """
-    devices = target.devices.pools.devices
-    if request.mode != ALL:
-        return len(devices)
-    matched = target.devices.pools.selected.of(kind_of(target.fleet, request).selectors)
-    wanted = (device for device in devices if matched.get(device) is not False)
-    return len(devices) + sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(device.capacity) for device in wanted)

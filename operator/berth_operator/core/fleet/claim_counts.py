@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.request import CARD
-from berth_api.values.selectors import Requirement
 from berth_operator.core.dra import capacity
 from berth_operator.core.dra.allocated import Allocated
 from berth_operator.core.dra.capacity import CapacityError
@@ -49,12 +48,12 @@ MAX_COUNTED: Final = 8
 def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
     """Return the pod's claims that exist, in the order of its spec."""
     known = (fleet.claims.claims.get(use.claim) for use in request.claims)
-    return [each for each in known if each is not None]
+    return [state for state in known if state is not None]
 
 
 def unallocated(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
     """Return the pod's claims for which devices have to be chosen."""
-    return [each for each in states(fleet, request) if not each.allocation]
+    return [state for state in states(fleet, request) if not state.allocation]
 
 
 def needs_devices(fleet: Fleet, request: PodRequest) -> bool:
@@ -65,7 +64,7 @@ def needs_devices(fleet: Fleet, request: PodRequest) -> bool:
 def device_classes(fleet: Fleet, request: PodRequest) -> set[str]:
     """Return the names of the DeviceClasses that devices have to be chosen of."""
     provided = {fleet.device_classes[name] for name in extended_resources.rows_by_class(fleet, request)}
-    of_claims = (each for state in unallocated(fleet, request) for each in state.claim.requests)
+    of_claims = (alternatives for state in unallocated(fleet, request) for alternatives in state.claim.requests)
     return provided | {choice.device_class for alternatives in of_claims for choice in alternatives.choices}
 
 
@@ -78,14 +77,14 @@ def usable_rows(fleet: Fleet, claim: ClaimState) -> Mask:
     """Return the rows where an allocated claim can be used."""
     if claim.selector is None:
         return fleet.present
-    return node_terms.any_of(fleet, map(_term, claim.selector))
-
-
-def _term(requirements: Sequence[Requirement]) -> NodeTerm:
-    return NodeTerm(
-        labels=tuple(each for each in requirements if each.key != NAME),
-        names=tuple(each for each in requirements if each.key == NAME),
+    terms = (
+        NodeTerm(
+            labels=tuple(requirement for requirement in requirements if requirement.key != NAME),
+            names=tuple(requirement for requirement in requirements if requirement.key == NAME),
+        )
+        for requirements in claim.selector
     )
+    return node_terms.any_of(fleet, terms)
 
 
 def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
@@ -95,8 +94,17 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
     """
     if not is_searched(fleet, request):
         return fleet.present
-    mask = fleet.present & _counted_enough(fleet, list(_counted_requests(fleet, request)))
-    mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
+    mask, requests = fleet.present.copy(), list(_counted_requests(fleet, request))
+    # For each request alone.
+    for alternatives, rows in requests:
+        choices = [(kind_of(fleet, choice), choice.count) for choice in alternatives.choices]
+        mask &= np.logical_or.reduce([_enough(fleet, kind, count) for kind, count in choices]) | ~rows
+    # For all that want one kind together.
+    for kind, amounts in _wanted(fleet, requests).items():
+        if not kind.wants_all:
+            counts = _counted(fleet, kind)
+            mask &= counts.shared | (counts.devices >= amounts)
+    mask[[fleet.rows[node] for node in refusals(fleet, request) if node in fleet.rows]] = False
     return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
 
 
@@ -104,7 +112,7 @@ def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that may have enough devices for each request alone if claims and pods held none of them."""
     mask = fleet.present
     for alternatives, rows in _counted_requests(fleet, request):
-        choices = [(_counted(fleet, kind_of(fleet, each)), each.count) for each in alternatives.choices]
+        choices = [(_counted(fleet, kind_of(fleet, choice)), choice.count) for choice in alternatives.choices]
         mask = mask & (np.logical_or.reduce([counts.possible >= max(1, count) for counts, count in choices]) | ~rows)
     return mask
 
@@ -114,8 +122,8 @@ def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
     missing: Points = np.zeros(len(fleet.names), np.int64)
     wanted: Counter[DeviceKind] = Counter()
     for alternatives, rows in _counted_requests(fleet, request):
-        choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
-        missing = np.maximum(missing, rows * np.minimum.reduce([_missing(fleet, *each) for each in choices]))
+        choices = [(kind_of(fleet, choice), choice.count) for choice in alternatives.choices]
+        missing = np.maximum(missing, rows * np.minimum.reduce([_missing(fleet, *choice) for choice in choices]))
         wanted.update(dict(choices) if not alternatives.prioritized and rows is fleet.present else {})
     for kind, amount in wanted.items():
         missing = np.maximum(missing, _missing(fleet, kind, amount))
@@ -129,26 +137,13 @@ def _missing(fleet: Fleet, kind: DeviceKind, amount: int) -> Points:
     return np.where(counts.divided, np.minimum(missing, 1), missing)
 
 
-def _counted_enough(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> Mask:
-    """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
-    mask = np.ones(len(fleet.names), np.bool_)
-    for alternatives, rows in requests:
-        choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
-        mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices]) | ~rows
-    for kind, amounts in _wanted(fleet, requests).items():
-        if not kind.wants_all:
-            counts = _counted(fleet, kind)
-            mask &= counts.shared | (counts.devices >= amounts)
-    return mask
-
-
 def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict[DeviceKind, Points]:
     """Return how many devices of each kind are taken on each row, whatever alternatives there are."""
     wanted: dict[DeviceKind, Points] = {}
     for alternatives, rows in requests:
-        for each in alternatives.choices if not alternatives.prioritized else ():
-            if not (kind := kind_of(fleet, each)).admin:
-                wanted[kind] = wanted.get(kind, 0) + each.count * rows.astype(np.int64)
+        for choice in alternatives.choices if not alternatives.prioritized else ():
+            if not (kind := kind_of(fleet, choice)).admin:
+                wanted[kind] = wanted.get(kind, 0) + choice.count * rows.astype(np.int64)
     return wanted
 
 
@@ -184,8 +179,8 @@ def may_have(fleet: Fleet, row: int, wanted: Mapping[DeviceKind, int]) -> bool:
     devices = fleet.claims.supply.on(node, fleet.labels[row])
     held = held_devices(fleet, node, devices)
     fleet.claims.supply.work.spend(len(devices.own) * LOOK)
-    free = [each for each in devices.own if each.id not in held]
-    return sum(wanted.values()) <= len(free) or any(each.shareable for each in free)
+    free = [device for device in devices.own if device.id not in held]
+    return sum(wanted.values()) <= len(free) or any(device.shareable for device in free)
 
 
 def _counted_requests(
@@ -195,8 +190,8 @@ def _counted_requests(
 
     Each comes with the rows where it is requested. Those of the claims `but` (namespace/name) are left out.
     """
-    claims = (each for each in unallocated(fleet, request) if each.key not in but)
-    of_claims = [(each, fleet.present) for state in claims for each in state.claim.requests]
+    claims = (state for state in unallocated(fleet, request) if state.key not in but)
+    of_claims = [(alternatives, fleet.present) for state in claims for alternatives in state.claim.requests]
     left = MAX_COUNTED
     for alternatives, rows in (*of_claims, *extended_resources.requests_by_class(fleet, request)):
         if (left := left - len(alternatives.choices)) < 0:
@@ -208,7 +203,7 @@ def rows_with_invalid_pools(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows of nodes with an invalid pool, as the claims that are not allocated yet find them."""
     mask = np.zeros_like(fleet.present)
     for alternatives, rows in _counted_requests(fleet, request):
-        for kind in {kind_of(fleet, each) for each in alternatives.choices}:
+        for kind in {kind_of(fleet, choice) for choice in alternatives.choices}:
             mask |= _counted(fleet, kind).invalid & rows
     return mask
 
@@ -219,17 +214,17 @@ def preference_points(fleet: Fleet, request: PodRequest) -> list[Points]:
     They are 8 for the first one, 7 for the second, and so on. A subrequest counts as met where the counts of devices
     are high enough, so that a row may get a later one by the search, never an earlier one.
     """
-    prioritized = (each for each, _ in _counted_requests(fleet, request) if each.prioritized)
-    return [_of_first_met(fleet, each.choices, range(MAX_SUBREQUESTS, 0, -1)) for each in prioritized]
+    prioritized = (alternatives for alternatives, _ in _counted_requests(fleet, request) if alternatives.prioritized)
+    return [_of_first_met(fleet, alternatives.choices, range(MAX_SUBREQUESTS, 0, -1)) for alternatives in prioritized]
 
 
 def _of_first_met(fleet: Fleet, choices: Sequence[Request], values: Sequence[Points | int]) -> Points:
     """Return each row's value for the first subrequest that it can meet; 0 if there is none."""
-    found: Points = np.zeros(len(fleet.names), np.int64)
+    of_first: Points = np.zeros(len(fleet.names), np.int64)
     # numpy.select takes five times as long.
-    for each, value in reversed(list(zip(choices, values, strict=False))):
-        found = np.where(_enough(fleet, kind_of(fleet, each), each.count), value, found)
-    return found
+    for choice, value in reversed(list(zip(choices, values, strict=False))):
+        of_first = np.where(_enough(fleet, kind_of(fleet, choice), choice.count), value, of_first)
+    return of_first
 
 
 def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
@@ -237,14 +232,12 @@ def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
 
     It is the cost of the device that costs least there, and KEPT for each free device that the row has.
     """
-    return [np.where(rows, _cost(fleet, each.choices), 0) for each, rows in _counted_requests(fleet, request)]
-
-
-def _cost(fleet: Fleet, choices: Sequence[Request]) -> Points:
-    """Return what the first subrequest that each row meets costs there."""
-    counted = [_counted(fleet, kind_of(fleet, each)) for each in choices]
-    costs = [each.cost + KEPT * np.minimum(each.devices, MAX_DEVICES) for each in counted]
-    return _of_first_met(fleet, choices, costs)
+    wasted = []
+    for alternatives, rows in _counted_requests(fleet, request):
+        counted = [_counted(fleet, kind_of(fleet, choice)) for choice in alternatives.choices]
+        costs = [counts.cost + KEPT * np.minimum(counts.devices, MAX_DEVICES) for counts in counted]
+        wasted.append(np.where(rows, _of_first_met(fleet, alternatives.choices, costs), 0))
+    return wasted
 
 
 def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
@@ -261,7 +254,7 @@ def refusal(fleet: Fleet, request: PodRequest) -> str:
 
 def key_of(fleet: Fleet, request: PodRequest) -> tuple[PodRequest, tuple[str, ...]]:
     """Return what a search on a node depends on, apart from the node."""
-    return request, tuple(each.uid for each in states(fleet, request))
+    return request, tuple(state.uid for state in states(fleet, request))
 
 
 def kind_of(fleet: Fleet, request: Request) -> DeviceKind:

@@ -23,7 +23,7 @@ def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
     """Return the rows where DeviceClasses provide extended resources of a pod, by resource."""
     if not (request.extended and fleet.device_classes and fleet.claims.own):
         return {}
-    names = sorted({each.resource for each in request.extended} & fleet.device_classes.keys())
+    names = sorted({wanted.resource for wanted in request.extended} & fleet.device_classes.keys())
     rows = {name: fleet.total(name) == 0 for name in names}
     of_devices = {name for name, _ in request.plugin_requests}
     if of_devices & rows.keys():
@@ -52,9 +52,9 @@ def requests_by_class(fleet: Fleet, request: PodRequest) -> list[tuple[Alternati
     """Return what the claim for a pod's extended resources requests, each with the rows where it does."""
     by_class = rows_by_class(fleet, request)
     return [
-        (each, rows)
+        (alternatives, rows)
         for name, rows in by_class.items()
-        for each in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]
+        for alternatives in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]
     ]
 
 

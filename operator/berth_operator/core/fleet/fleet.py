@@ -311,24 +311,27 @@ class Fleet(NodeColumns):
     def freed_with(self, charge: Charge) -> Charge:
         """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
         departed = self.claims.departed
-        own = (each for each in self.claims.of_pod(charge.uid) if each.reserved_for - departed == {charge.uid})
-        held = [each for claim in own for each in self._charges_of(claim)]
+        own = (claim for claim in self.claims.of_pod(charge.uid) if claim.reserved_for - departed == {charge.uid})
+        held = [of_claim for claim in own for of_claim in self._charges_of(claim)]
         if not held:
             return charge
-        grants, unknown = chain.from_iterable(each.grants for each in held), chain(*(each.unknown for each in held))
+        grants, unknown = (
+            chain.from_iterable(of_claim.grants for of_claim in held),
+            chain(*(of_claim.unknown for of_claim in held)),
+        )
         return replace(charge, grants=(*charge.grants, *grants), unknown=(*charge.unknown, *unknown))
 
     def left_behind(self) -> list[Charge]:
         """Return what is charged for claims that are about to be deallocated."""
-        return [each for claim in self.claims.left_behind() for each in self._charges_of(claim)]
+        return [charge for claim in self.claims.left_behind() for charge in self._charges_of(claim)]
 
     def _charges_of(self, claim: ClaimState) -> list[Charge]:
         known = (self.charges.get(claim_uid(node, claim.uid)) for node in claim.nodes)
-        return [each for each in known if each is not None]
+        return [charge for charge in known if charge is not None]
 
     def claimed_devices(self, uid: str) -> int:
         """Return the number of devices of a pod's claims, which other pods may use as well."""
-        return sum(len(each.devices) for each in self.claims.of_pod(uid))
+        return sum(len(claim.devices) for claim in self.claims.of_pod(uid))
 
     def refresh(self, shown: Charge) -> None:
         """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
@@ -399,9 +402,9 @@ class Fleet(NodeColumns):
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
         """Return the nominees that a pod may ignore: itself and those of lower priority."""
         # Hundreds of places may be promised, and every decision asks this.
-        if uid not in self.nominees and not any(each < priority for each in self._nominee_priorities):
+        if uid not in self.nominees and not any(nominated < priority for nominated in self._nominee_priorities):
             return []
-        return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
+        return [nominee for nominee in self.nominees.values() if nominee.uid == uid or nominee.priority < priority]
 
     def mark_leaving(self, uid: str) -> None:
         """Record that a placed pod is being deleted, before the API server shows it."""
@@ -452,7 +455,7 @@ class Fleet(NodeColumns):
 
         With `until_changes`, the copy must end before ResourceClaims or what they may get change.
         """
-        plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
+        plain = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | list | set)}
         rows = self.rows.copy()
         deep = {
             "rows": rows,
@@ -481,7 +484,7 @@ class Fleet(NodeColumns):
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            cards={device_type: each.excerpt(rows) for device_type, each in cards.items()},
+            cards={device_type: of_type.excerpt(rows) for device_type, of_type in cards.items()},
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
@@ -522,7 +525,7 @@ class Fleet(NodeColumns):
         return NodeInfo(
             name=name,
             labels=self.labels[row],
-            allocatable={each: int(self.allocatable[index, row]) for each, index in self.resources.items()},
+            allocatable={resource: int(self.allocatable[index, row]) for resource, index in self.resources.items()},
             taints=tuple(taint for taint, mask in self._taints.masks.items() if mask[row]),
             cordoned=bool(self.cordoned[row]),
             ready=bool(self.ready[row]),
@@ -617,7 +620,7 @@ class Fleet(NodeColumns):
     def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
         """Return 1 where a constraint accepts a model, else 0: shape (constraints, models)."""
         if self._accepting[0] != (constraints, self.models):
-            accepted = [self.accepted_models(each) for each in constraints]
+            accepted = [self.accepted_models(constraint) for constraint in constraints]
             matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
             self._accepting = ((constraints, self.models), sealed(matrix))
         return self._accepting[1]
@@ -643,7 +646,7 @@ class Fleet(NodeColumns):
         """Return, for each model number, whether the constraint accepts the model."""
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
-            accepted = (constraint.accepts(each, self.model_aliases) for each in self.intern_table.models)
+            accepted = (constraint.accepts(model, self.model_aliases) for model in self.intern_table.models)
             mask = np.fromiter(accepted, np.bool_, self.models)
             self._model_masks.put(constraint, sealed(mask))
         return mask

@@ -1,15 +1,13 @@
 """The devices that ResourceClaims do not get on a node: of other pools, held by claims, or of cards that are in use."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from berth_api.allocation import Grant
-from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.dra.matching import CardKey
 from berth_operator.core.fleet.dra.node_devices import NodeDevices
 from berth_operator.core.fleet.dra.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.charge import Charge
 
 
 def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collection[Grant] = ()) -> Held:
@@ -18,21 +16,31 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
     `grants` are further cards that are used.
     """
     holdings = fleet.claims.supply.holdings
-    withheld = frozenset(_withheld(fleet, node, devices, grants)) if devices.cards else frozenset[DeviceID]()
-    return Held(holdings.allocated.devices, devices.foreign | withheld)
-
-
-def _withheld(fleet: Fleet, node: str, devices: NodeDevices, grants: Collection[Grant]) -> Iterator[DeviceID]:
-    """Yield the devices that are cards, or parts of cards, which cannot be used or are used otherwise."""
-    used = [*grants, *_by_name(fleet, node)]
-    whole = {CardKey(each.type, each.minor) for each in used if not each.is_subdevice}
-    parts = {(CardKey(each.type, each.minor), each.visible) for each in used if each.is_subdevice}
+    if not devices.cards:
+        return Held(holdings.allocated.devices, devices.foreign)
+    # The cards that pods hold by name, and the types of which pods may hold any card. What is charged for claims that
+    # exist is in the holdings.
+    used, types = list(grants), set[str]()
+    for charge in (*fleet.on_node(node), *fleet.nominees_on(node)):
+        if claim_charges.is_of_claim(charge) and not claim_charges.is_leftover(charge):
+            continue
+        of_claims = {(grant.type, grant.id) for grant in charge.claims.grants}
+        used += [grant for grant in charge.grants if (grant.type, grant.id) not in of_claims]
+        types.update(() if charge.claims else charge.unknown)
+    whole = {CardKey(grant.type, grant.minor) for grant in used if not grant.is_subdevice}
+    parts = {(CardKey(grant.type, grant.minor), grant.visible) for grant in used if grant.is_subdevice}
     cut = {card for card, _ in parts}
-    types = _of_unknown_cards(fleet, node)
-    used_types = {*types, *(each.type for each in used)}
+    used_types = {*types, *(grant.type for grant in used)}
     index = fleet.claims.supply.cards(node)
     broken = index.broken if index is not None else frozenset()
-    others = _by_driver(fleet, devices) if devices.driver_count > 1 else {}
+    # The drivers whose devices claims hold of each card: two drivers may list the same one.
+    others: dict[CardKey, set[str]] = {}
+    for name, match in devices.cards.items() if devices.driver_count > 1 else ():
+        if holdings.hold(name):
+            for card in match.cards:
+                others.setdefault(card, set()).add(name.driver)
+    # The devices that are cards, or parts of cards, which cannot be used or are used otherwise.
+    withheld = set()
     for name, match in devices.cards.items():
         taken = any(
             card in whole
@@ -43,34 +51,5 @@ def _withheld(fleet: Fleet, node: str, devices: NodeDevices, grants: Collection[
             for card in match.cards
         )
         if taken or match.unknown in used_types:
-            yield name
-
-
-def _charges(fleet: Fleet, node: str) -> Iterator[Charge]:
-    """Yield what is charged to a node or kept for pods, except for claims that exist."""
-    for charge in (*fleet.on_node(node), *fleet.nominees_on(node)):
-        if claim_charges.is_leftover(charge) or not claim_charges.is_of_claim(charge):
-            yield charge
-
-
-def _by_name(fleet: Fleet, node: str) -> Iterator[Grant]:
-    """Yield the cards of a node that pods hold by name."""
-    for charge in _charges(fleet, node):
-        # Those of its claims are in the holdings.
-        of_claims = {(each.type, each.id) for each in charge.claims.grants}
-        yield from (each for each in charge.grants if (each.type, each.id) not in of_claims)
-
-
-def _of_unknown_cards(fleet: Fleet, node: str) -> frozenset[str]:
-    """Return the types of which pods may hold any card of a node."""
-    return frozenset(each for charge in _charges(fleet, node) for each in charge.unknown if not charge.claims)
-
-
-def _by_driver(fleet: Fleet, devices: NodeDevices) -> dict[CardKey, set[str]]:
-    """Return the drivers whose devices claims hold of each card: two drivers may list the same one."""
-    drivers: dict[CardKey, set[str]] = {}
-    for name, match in devices.cards.items():
-        if fleet.claims.supply.holdings.hold(name):
-            for card in match.cards:
-                drivers.setdefault(card, set()).add(name.driver)
-    return drivers
+            withheld.add(name)
+    return Held(holdings.allocated.devices, devices.foreign | withheld)

@@ -49,7 +49,7 @@ class ActualAllocation:
     @property
     def devices(self) -> tuple[KubeletDevice, ...]:
         """Return the devices of all containers, each once; a container may reuse an init container's devices."""
-        return tuple(dict.fromkeys(each for _, devices in self.containers for each in devices))
+        return tuple(dict.fromkeys(device for _, devices in self.containers for device in devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def is_grant_of(grant: Grant, device: KubeletDevice) -> bool:
 
 def unexpected_devices(promised: Charge, actual: ActualAllocation) -> list[KubeletDevice]:
     """Return the devices of a pod that its annotation does not name."""
-    return [each for each in actual.devices if not any(is_grant_of(grant, each) for grant in promised.grants)]
+    return [device for device in actual.devices if not any(is_grant_of(grant, device) for grant in promised.grants)]
 
 
 def missing_grants(promised: Charge, actual: ActualAllocation) -> list[Grant]:
@@ -86,12 +86,12 @@ def missing_grants(promised: Charge, actual: ActualAllocation) -> list[Grant]:
     if not count_plugin_devices(promised):
         return []
     of_kubelet = (grant for grant in promised.grants if grant.type == GPU)
-    return [grant for grant in of_kubelet if not any(is_grant_of(grant, each) for each in actual.devices)]
+    return [grant for grant in of_kubelet if not any(is_grant_of(grant, device) for device in actual.devices)]
 
 
 def is_complete(promised: Charge, actual: ActualAllocation) -> bool:
     """Return whether kubelet has allocated all devices that a pod requests; it does so container by container."""
-    return 0 < count_plugin_devices(promised) <= sum(each.type == GPU for each in actual.devices)
+    return 0 < count_plugin_devices(promised) <= sum(device.type == GPU for device in actual.devices)
 
 
 # --- what is charged --------------------------------------------------------------------------------------------
@@ -104,8 +104,14 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
     while kubelet has not allocated all of its devices, or if they are `claimed` by a pod to which kubelet has allocated
     nothing yet: that pod will get them.
     """
-    promised = _at_least_allocated(fleet, promised, actual)
-    new = [each for each in unexpected_devices(promised, actual) if each.type in fleet.cards]
+    whole_cards = {
+        device: fleet.grant_of_device(actual.node, device.type, device.minor, device.id)
+        for device in actual.devices
+        if device.type in fleet.cards
+    }
+    grants = tuple(_at_least(grant, whole_cards) for grant in promised.grants)
+    promised = promised if grants == promised.grants else replace(promised, grants=grants)
+    new = [device for device in unexpected_devices(promised, actual) if device.type in fleet.cards]
     if not new:
         return promised
     whole = is_complete(promised, actual)
@@ -113,17 +119,6 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
     kept = tuple(grant for grant in promised.grants if grant not in left)
     unknown = tuple(device_type for device_type in promised.unknown if not (whole and device_type == GPU))
     return replace(promised, grants=(*kept, *_grants(fleet, actual.node, new)), unknown=unknown)
-
-
-def _at_least_allocated(fleet: Fleet, promised: Charge, actual: ActualAllocation) -> Charge:
-    """Return a pod's charge with all of each card that kubelet allocated to it."""
-    whole = {
-        each: fleet.grant_of_device(actual.node, each.type, each.minor, each.id)
-        for each in actual.devices
-        if each.type in fleet.cards
-    }
-    grants = tuple(_at_least(grant, whole) for grant in promised.grants)
-    return promised if grants == promised.grants else replace(promised, grants=grants)
 
 
 def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
@@ -140,7 +135,7 @@ def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
 
 def leftover_charge(fleet: Fleet, actual: ActualAllocation) -> Charge | None:
     """Return a charge for what a deleted pod still holds, because its containers may still run; None if nothing."""
-    grants = _grants(fleet, actual.node, (each for each in actual.devices if each.type in fleet.cards))
+    grants = _grants(fleet, actual.node, (device for device in actual.devices if device.type in fleet.cards))
     uid = leftover_uid(actual.node, actual.uid)
     return Charge(uid=uid, pod=actual.pod, node=actual.node, grants=grants, priority=BEYOND) if grants else None
 
@@ -160,7 +155,7 @@ def is_leftover(charge: Charge) -> bool:
 
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes use which do not hold them; None if there are none."""
-    grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
+    grants = _grants(fleet, node, (device for device in used if device.type in fleet.cards))
     if not grants:
         return None
     return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND, ends=ending.NEVER)
@@ -172,7 +167,7 @@ def foreign_uid(node: str) -> str:
 
 
 def _grants(fleet: Fleet, node: str, devices: Iterable[KubeletDevice]) -> tuple[Grant, ...]:
-    return tuple(fleet.grant_of_device(node, each.type, each.minor, each.id) for each in devices)
+    return tuple(fleet.grant_of_device(node, device.type, device.minor, device.id) for device in devices)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------
@@ -184,17 +179,14 @@ def difference(promised: Charge, actual: ActualAllocation) -> str:
     Types that the annotation does not name are ignored, because Berth did not allocate them.
     """
     device_types = {grant.type for grant in promised.grants}
-    new = [each for each in unexpected_devices(promised, actual) if each.type in device_types]
+    new = [device for device in unexpected_devices(promised, actual) if device.type in device_types]
     if not new:
         return ""
     instead = missing_grants(promised, actual) or [
-        grant for grant in promised.grants if grant.type in {d.type for d in new}
+        grant for grant in promised.grants if grant.type in {device.type for device in new}
     ]
-    return f"kubelet gave it {_named(new)}; allocated was {_named(map(_device, instead))}"
-
-
-def _device(grant: Grant) -> KubeletDevice:
-    return KubeletDevice(type=grant.type, minor=grant.minor, id=grant.id)
+    allocated = [KubeletDevice(type=grant.type, minor=grant.minor, id=grant.id) for grant in instead]
+    return f"kubelet gave it {_named(new)}; allocated was {_named(allocated)}"
 
 
 def _named(devices: Iterable[KubeletDevice]) -> str:
@@ -214,16 +206,15 @@ def to_be_rewritten(
     holds a device of this annotation, or its annotation names a device that this pod holds and it got another one. This
     covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first was rewritten.
     """
-    held = [each for actual in (*(mismatch.actual for mismatch in mismatches), *others) for each in actual.devices]
+    of_pods = (*(mismatch.actual for mismatch in mismatches), *others)
+    held = [device for actual in of_pods for device in actual.devices]
     lacking = [grant for mismatch in mismatches for grant in missing_grants(mismatch.promised, mismatch.actual)]
     for mismatch in mismatches:
-        lost, new = (
-            missing_grants(mismatch.promised, mismatch.actual),
-            unexpected_devices(mismatch.promised, mismatch.actual),
-        )
+        lost = missing_grants(mismatch.promised, mismatch.actual)
+        new = unexpected_devices(mismatch.promised, mismatch.actual)
         # No need to exclude the pod itself: it does not hold what it lost, and does not lack what it holds.
-        is_swapped = any(is_grant_of(grant, each) for grant in lost for each in held)
-        is_swapped |= any(is_grant_of(grant, each) for grant in lacking for each in new)
+        is_swapped = any(is_grant_of(grant, device) for grant in lost for device in held)
+        is_swapped |= any(is_grant_of(grant, device) for grant in lacking for device in new)
         if is_swapped and (substitutes := _substitutes(fleet, mismatch, lost, new)):
             yield mismatch, substitutes
 

@@ -13,21 +13,21 @@ from berth_operator.core.values.request import NodeTerm
 
 def any_of(fleet: Fleet, terms: Iterable[NodeTerm]) -> Mask:
     """Return the rows that at least one term matches."""
-    return reduce(np.logical_or, (matching(fleet, each) for each in terms), _none(fleet))
+    return reduce(np.logical_or, (matching(fleet, term) for term in terms), _none(fleet))
 
 
 def matching(fleet: Fleet, term: NodeTerm) -> Mask:
     """Return the rows that one term matches."""
-    masks = [fleet.labels.meeting(each) for each in term.labels]
-    masks += [_named(fleet, each) for each in term.names]
+    masks = [fleet.labels.meeting(requirement) for requirement in term.labels]
+    masks += [_named(fleet, requirement) for requirement in term.names]
     return reduce(np.logical_and, masks) if masks else _none(fleet)
 
 
 def named(fleet: Fleet, terms: Collection[NodeTerm]) -> Mask:
     """Return the rows that the terms' node names (`In`) allow; all rows if some term has no node names."""
-    if not terms or not all(pins_name(each) for each in terms):
+    if not terms or not all(pins_name(term) for term in terms):
         return fleet.present
-    return any_of(fleet, (NodeTerm(names=tuple(filter(_lists_names, each.names))) for each in terms))
+    return any_of(fleet, (NodeTerm(names=tuple(filter(_lists_names, term.names))) for term in terms))
 
 
 def pins_name(term: NodeTerm) -> bool:
@@ -40,7 +40,7 @@ def _lists_names(requirement: Requirement) -> bool:
 
 
 def _named(fleet: Fleet, requirement: Requirement) -> Mask:
-    named = reduce(np.logical_or, (fleet.named(each) for each in requirement.values), _none(fleet))
+    named = reduce(np.logical_or, (fleet.named(name) for name in requirement.values), _none(fleet))
     return named if requirement.operator == "In" else ~named
 
 

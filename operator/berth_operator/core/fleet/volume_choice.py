@@ -7,7 +7,6 @@ class allows it there and the driver has enough capacity.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -57,7 +56,9 @@ class Option:
 def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
     """Yield what each of a pod's unbound claims with WaitForFirstConsumer gets."""
     earlier: list[Option] = []
-    for claim in _delayed(fleet, mounts):
+    claims = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
+    waiting = [claim for claim in claims.values() if claim and not claim.bound and fleet.volumes.is_delayed(claim)]
+    for claim in sorted(waiting, key=lambda claim: (claim.size, claim.key)):
         earlier.append(_option(fleet, claim, earlier))
         yield earlier[-1]
 
@@ -96,51 +97,36 @@ def matching_mask(fleet: Fleet, terms: Terms | None) -> Mask:
     return mask
 
 
-def _delayed(fleet: Fleet, mounts: Mounts) -> list[VolumeClaim]:
-    claims = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
-    waiting = [each for each in claims.values() if each and not each.bound and fleet.volumes.is_delayed(each)]
-    return sorted(waiting, key=lambda each: (each.size, each.key))
-
-
 def _option(fleet: Fleet, claim: VolumeClaim, earlier: Sequence[Option]) -> Option:
     selected = fleet.volumes.selected_node(claim)
     # Once provisioning has started, existing volumes are not considered.
     volumes = [] if selected is not None else list(fleet.volumes.candidates(claim))
     picks = np.full(len(fleet.names), NONE, np.int64)
     for number in range(len(volumes) - 1, -1, -1):  # the best last, because later ones overwrite earlier ones
-        rows = _left(matching_rows(fleet, volumes[number].affinity), volumes[number].name, earlier)
+        rows = matching_rows(fleet, volumes[number].affinity)
+        for option in earlier:
+            # An earlier claim of the pod takes the volume on some rows.
+            if (taken := option.volumes.get(volumes[number].name)) is not None:
+                rows = rows[option.picks[rows] != taken]
         picks[rows] = number
     storage_class = fleet.volumes.classes[claim.storage_class]
+    provisionable = np.zeros(len(fleet.names), np.bool_)
+    if storage_class.provisioner not in ("", NO_PROVISIONER):
+        provisionable = matching_mask(fleet, storage_class.topologies)
+        if selected is not None:
+            provisionable = provisionable & fleet.named(selected)
+    # A driver that does not report its capacity has enough.
+    is_tracked = _is_tracked(fleet, storage_class, claim)
+    has_capacity = np.full(len(fleet.names), not is_tracked, np.bool_)
+    for capacity in _sufficient(fleet, claim) if is_tracked else ():
+        has_capacity |= matching_mask(fleet, capacity.nodes)
     return Option(
         claim=claim,
-        volumes={each.name: number for number, each in enumerate(volumes)},
+        volumes={volume.name: number for number, volume in enumerate(volumes)},
         picks=picks,
-        provisionable=_provisionable(fleet, storage_class, selected),
-        has_capacity=_has_capacity(fleet, storage_class, claim),
+        provisionable=provisionable,
+        has_capacity=has_capacity,
     )
-
-
-def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
-    """Return the rows on which no earlier claim of the pod takes the volume."""
-    for option in earlier:
-        if (number := option.volumes.get(volume)) is not None:
-            rows = rows[option.picks[rows] != number]
-    return rows
-
-
-def _provisionable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -> Mask:
-    if storage_class.provisioner in ("", NO_PROVISIONER):
-        return np.zeros(len(fleet.names), np.bool_)
-    allowed = matching_mask(fleet, storage_class.topologies)
-    return allowed if selected is None else allowed & fleet.named(selected)
-
-
-def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: VolumeClaim) -> Mask:
-    """Return the rows for which the driver has enough capacity; all rows if it does not report its capacity."""
-    if not _is_tracked(fleet, storage_class, claim):
-        return np.ones(len(fleet.names), np.bool_)
-    fitting = (each.nodes for each in _sufficient(fleet, claim))
-    return reduce(np.logical_or, (matching_mask(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))
 
 
 def _is_tracked(fleet: Fleet, storage_class: StorageClass, claim: VolumeClaim) -> bool:
@@ -151,8 +137,8 @@ def _is_tracked(fleet: Fleet, storage_class: StorageClass, claim: VolumeClaim) -
 def _sufficient(fleet: Fleet, claim: VolumeClaim) -> list[Capacity]:
     """Return the capacities of a claim's class that are enough for it, the largest last."""
     capacities = fleet.volumes.capacities.get(claim.storage_class, {}).values()
-    enough = (each for each in capacities if each.limit is not None and each.limit >= claim.size)
-    return sorted(enough, key=lambda each: (each.capacity, each.key))
+    enough = (capacity for capacity in capacities if capacity.limit is not None and capacity.limit >= claim.size)
+    return sorted(enough, key=lambda capacity: (capacity.capacity, capacity.key))
 
 
 def provided(fleet: Fleet, claim: VolumeClaim) -> Counts | None:
@@ -160,8 +146,8 @@ def provided(fleet: Fleet, claim: VolumeClaim) -> Counts | None:
     if not _is_tracked(fleet, fleet.volumes.classes[claim.storage_class], claim):
         return None
     largest = np.zeros(len(fleet.names), np.int64)
-    for each in _sufficient(fleet, claim):
-        largest[matching_rows(fleet, each.nodes)] = each.capacity
+    for capacity in _sufficient(fleet, claim):
+        largest[matching_rows(fleet, capacity.nodes)] = capacity.capacity
     return largest
 
 

@@ -4,7 +4,6 @@ A score is a module with the members of `Score`, or an object if a policy config
 """
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import cast
 
 from berth_operator.core.plugins import Score
@@ -30,37 +29,35 @@ from berth_operator.core.scores import (
 )
 from berth_operator.core.scores.genius import Genius
 
-
-def _scores(*scores: ModuleType | Genius) -> tuple[Score, ...]:
-    return cast("tuple[Score, ...]", scores)
-
-
-ALL = _scores(
-    fragmentation,
-    card_packing,
-    card_spreading,
-    claim_fragmentation,
-    spare_devices,
-    gpu_topology,
-    genius.BUILT_IN,
-    least_allocated,
-    most_allocated,
-    balanced_allocation,
-    image_locality,
-    node_affinity,
-    taints,
-    pod_affinity,
-    even_spread,
-    default_spread,
-    prioritized_list,
-    volume_capacity,
+ALL = cast(
+    "tuple[Score, ...]",
+    (
+        fragmentation,
+        card_packing,
+        card_spreading,
+        claim_fragmentation,
+        spare_devices,
+        gpu_topology,
+        genius.BUILT_IN,
+        least_allocated,
+        most_allocated,
+        balanced_allocation,
+        image_locality,
+        node_affinity,
+        taints,
+        pod_affinity,
+        even_spread,
+        default_spread,
+        prioritized_list,
+        volume_capacity,
+    ),
 )
 
 
 def weighted(weights: Mapping[str, float], own_genius: Genius) -> tuple[tuple[Score, float], ...]:
     """Return the scores with a weight above 0, each with its weight; Genius' score with the weights of a profile."""
     return tuple(
-        (own_genius if each.NAME == genius.NAME else each, weight)
-        for each in ALL
-        if (weight := weights.get(each.NAME, 0.0))
+        (own_genius if score.NAME == genius.NAME else score, weight)
+        for score in ALL
+        if (weight := weights.get(score.NAME, 0.0))
     )

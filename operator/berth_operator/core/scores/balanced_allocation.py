@@ -27,13 +27,13 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
     request_amounts = requested.get(CPU, 0), requested.get(MEMORY, 0)
     if not any(request_amounts):
         return None
-    return fleet.column_cache.column((NAME, request_amounts), lambda rows: _of_rows(fleet, request_amounts, rows))
 
+    def of_rows(rows: Rows) -> Amounts:
+        total, taken = utilization.requested(fleet, rows)
+        change: Amounts = _balance(total, taken + np.array(request_amounts)[:, np.newaxis]) - _balance(total, taken)
+        return 50.0 + np.floor((50.0 + change) / 2.0)
 
-def _of_rows(fleet: Fleet, request_amounts: tuple[int, int], rows: Rows) -> Amounts:
-    total, taken = utilization.requested(fleet, rows)
-    change: Amounts = _balance(total, taken + np.array(request_amounts)[:, np.newaxis]) - _balance(total, taken)
-    return 50.0 + np.floor((50.0 + change) / 2.0)
+    return fleet.column_cache.column((NAME, request_amounts), of_rows)
 
 
 def _balance(total: npt.NDArray[np.int64], taken: npt.NDArray[np.int64]) -> Amounts:

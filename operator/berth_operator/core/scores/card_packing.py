@@ -19,9 +19,8 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     if not request.devices:
         return None
     key = (NAME, request.devices.parts, request.model)
-    alike = not request.devices.names_cards
-    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows), alike=alike)
 
+    def of_rows(rows: Rows) -> npt.NDArray[np.float64]:
+        return 100.0 - utilization.left_of_cards(fleet, request, rows, emptiest=False)
 
-def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
-    return 100.0 - utilization.left_of_cards(fleet, request, rows, emptiest=False)
+    return fleet.column_cache.column(key, of_rows, alike=not request.devices.names_cards)

@@ -1,6 +1,6 @@
 """Keep the devices of other nodes usable: prefer nodes where the pod's ResourceClaims strand the fewest.
 
-    waste = cost of the device that costs least     see claims/stock.py
+    waste = cost of the device that costs least     see dra/stock.py
           + 5 hundredths for each free device       pods gather where few are free, so that whole nodes stay free
 
 It is in hundredths of a device, and added up over the requests of the claims. With `firstAvailable` only nodes that
@@ -26,17 +26,12 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
     if not (claim_counts.needs_devices(fleet, request) and (wasted := claim_counts.waste(fleet, request))):
         return None
     lost: npt.NDArray[np.float64] = np.sum(wasted, axis=0, dtype=np.float64)
-    preferred = fits & _preferred(fleet, request, fits)
+    preferred = fits
+    # With `firstAvailable` those with the most points for it.
+    if lists := claim_counts.preference_points(fleet, request):
+        preference = np.sum(lists, axis=0)
+        preferred = fits & (preference == preference[fits].max(initial=0))
     lowest, highest = lost[preferred].min(initial=np.inf), lost[preferred].max(initial=-np.inf)
     # Scaled only if 100 points are not enough, so that weights are comparable with other scores.
     points = BEST - (lost - lowest) * min(1.0, BEST / max(highest - lowest, 1.0))
     return np.where(preferred, points, 0.0)
-
-
-def _preferred(fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
-    """Return the rows with the most points for `firstAvailable`; all without it."""
-    if not (lists := claim_counts.preference_points(fleet, request)):
-        return fits
-    points = np.sum(lists, axis=0)
-    mask: Mask = points == points[fits].max(initial=0)
-    return mask

@@ -11,7 +11,6 @@ import numpy as np
 
 from berth_operator.core.filters import node_affinity, node_selector, spreading
 from berth_operator.core.filters.spreading import HOSTNAME, Amounts
-from berth_operator.core.fleet.arrays.tally import Counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT
@@ -28,22 +27,14 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
     counts = spreading.default_spread_counts(fleet, request)
     if counts is None:
         return None
-    total = _over_nodes(fleet, counts, fits) + _over_zones(fleet, request, counts, fits)
-    return spreading.normalised(np.floor(total + 0.5), fits)
-
-
-def _over_nodes(fleet: Fleet, counts: Counts, fits: Mask) -> Amounts:
     labelled = fleet.labels.column(HOSTNAME).numbers != ABSENT
-    return np.where(labelled, spreading.score_for_count(counts, int(fits.sum()), HOST_SKEW), 0.0)
-
-
-def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -> Amounts:
+    over_nodes = np.where(labelled, spreading.score_for_count(counts, int(fits.sum()), HOST_SKEW), 0.0)
     column = fleet.labels.column(ZONE)
     numbers, zones = column.numbers, int(np.count_nonzero(np.bincount(column.numbers[fits])))
     counted = fleet.present & node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
     # Only few rows have such pods: summing those alone is faster.
     rows = np.flatnonzero(counts * counted)
     around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
-    scores = spreading.score_for_count(around, zones, ZONE_SKEW)
-    scores[ABSENT] = 0.0
-    return scores[numbers]
+    of_zone = spreading.score_for_count(around, zones, ZONE_SKEW)
+    of_zone[ABSENT] = 0.0
+    return spreading.normalised(np.floor(over_nodes + of_zone[numbers] + 0.5), fits)

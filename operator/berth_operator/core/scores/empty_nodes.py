@@ -49,35 +49,24 @@ class Worth:
 
 def worth(fleet: Fleet) -> Worth:
     """Return what each node is worth if it is empty, to pods of the typical mix."""
-    return fleet.column_cache.of_nodes((__name__, fleet.pod_mix.typical), lambda: _computed(fleet))
-
-
-def _computed(fleet: Fleet) -> Worth:
     typical = fleet.pod_mix.typical
-    if not typical.large:
-        return Worth(key=(), values=np.zeros(len(fleet.names)))
-    hosts = _hosts(fleet)
-    cards = (fleet.cards[GPU].healthy.sum(axis=1) * fleet.present).astype(np.float64)
-    scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
-    rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
-    sizes = np.array([kind.cards for kind in typical.large])
-    return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
 
+    def compute() -> Worth:
+        if not typical.large:
+            return Worth(key=(), values=np.zeros(len(fleet.names)))
+        gpus = fleet.cards[GPU]
+        # Model constraint -> the number of healthy cards of each row that it accepts.
+        accepted: dict[ModelConstraint, npt.NDArray[np.int64]] = {}
+        for model in {kind.model for kind in typical.large}:
+            accepts = fleet.accepted_models(model)
+            accepted[model] = (gpus.healthy & accepts[gpus.model] if len(accepts) else gpus.healthy).sum(axis=1)
+        # Whether each node could take a pod of each large kind if it was empty: shape (rows, kinds).
+        sizes, cpu = np.array([kind.cards for kind in typical.large]), np.array([kind.cpu for kind in typical.large])
+        enough_cards = np.stack([accepted[kind.model] for kind in typical.large], axis=1) >= sizes
+        hosts: Mask = enough_cards & (fleet.total(CPU)[:, np.newaxis] >= cpu) & fleet.present[:, np.newaxis]
+        cards = (gpus.healthy.sum(axis=1) * fleet.present).astype(np.float64)
+        scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
+        rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
+        return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
 
-def _hosts(fleet: Fleet) -> Mask:
-    """Return whether each node could take a pod of each large kind if it was empty: shape (rows, kinds)."""
-    kinds = fleet.pod_mix.typical.large
-    sizes, cpu = np.array([kind.cards for kind in kinds]), np.array([kind.cpu for kind in kinds])
-    accepted = {model: _accepted(fleet, model) for model in {kind.model for kind in kinds}}
-    number = np.stack([accepted[kind.model] for kind in kinds], axis=1)
-    enough_cpu: Mask = fleet.total(CPU)[:, np.newaxis] >= cpu
-    return (number >= sizes) & enough_cpu & fleet.present[:, np.newaxis]
-
-
-def _accepted(fleet: Fleet, model: ModelConstraint) -> npt.NDArray[np.int64]:
-    """Return the number of healthy cards of each row that a constraint accepts."""
-    cards = fleet.cards[GPU]
-    accepts = fleet.accepted_models(model)
-    mask = cards.healthy if not len(accepts) else cards.healthy & accepts[cards.model]
-    number: npt.NDArray[np.int64] = mask.sum(axis=1)
-    return number
+    return fleet.column_cache.of_nodes((__name__, typical), compute)

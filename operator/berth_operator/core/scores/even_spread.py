@@ -14,7 +14,6 @@ from berth_operator.core.filters.spreading import HOSTNAME, Amounts
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.values.affinity import TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "even-spread"
@@ -25,19 +24,15 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
     constraints = request.affinity.preferred_topology_spread
     if not constraints:
         return None
-    keyed = domains.members_of_all(fleet, {each.key for each in constraints})
-    total = np.zeros(len(fleet.names))
+    keyed = domains.members_of_all(fleet, {constraint.key for constraint in constraints})
+    candidates, total = fits & keyed, np.zeros(len(fleet.names))
     for constraint in constraints:
-        total += _raw_score(fleet, request, constraint, keyed=keyed, candidates=fits & keyed)
-    return spreading.normalised(np.floor(total + 0.5), fits & keyed)
-
-
-def _raw_score(
-    fleet: Fleet, request: PodRequest, constraint: TopologySpreadConstraint, *, keyed: Mask, candidates: Mask
-) -> Amounts:
-    counts = fleet.affinity_index.count(spreading.counted_pods(request, constraint))
-    if constraint.key == HOSTNAME:
-        return spreading.score_for_count(counts, int(candidates.sum()), constraint.max_skew)
-    number = int((domains.sums(fleet, constraint.key, candidates) > 0).sum())
-    around = domains.around(fleet, constraint.key, counts * spreading.eligible(fleet, request, constraint, keyed))
-    return spreading.score_for_count(around, number, constraint.max_skew)
+        counts = fleet.affinity_index.count(spreading.counted_pods(request, constraint))
+        if constraint.key == HOSTNAME:
+            around, number = counts, int(candidates.sum())
+        else:
+            number = int((domains.sums(fleet, constraint.key, candidates) > 0).sum())
+            counted = counts * spreading.eligible(fleet, request, constraint, keyed)
+            around = domains.around(fleet, constraint.key, counted)
+        total += spreading.score_for_count(around, number, constraint.max_skew)
+    return spreading.normalised(np.floor(total + 0.5), candidates)

@@ -25,7 +25,7 @@ from berth_operator.core import allocators
 from berth_operator.core.allocators import gpu, least_waste
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.pods.pod_mix import Typical
 from berth_operator.core.scores import empty_nodes
 from berth_operator.core.values.request import PodRequest
@@ -56,7 +56,7 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
     typical, cpu = fleet.pod_mix.typical, dict(request.resources).get(CPU, 0)
     worth = empty_nodes.worth(fleet)
-    part = next((each for each in request.devices.parts if each.type == GPU), None)
+    part = next((part for part in request.devices.parts if part.type == GPU), None)
     if part is None:
         key = (NAME, typical, worth.key, cpu)
         return fleet.column_cache.column(key, lambda rows: _without_cards(fleet, cpu, rows))
@@ -86,16 +86,12 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
-    return _of_all(fleet.cards[GPU], part, wasted) + _of_node(fleet, cpu, left, taken, rows)
-
-
-def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
-    """Return for each row the waste of all cards of the part; whole cards waste the same unless some are sliced."""
-    if part.count == 1 or (part.whole and REPLICAS not in cards.index):
+    # Whole cards waste the same unless some are sliced.
+    if part.count == 1 or (part.whole and REPLICAS not in fleet.cards[GPU].index):
         wasted_in_all: Column = part.count * wasted.min(axis=1)
     else:
         wasted_in_all = np.sort(wasted, axis=1)[:, : part.count].sum(axis=1)
-    return wasted_in_all
+    return wasted_in_all + _of_node(fleet, cpu, left, taken, rows)
 
 
 def _in_subdevices(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
@@ -134,7 +130,14 @@ def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Ro
     if typical.cpu_per_card:
         wasted += _imbalance(typical, free - cpu, left - taken) - _imbalance(typical, free, left)
     # Round to whole hundredths, so that rounding errors do not order equal nodes.
-    return np.rint(wasted) + _tie(fleet, free, rows)
+    whole: Amounts = np.rint(wasted)
+    has_device = pick(fleet.has_device, rows)
+    if has_device.all():
+        return whole
+    # A tie-breaker below one hundredth fills nodes without cards evenly. Nodes with cards are filled in the order of
+    # rows: if the fullest was taken, all nodes would stay in use.
+    unused = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resources[CPU]], rows), 1)
+    return whole + np.where(has_device, 0.0, 0.9 - unused)
 
 
 def _imbalance(typical: Typical, free: Column, cards: Column) -> Amounts:
@@ -145,27 +148,15 @@ def _imbalance(typical: Typical, free: Column, cards: Column) -> Amounts:
 
 def _scarcity(fleet: Fleet) -> Amounts:
     """Return each model's share of demand over its share of free cards."""
+
+    def left_by_model(rows: Rows) -> npt.NDArray[np.float32]:
+        cards = fleet.cards[GPU]
+        left, model = least_waste.left(cards, rows), pick(cards.model, rows)
+        by_model = [np.where(model == number, left, 0).sum(axis=1) for number in range(fleet.models)]
+        return np.stack(by_model, axis=1).astype(np.float32)
+
     typical = fleet.pod_mix.typical
-    free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
+    free = fleet.column_cache.column((NAME, fleet.models), left_by_model).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
     scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
     return np.minimum(scarcity, MAX_SCARCITY)
-
-
-def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
-    cards = fleet.cards[GPU]
-    left, model = least_waste.left(cards, rows), pick(cards.model, rows)
-    by_model = [np.where(model == each, left, 0).sum(axis=1) for each in range(fleet.models)]
-    return np.stack(by_model, axis=1).astype(np.float32)
-
-
-def _tie(fleet: Fleet, free: Column, rows: Rows) -> Amounts | float:
-    """Return a tie-breaker below one hundredth, which fills nodes without cards evenly.
-
-    Nodes with cards are filled in the order of rows. If the fullest was taken, all nodes would stay in use.
-    """
-    has_device = pick(fleet.has_device, rows)
-    if has_device.all():
-        return 0.0
-    unused: Amounts = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resources[CPU]], rows), 1)
-    return np.where(has_device, 0.0, 0.9 - unused)

@@ -13,7 +13,6 @@ Unlike the original, which prefers nodes that draw much power, it prefers power 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final, Literal
 
 import numpy as np
@@ -119,7 +118,8 @@ class _Points:
 
     def __init__(self, fleet: Fleet, weights: GeniusWeights) -> None:
         cards = fleet.cards[GPU]
-        weighted = [*_static(cards, weights.static), *_measured(cards, weights)]
+        measured = ((weight, _of_nodes(cards, values)) for weight, values in _of_cards(cards, weights, watts=True))
+        weighted = [*_static(cards, weights.static), *measured]
         of_free_memory = weights.dynamic.weight * weights.dynamic.free_memory
         whole = sum((weight for weight, _ in weighted), start=of_free_memory)
         self._uncharged = np.where(cards.healthy, cards.total[cards.index[GPU_MEMORY]] - cards.unaccounted, 0)
@@ -127,9 +127,12 @@ class _Points:
         count = np.maximum(cards.healthy.sum(axis=1), 1)
         largest = (_memory(cards) / count).max(initial=0.0)
         self._per_byte = _part(of_free_memory, whole) / (count * max(largest, 1.0))
-        terms = (_part(weight, whole) * _relative(values) for weight, values in weighted)
-        self._fixed: Amounts = reduce(np.add, terms, np.zeros(len(count)))
+        self._fixed: Amounts = np.zeros(len(count))
         """The points of all terms but the free memory."""
+        for weight, values in weighted:
+            # As parts of the highest value.
+            if (highest := float(values.max(initial=0.0))) > 0:
+                self._fixed += _part(weight, whole) * (values / highest)
         self._of_rows: list[tuple[list[int], float, float]] = list(
             zip(self._uncharged.tolist(), self._fixed.tolist(), self._per_byte.tolist(), strict=True)
         )
@@ -145,7 +148,9 @@ class _Points:
         else:
             used = cards.used[cards.index[GPU_MEMORY]]
             for row in {*moved}:
-                self._points[row] = self._of_row(row, used[row].tolist())
+                uncharged, fixed, per_byte = self._of_rows[row]
+                amounts = zip(uncharged, used[row].tolist(), strict=False)
+                self._points[row] = fixed + sum([most - taken for most, taken in amounts if most > taken]) * per_byte
         self._seen = fleet.column_cache.changes
         return self._shown
 
@@ -156,21 +161,9 @@ class _Points:
         points: Amounts = self._fixed + free * self._per_byte
         return points
 
-    def _of_row(self, row: int, used: list[int]) -> float:
-        uncharged, fixed, per_byte = self._of_rows[row]
-        free = sum([most - each for most, each in zip(uncharged, used, strict=False) if most > each])
-        return fixed + free * per_byte
-
 
 def _part(weight: float, whole: float) -> float:
     return BEST * weight / whole if whole else 0.0
-
-
-def _relative(values: Amounts) -> Amounts:
-    """Return the values as parts of the highest one; zeros if none is above 0."""
-    highest = float(values.max(initial=0.0))
-    parts: Amounts = values / highest if highest > 0 else np.zeros_like(values)
-    return parts
 
 
 def _memory(cards: Cards) -> Amounts:
@@ -193,12 +186,6 @@ def _static(cards: Cards, weights: StaticWeights) -> Iterator[tuple[float, Amoun
 
 
 # --- what it does -----------------------------------------------------------------------------------------------
-
-
-def _measured(cards: Cards, weights: GeniusWeights) -> Iterator[tuple[float, Amounts]]:
-    """Yield the weight and the values of each term that was measured, except free memory."""
-    for weight, values in _of_cards(cards, weights, watts=True):
-        yield weight, _of_nodes(cards, values)
 
 
 def _of_cards(cards: Cards, weights: GeniusWeights, *, watts: bool) -> Iterator[tuple[float, Amounts]]:

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.names import GPU
-from berth_api.request import Part
 from berth_operator.core.allocators import candidates, locality
 from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,13 +20,12 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     topology = request.devices.topology
     if topology is None or topology.required:
         return None
-    part = next(each for each in request.devices.parts if each.type == GPU)
+    part = next(part for part in request.devices.parts if part.type == GPU)
+
+    def of_rows(rows: Rows) -> npt.NDArray[np.float64]:
+        within, *_ = locality.preferred(fleet, request, part, rows)
+        fits = candidates.fitting(fleet, request, part, rows)
+        return np.where(locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)
+
     key = (NAME, request.devices, request.model)
-    alike = not part.names_cards
-    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, part, rows), alike=alike)
-
-
-def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:
-    within, *_ = locality.preferred(fleet, request, part, rows)
-    fits = candidates.fitting(fleet, request, part, rows)
-    return np.where(locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)
+    return fleet.column_cache.column(key, of_rows, alike=not part.names_cards)

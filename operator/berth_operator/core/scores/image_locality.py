@@ -22,7 +22,7 @@ MAX_CONTAINER_THRESHOLD: Final = 1000 * 2**20
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
     """Return for each row the score of the images that it has; None if no node has any of them."""
-    images = [each for name in request.images.names if (each := fleet.images.found(name)) is not None]
+    images = [image for name in request.images.names if (image := fleet.images.found(name)) is not None]
     if not images:
         return None
     total = np.zeros(len(fleet.names))

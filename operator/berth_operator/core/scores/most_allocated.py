@@ -16,9 +16,9 @@ NAME: Final = "most-allocated"
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64]:
     """Return the mean share of cpu and memory that is requested with the pod, in percent."""
-    return fleet.column_cache.column((NAME, request.nonzero_requested), lambda rows: _of_rows(fleet, request, rows))
 
+    def of_rows(rows: Rows) -> npt.NDArray[np.float64]:
+        total, taken = utilization.assumed(fleet, request, rows)
+        return utilization.mean(total, np.minimum(total, taken))
 
-def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
-    total, taken = utilization.assumed(fleet, request, rows)
-    return utilization.mean(total, np.minimum(total, taken))
+    return fleet.column_cache.column((NAME, request.nonzero_requested), of_rows)

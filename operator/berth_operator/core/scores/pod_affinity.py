@@ -20,7 +20,12 @@ NAME: Final = "pods-near"
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
     """Return 100 for the best and 0 for the worst of the fitting rows; None if all are equal."""
-    if not (weights := _weights(fleet, request)):
+    # For each topology key the summed weights of the pods on each row.
+    weights = dict(fleet.affinity_index.existing_preferred(request.identity))
+    for term, weight in request.affinity.preferred_terms:
+        weighted_counts = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
+        weights[term.key] = weights[term.key] + weighted_counts if term.key in weights else weighted_counts
+    if not weights:
         return None
     total = np.zeros(len(fleet.names))
     for key, weighted_counts in weights.items():
@@ -31,12 +36,3 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
         return None
     share: npt.NDArray[np.float64] = np.floor(100.0 * ((total - lowest) / (highest - lowest)))
     return share
-
-
-def _weights(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
-    """Return for each topology key the summed weights of the pods on each row."""
-    weights = dict(fleet.affinity_index.existing_preferred(request.identity))
-    for term, weight in request.affinity.preferred_terms:
-        weighted_counts = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
-        weights[term.key] = weights[term.key] + weighted_counts if term.key in weights else weighted_counts
-    return weights

@@ -42,22 +42,20 @@ def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, emptiest: bo
     For whole cards that is the share of the node's cards of the type, for shares that of the cards that it would take:
     the emptiest cards or, unless `emptiest`, the fullest ones that have enough free.
     """
-    parts = request.devices.parts
-    left = [each.count * _left_by(fleet, request, each, rows, emptiest=emptiest) for each in parts]
-    weighted_mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
-    return weighted_mean
-
-
-def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, emptiest: bool) -> npt.NDArray[np.float64]:
-    if not allocators.in_subdevices(fleet, part):
-        return _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
-    unused = allocators.subdevices_unused(fleet, request, part, rows)
-    free = allocators.subdevices_left(fleet, request, part, rows) > 0
-    of_subdevices = np.asarray(np.where(free, unused, 0).max(axis=1) if emptiest else unused.min(axis=1), np.float64)
-    if part.unit != PLUGIN_UNIT:
-        return of_subdevices
-    of_cards = _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
-    return np.where(gpu.passes(fleet, request, part, rows), of_cards, of_subdevices)
+    parts, weighted = request.devices.parts, []
+    for part in parts:
+        if not allocators.in_subdevices(fleet, part):
+            left = _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
+        else:
+            unused = allocators.subdevices_unused(fleet, request, part, rows)
+            free = allocators.subdevices_left(fleet, request, part, rows) > 0
+            left = np.asarray(np.where(free, unused, 0).max(axis=1) if emptiest else unused.min(axis=1), np.float64)
+            if part.unit == PLUGIN_UNIT:
+                of_cards = _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
+                left = np.where(gpu.passes(fleet, request, part, rows), of_cards, left)
+        weighted.append(part.count * left)
+    mean_left: npt.NDArray[np.float64] = np.sum(weighted, axis=0) / sum(part.count for part in parts)
+    return mean_left
 
 
 def _left_of_amounts(

@@ -6,7 +6,6 @@ it that stays free, averaged over the classes.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
@@ -34,25 +33,23 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> Points | None:
         by_class[option.claim.storage_class].append(option)
     if not by_class:
         return None
-    binds: Mask = reduce(np.logical_or, (each.has_volume for options in by_class.values() for each in options))
-    shares = [_free_share(fleet, options, binds) for options in by_class.values()]
-    total, classes = (sum(parts) for parts in zip(*shares, strict=True))
+    binds: Mask = reduce(np.logical_or, (option.has_volume for options in by_class.values() for option in options))
+    total, classes = np.zeros(len(fleet.names)), np.zeros(len(fleet.names))
+    for options in by_class.values():
+        # What is free of this class on each row, and whether the class counts there (0 or 1).
+        requested, capacity, counts = (np.zeros(len(fleet.names)) for _ in range(3))
+        for option in options:
+            provided = volume_choice.provided(fleet, option.claim)
+            # Claims of one class share what can be provisioned.
+            free = capacity if provided is None else provided
+            counted = np.where(binds, option.has_volume, provided is not None)
+            requested += option.claim.size * counted
+            capacity = np.where(binds, capacity + volume_choice.volume_sizes(fleet, option), free)
+            counts = np.maximum(counts, counted)
+        enough = (capacity > 0) & (requested <= capacity)
+        used = np.floor(100 * requested / np.where(enough, capacity, 1))
+        total += np.where(enough, 100 - used, 0) * counts
+        classes += counts
     # Halves are rounded up, unlike by `np.round`.
     points: Points = np.floor(total / np.maximum(classes, 1) + 0.5)
     return points
-
-
-def _free_share(fleet: Fleet, options: Sequence[Option], binds: Mask) -> tuple[Points, Points]:
-    """Return the free part of one class on each row, and whether the class counts there (0 or 1)."""
-    requested, capacity, counts = (np.zeros(len(fleet.names)) for _ in range(3))
-    for option in options:
-        provided = volume_choice.provided(fleet, option.claim)
-        # Claims of one class share what can be provisioned.
-        free = capacity if provided is None else provided
-        counted = np.where(binds, option.has_volume, provided is not None)
-        requested += option.claim.size * counted
-        capacity = np.where(binds, capacity + volume_choice.volume_sizes(fleet, option), free)
-        counts = np.maximum(counts, counted)
-    enough = (capacity > 0) & (requested <= capacity)
-    used = np.floor(100 * requested / np.where(enough, capacity, 1))
-    return np.where(enough, 100 - used, 0) * counts, counts

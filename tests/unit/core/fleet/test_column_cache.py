@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.request.model import ModelConstraint
-from berth_operator.core import scores
+from berth_operator.core import allocators, scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.arrays.column_cache import (
@@ -157,7 +157,7 @@ def test_a_row_is_not_taken_for_one_whose_resource_had_the_same_place_before() -
     for profile in ("1g.10gb", "2g.20gb", "1g.10gb", "2g.20gb"):
         for node in ("a", "b"):
             made.put_device(node, inventory(divided(0, profile)))
-            expected = devices.BUILT_IN._fits(made, ask, ALL).tolist()
+            expected = allocators.BUILT_IN.passes(made, ask, ALL).tolist()
             assert devices.BUILT_IN.passes(made, ask).tolist() == expected
         assert [expected[made.rows[node]] for node in ("a", "b")] == [profile == "2g.20gb"] * 2
 

@@ -84,7 +84,7 @@ class InternTable:
 
     def copy(self) -> Self:
         """Return one that can grow without this one."""
-        own = {name: each.copy() for name, each in vars(self).items() if isinstance(each, Interner | dict)}
+        own = {name: part.copy() for name, part in vars(self).items() if isinstance(part, Interner | dict)}
         return with_own(self, **own)
 
     def selected(self, selector: LabelSelector) -> Mask:
@@ -93,7 +93,7 @@ class InternTable:
         if mask is None or len(mask) != len(self.labels):
             if len(self._selected) >= MAX_SELECTORS:
                 self._selected.clear()
-            mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
+            mask = np.fromiter((selector.matches(dict(labels)) for labels in self.labels), np.bool_, len(self.labels))
             self._selected[selector] = sealed(mask)
         return mask
 

@@ -60,7 +60,7 @@ class Tally(Generic[K]):
         if len(names) == 1:  # the usual case, in a tenth of the time
             line = self.line(self.lines[names[0]])
             return line if weights is None else weights[0] * line
-        lines = self.counts[[self.lines[each] for each in names]]
+        lines = self.counts[[self.lines[name] for name in names]]
         total: Counts = lines.sum(axis=0) if weights is None else np.asarray(weights) @ lines
         return total
 

@@ -1,12 +1,11 @@
 """Which cards are not given by name: other schedulers may give them to ResourceClaims, or a taint is on them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from berth_api.allocation import mig
 from berth_api.objects import device_text
 from berth_operator.core.dra.slices import PREVENTING, Device, DeviceTaint, Slice
-from berth_operator.core.dra.taint_rules import TaintRule
 from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.dra.store import Claims
 from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
@@ -16,8 +15,16 @@ def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInven
     """Return a node's inventory without what must not be given by name; the same if that is nothing."""
     if not (bars := _bars(claims, node, inventory.cards)):
         return inventory
-    cards = tuple(_without(card, bars.get(CardKey(card.type, card.minor))) for card in inventory.cards)
-    return replace(inventory, cards=cards)
+    cards = []
+    for card in inventory.cards:
+        bar = bars.get(CardKey(card.type, card.minor))
+        if bar is not None and (card.healthy or card.instances):
+            # Nothing of it is given; its amounts and the places of its instances stay, for charges.
+            amounts = tuple((name, amount) for name, amount in card.amounts if not mig.is_resource(name))
+            cards.append(replace(card, bar=bar, healthy=False, instances=(), instance_memory=(), amounts=amounts))
+        else:
+            cards.append(card)
+    return replace(inventory, cards=tuple(cards))
 
 
 def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
@@ -30,32 +37,25 @@ def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[Car
     listed = {key: _for_many(slices) for card, key in index.by_id.items() if (slices := claims.anywhere.get(card))}
     tainted: dict[CardKey, Bar] = {}
     for device in devices:
-        if not (keys := _cards_of(device, index)):
+        # The cards that it may be.
+        same = match(device, device.id.driver, index)
+        keys = same.cards or frozenset(key for key in index.by_id.values() if key.type == same.unknown)
+        if not keys:
             continue
         if not claims.serves(device.pool):
             _add(listed, keys, _contested(claims, device) if claims.own.include(device.pool) else _listed(device))
         # A slice of an older generation may stay, and lists taints that are over.
         if claims.device(device.id) is device:
-            for taint in _taints(device, rules[device.pool]):
-                _add(tainted, keys, _tainted(device, taint))
+            of_rules = (rule.taint for rule in rules[device.pool] if rule.device in ("", device.id.device))
+            for taint in (*device.taints, *of_rules):
+                if taint.effect in PREVENTING:
+                    _add(tainted, keys, _tainted(device, taint))
     return tainted | listed
 
 
 def _add(bars: dict[CardKey, Bar], keys: Collection[CardKey], bar: Bar) -> None:
     for key in keys:
         bars.setdefault(key, bar)
-
-
-def _taints(device: Device, rules: Collection[TaintRule]) -> Iterator[DeviceTaint]:
-    """Yield the taints that keep pods off a device: its slice's, then those of the rules for its pool."""
-    of_rules = (rule.taint for rule in rules if rule.device in ("", device.id.device))
-    yield from (taint for taint in (*device.taints, *of_rules) if taint.effect in PREVENTING)
-
-
-def _cards_of(device: Device, index: CardIndex) -> frozenset[CardKey]:
-    """Return the cards that a device may be."""
-    found = match(device, device.id.driver, index)
-    return found.cards or frozenset(key for key in index.by_id.values() if key.type == found.unknown)
 
 
 def _listed(device: Device) -> Bar:
@@ -94,11 +94,3 @@ def _contested(claims: Claims, device: Device) -> Bar:
 def _tainted(device: Device, taint: DeviceTaint) -> Bar:
     shown = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
     return Bar(reason=f"device taint {taint.key}:{taint.effect}", detail=f"device taint {shown} on {device.id}")
-
-
-def _without(card: CardInfo, bar: Bar | None) -> CardInfo:
-    """Return a card of which nothing is given; its amounts and the places of its instances stay, for charges."""
-    if bar is None or not (card.healthy or card.instances):
-        return card
-    amounts = tuple((name, amount) for name, amount in card.amounts if not mig.is_resource(name))
-    return replace(card, bar=bar, healthy=False, instances=(), instance_memory=(), amounts=amounts)

@@ -128,7 +128,7 @@ def _texts(device: Device, names: Collection[str]) -> Iterator[str]:
 
 
 def _original(name: str, among: Collection[str]) -> str:
-    return next((each for each in among if each.lower() == name.lower()), "")
+    return next((other for other in among if other.lower() == name.lower()), "")
 
 
 def _addresses(card: CardInfo) -> Iterator[str]:

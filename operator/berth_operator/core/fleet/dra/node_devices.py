@@ -1,6 +1,6 @@
 """The devices that claims may get on one node, and which of its cards they are."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,26 +40,27 @@ def of_node(
 ) -> NodeDevices:
     """Return the devices of a node; `cards` has those of its Device, None if it has none."""
     pools = gather(index, node)
-    own = tuple(each for each in pools.devices if is_own(each.pool))
-    matches = {} if cards is None else {each.id: match(each, each.id.driver, cards) for each in pools.devices}
+    own = tuple(device for device in pools.devices if is_own(device.pool))
+    matches: dict[DeviceID, Match] = {}
+    links: dict[DeviceID, Hashable] = {}
+    for device in pools.devices:
+        if cards is None:
+            break
+        matched = matches[device.id] = match(device, device.id.driver, cards)
+        if len(matched.cards) == 1 and not matched.instance:
+            (card,) = matched.cards
+            if card in cards.linked:
+                links[device.id] = cards.linked[card]
+    products = set()
+    for device in own:
+        attributes = (device.attributes.get(f"{device.id.driver}/{name}") for name in PRODUCT_ATTRIBUTES)
+        product = next((attribute.value for attribute in attributes if attribute is not None), None)
+        products.add((device.id.driver, product))
     return NodeDevices(
         pools=pools,
         own=own,
-        foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
-        cards={name: each for name, each in matches.items() if each.cards or each.unknown},
-        links={} if cards is None else dict(_links(matches, cards)),
-        products=frozenset((each.id.driver, _product(each)) for each in own),
+        foreign=frozenset(device.id for device in pools.devices if not is_own(device.pool)),
+        cards={name: matched for name, matched in matches.items() if matched.cards or matched.unknown},
+        links=links,
+        products=frozenset(products),
     )
-
-
-def _product(device: Device) -> Hashable:
-    found = (device.attributes.get(f"{device.id.driver}/{name}") for name in PRODUCT_ATTRIBUTES)
-    return next((each.value for each in found if each is not None), None)
-
-
-def _links(matches: Mapping[DeviceID, Match], index: CardIndex) -> Iterator[tuple[DeviceID, Hashable]]:
-    for name, each in matches.items():
-        if len(each.cards) == 1 and not each.instance:
-            (card,) = each.cards
-            if card in index.linked:
-                yield name, index.linked[card]

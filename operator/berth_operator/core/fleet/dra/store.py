@@ -127,7 +127,7 @@ class Claims:
     def expire(self, now: float) -> set[str]:
         """Forget the slices that were kept until now, unless a claim holds devices of the pool; return their nodes."""
         over = {name: slice_.pool for name, (until, slice_) in self._left.items() if until <= now}
-        held = {each[:2] for claim in self.claims.values() for each in claim.devices} if over else set()
+        held = {device[:2] for claim in self.claims.values() for device in claim.devices} if over else set()
         return self._forget(*(name for name, pool in over.items() if pool not in held))
 
     def _forget(self, *names: str) -> set[str]:
@@ -160,12 +160,12 @@ class Claims:
 
     def _gone_from(self, pool: PoolID) -> list[str]:
         """Return the slices that are left of a pool, without those that are there but cannot be read."""
-        return [name for name, (until, each) in self._left.items() if each.pool == pool and until < math.inf]
+        return [name for name, (until, device) in self._left.items() if device.pool == pool and until < math.inf]
 
     def _is_complete(self, pool: PoolID) -> bool:
         """Return whether all slices of a pool's newest generation are there."""
-        newest = max((each.generation for each in self.in_pool(pool)), default=0)
-        counts = [each.count for each in self.in_pool(pool) if each.generation == newest]
+        newest = max((slice_.generation for slice_ in self.in_pool(pool)), default=0)
+        counts = [slice_.count for slice_ in self.in_pool(pool) if slice_.generation == newest]
         return bool(counts) and len(counts) == counts[0]
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
@@ -223,9 +223,9 @@ class Claims:
 
     def _foreign_pools(self, claim: ClaimState) -> set[PoolID]:
         """Return the pools of a claim's devices if another scheduler allocated them; not if the writer is unknown."""
-        if not self.writer or not claim.writers or any(each.startswith(self.writer) for each in claim.writers):
+        if not self.writer or not claim.writers or any(writer.startswith(self.writer) for writer in claim.writers):
             return set()
-        return {each.in_pool for each in claim.devices}
+        return {device.in_pool for device in claim.devices}
 
     def put_own_pod(self, uid: str) -> set[PoolID]:
         """Record one of Berth's pods with claims; return the pools that are served because of it.
@@ -234,7 +234,7 @@ class Claims:
         can be forged, reservations cannot.
         """
         self._own_pods.add(uid)
-        own = [each for each in self.of_pod(uid) if self._foreign_pools(each) and self._is_for_own_pods(each)]
+        own = [claim for claim in self.of_pod(uid) if self._foreign_pools(claim) and self._is_for_own_pods(claim)]
         pools = {pool for claim in own for pool in self._foreign_pools(claim)}
         for claim in own:
             for pool in self._foreign_pools(claim):
@@ -286,9 +286,9 @@ class Claims:
 
     def _taint_again(self, *rules: TaintRule | None) -> None:
         """Apply the taints of all rules to the slices that some rules are for."""
-        changed = [each for each in rules if each is not None]
+        changed = [rule for rule in rules if rule is not None]
         for slice_ in self.slices.values():
-            if any(each.is_for(slice_.pool) for each in changed):
+            if any(rule.is_for(slice_.pool) for rule in changed):
                 self.supply.put_slice(slice_, self._rules())
 
     def _rules(self) -> list[TaintRule]:
@@ -315,8 +315,8 @@ class Claims:
 
     def left_behind(self) -> list[ClaimState]:
         """Return the claims that are about to be deallocated, because all pods that they are reserved for have left."""
-        claims = {each.key: each for uid in self.departed for each in self.of_pod(uid)}
-        return [each for each in claims.values() if each.reserved_for <= self.departed]
+        claims = {claim.key: claim for uid in self.departed for claim in self.of_pod(uid)}
+        return [claim for claim in claims.values() if claim.reserved_for <= self.departed]
 
     def extended_of(self, uid: str) -> frozenset[str]:
         """Return the claims that were made for a pod's extended resources: of attempts to bind it."""
@@ -352,8 +352,8 @@ class Claims:
         pool = PoolID(name.driver, name.pool)
         if pool not in self._by_name:
             left = [slice_ for _, slice_ in self._left.values() if slice_.pool == pool]
-            newest_last = sorted((*left, *self.in_pool(pool)), key=lambda each: each.generation)
-            found = {device.id.device: device for each in newest_last for device in each.devices}
+            newest_last = sorted((*left, *self.in_pool(pool)), key=lambda slice_: slice_.generation)
+            found = {device.id.device: device for slice_ in newest_last for device in slice_.devices}
             if not found:
                 return None
             self._by_name[pool] = found
@@ -369,7 +369,7 @@ class Claims:
         return {
             node
             for node, slices in self._on_node.items()
-            if any(driver in ("", each.pool.driver) and pool in ("", each.pool.pool) for each in slices.values())
+            if any(driver in ("", slice_.pool.driver) and pool in ("", slice_.pool.pool) for slice_ in slices.values())
         }
 
     def nodes(self) -> Iterable[str]:

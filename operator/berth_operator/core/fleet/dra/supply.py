@@ -12,7 +12,7 @@ from berth_operator.core.dra.allocated import NOTHING_ALLOCATED, Allocated
 from berth_operator.core.dra.nodes import TargetNode
 from berth_operator.core.dra.pools import SliceIndex
 from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.slices import Device, DeviceID, PoolID, Slice
+from berth_operator.core.dra.slices import DeviceID, PoolID, Slice
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.dra.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
@@ -133,7 +133,12 @@ class Supply:
 
     def _update(self, key: str, nodes: Iterable[str]) -> None:
         """Bring the holdings of a claim up to date."""
-        before, after = self._added.pop(key, NOTHING_ALLOCATED), self._held(key)
+        before, after = self._added.pop(key, NOTHING_ALLOCATED), NOTHING_ALLOCATED
+        # What the API server shows, or else what is assumed.
+        if (shown := self._shown.get(key)) is not None:
+            after = shown.held
+        elif key in self._assumed:
+            after = self._assumed[key][0].held()
         self.holdings.add(before, -1)
         self.holdings.add(after, 1)
         if after is not NOTHING_ALLOCATED:
@@ -143,16 +148,10 @@ class Supply:
         if self._is_wide([*before.devices, *before.shared, *after.devices, *after.shared]):
             self._answers.drop_refusals()
 
-    def _held(self, key: str) -> Allocated:
-        """Return what a claim holds: what the API server shows, or else what is assumed."""
-        if (shown := self._shown.get(key)) is not None:
-            return shown.held
-        return self._assumed[key][0].held() if key in self._assumed else NOTHING_ALLOCATED
-
     def _is_wide(self, devices: Iterable[DeviceID]) -> bool:
         """Return whether one of the devices is of a pool of which other nodes have devices or counters."""
         slices = [self.index.by_pool.get(pool, ()) for pool in {PoolID(*device[:2]) for device in devices}]
-        return any(len(each) != 1 or not each[0].nodes.name for each in slices)
+        return any(len(of_pool) != 1 or not of_pool[0].nodes.name for of_pool in slices)
 
     # --- queries ----------------------------------------------------------------------------------------------
 
@@ -221,12 +220,11 @@ class Supply:
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
     """Return a slice whose devices have the taints of rules as well; the same if no rule is for its pool."""
-    own = [each for each in rules if each.is_for(slice_.pool)]
+    own = [rule for rule in rules if rule.is_for(slice_.pool)]
     if not own:
         return slice_
-    return replace(slice_, devices=tuple(_with_taints(device, own) for device in slice_.devices))
-
-
-def _with_taints(device: Device, rules: Iterable[TaintRule]) -> Device:
-    taints = tuple(rule.taint for rule in rules if rule.device in ("", device.id.device))
-    return replace(device, taints=(*device.taints, *taints)) if taints else device
+    devices = []
+    for device in slice_.devices:
+        taints = tuple(rule.taint for rule in own if rule.device in ("", device.id.device))
+        devices.append(replace(device, taints=(*device.taints, *taints)) if taints else device)
+    return replace(slice_, devices=tuple(devices))

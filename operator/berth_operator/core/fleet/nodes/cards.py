@@ -87,7 +87,7 @@ def card_id(grant: Grant) -> str:
 
 def shown_minors(grants: Iterable[Grant]) -> Mapping[tuple[str, int], int]:
     """Return (type, minor) of each grant's card -> the minor to show to users: -1, -2 and so on for unlisted cards."""
-    cards = sorted({(each.type, each.minor) for each in grants})
+    cards = sorted({(grant.type, grant.minor) for grant in grants})
     absent = [card for card in cards if card[1] > MAX_MINOR]
     return {card: card[1] for card in cards} | {card: -1 - number for number, card in enumerate(absent)}
 
@@ -196,7 +196,7 @@ class Cards(CardColumns):
             self.labels,
             self.functions,
         )
-        values = b"".join(each[row].tobytes() for each in columns)
+        values = b"".join(column[row].tobytes() for column in columns)
         return (
             values,
             self.total[:, row].tobytes(),
@@ -215,7 +215,7 @@ class Cards(CardColumns):
             named += repr(list(self.index)[first:]).encode()
         columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
         unsure = (self.unknown[row], self.unlocated[row])
-        return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
+        return b"".join([*(column.tobytes() for column in (*columns, *unsure)), named])
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
         """Return the cards of which pods hold instances or replicas."""
@@ -367,7 +367,7 @@ class Cards(CardColumns):
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
         """Set what was measured of a GPU at a time; return whether more of its memory may be free than before."""
         own = self._own
-        memory, used = (int(each[self.index[GPU_MEMORY], row, slot]) for each in (own.total, own.used))
+        memory, used = (int(column[self.index[GPU_MEMORY], row, slot]) for column in (own.total, own.used))
         within = bounded(values, memory)
         free, before = within[Quantity.FREE_MEMORY], int(own.unaccounted[row, slot])
         unaccounted = 0 if math.isnan(free) else max(memory - int(free) - used, 0)
@@ -450,7 +450,7 @@ class Cards(CardColumns):
 
     def named(self, row: int, grant: Grant) -> str:
         """Return the card id of a grant without an id, by its virtual functions or else its minor; empty if unknown."""
-        places = (self.places[row].get(each.bus_id) for each in grant.functions)
+        places = (self.places[row].get(function.bus_id) for function in grant.functions)
         minor = next((place[0] for place in places if place is not None), grant.minor)
         return self.ids[row].get(minor, "")
 
@@ -510,7 +510,7 @@ class Cards(CardColumns):
         Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
         because it is not known how much of it is left.
         """
-        whole = tuple((each, CARD) for each in _WHOLE.get(self.device_type, (self.device_type,)))
+        whole = tuple((resource, CARD) for resource in _WHOLE.get(self.device_type, (self.device_type,)))
         grant = Grant(type=self.device_type, minor=minor, amounts=whole, id=name)
         if row is None:
             return grant
@@ -533,7 +533,7 @@ class Cards(CardColumns):
         slot = self._slot_of(row, current.minor)
         card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
         # Memory in the grant may be rounded; the card's key has its exact memory.
-        return card, tuple(sorted(each for each in current.counted if each[0] != GPU_MEMORY))
+        return card, tuple(sorted(amount for amount in current.counted if amount[0] != GPU_MEMORY))
 
     def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
         """Return the amounts of a replica of a card; empty if the card has no replicas."""

@@ -85,7 +85,7 @@ class LabelColumn:
             return np.fromiter(accepted, np.bool_, len(self.values) + 1)
         # Look up the listed values instead of testing each known value: there are as many host names as nodes.
         table = np.zeros(len(self.values) + 1, np.bool_)
-        table[[self.values[each] for each in requirement.values if each in self.values]] = True
+        table[[self.values[value] for value in requirement.values if value in self.values]] = True
         return table
 
 

@@ -106,7 +106,7 @@ class ExistingTerms(Generic[K]):
 
     def _find_matching(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> Iterable[K]:
         labels = dict(identity.labels)
-        known = (self._by_label.get(each, ()) for each in (None, *identity.labels))
+        known = (self._by_label.get(label, ()) for label in (None, *identity.labels))
         candidates = (key for keys in known for key in keys)
         return (key for key in candidates if self._term_of(key).peers.matches(identity.namespace, labels, labels_of))
 
@@ -157,7 +157,7 @@ class AffinityIndex:
             self.anti_affinity_terms.place(row, affinity.required_anti_affinity, sign)
         if affinity.preferred_terms or affinity.required_affinity:
             self.preferred_terms.place(
-                row, (*affinity.preferred_terms, *((each, HARD_WEIGHT) for each in affinity.required_affinity)), sign
+                row, (*affinity.preferred_terms, *((term, HARD_WEIGHT) for term in affinity.required_affinity)), sign
             )
 
     def count(self, selection: PodSelection) -> Counts:
@@ -186,7 +186,9 @@ class AffinityIndex:
 
     def existing_preferred(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Yield (topology key, sum per row of the weights of placed pods' preferred terms that match a pod)."""
-        for key, terms in _by_key(self.preferred_terms.matching(identity, self.labels_of), lambda each: each[0].key):
+        for key, terms in _by_key(
+            self.preferred_terms.matching(identity, self.labels_of), lambda weighted: weighted[0].key
+        ):
             yield key, self.preferred_terms.tally.sum(terms, [weight for _, weight in terms])
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> bool:

@@ -100,17 +100,19 @@ class PlacedPods:
     @classmethod
     def of(cls, fleet: Placing, charges: Sequence[Charge], *, with_claims: bool = False) -> "PlacedPods":
         """Return the columns of pods that are placed in a Fleet; `with_claims`: their claims leave with them."""
-        rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
-        amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges], len(fleet.requested))
+        rows = np.fromiter((fleet.rows[charge.node] for charge in charges), np.intp, len(charges))
+        amount_columns, amounts = _amounts(
+            fleet.resources, [charge.resources for charge in charges], len(fleet.requested)
+        )
         freed = list(map(fleet.freed_with, charges)) if with_claims else charges
         return cls(
             charges=charges,
             freed=freed,
-            devices=np.fromiter((_devices(fleet, each) for each in charges), np.int64, len(charges)),
+            devices=np.fromiter((_devices(fleet, charge) for charge in charges), np.int64, len(charges)),
             rows=rows,
-            priority=np.fromiter((each.priority for each in charges), np.int64, len(charges)),
-            started=np.fromiter((each.started for each in charges), np.int64, len(charges)),
-            terminating=np.fromiter((each.terminating for each in charges), np.bool_, len(charges)),
+            priority=np.fromiter((charge.priority for charge in charges), np.int64, len(charges)),
+            started=np.fromiter((charge.started for charge in charges), np.int64, len(charges)),
+            terminating=np.fromiter((charge.terminating for charge in charges), np.bool_, len(charges)),
             amount_columns=amount_columns,
             amounts=amounts,
             parts={device_type: _parts(fleet, device_type, freed, rows) for device_type in fleet.cards},
@@ -191,7 +193,7 @@ def _devices(fleet: Placing, charge: Charge) -> int:
 def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: Indices) -> Parts:
     cards = fleet.cards[device_type]
     # One flat list: a list per pod would be most of the cost, because there are many pods.
-    held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == device_type]
+    held = [(pod, grant) for pod, charge in enumerate(charges) for grant in charge.grants if grant.type == device_type]
     pods = np.fromiter((pod for pod, _ in held), np.intp, len(held))
     minors = np.fromiter((grant.minor for _, grant in held), np.int32, len(held))
     amount_columns, amounts = _amounts(cards.index, [grant.counted for _, grant in held], len(cards.index))
@@ -203,7 +205,7 @@ def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: In
         slots=(cards.minor[rows[pods]] == minors[:, np.newaxis]).argmax(axis=1),
         amount_columns=amount_columns,
         amounts=amounts,
-        unknown=np.fromiter((device_type in each.unknown for each in charges), np.bool_, len(charges)),
+        unknown=np.fromiter((device_type in charge.unknown for charge in charges), np.bool_, len(charges)),
         functions={part: grant.handles for part, (_, grant) in enumerate(held) if grant.functions},
     )
 
@@ -211,7 +213,7 @@ def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: In
 def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts], resources: int) -> tuple[Indices, Column]:
     """Return each pod's column, and a matrix of the different amounts by `index`: shape (resources, columns)."""
     numbers: dict[Any, int] = {}
-    amount_columns = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
+    amount_columns = np.array([numbers.setdefault(of_pod, len(numbers)) for of_pod in amounts_by_pod], np.intp)
     matrix: Column = np.zeros((resources, len(numbers)), np.int64)
     for amounts, at in numbers.items():
         for name, amount in amounts:

@@ -139,18 +139,22 @@ class PodMix:
         if hundredths < CARD:
             counts.by_share[hundredths] += counts.weight
         if count > 1:
-            self._count_large(LargeKind(cards=count, cpu=cpu, model=model), cards)
-
-    def _count_large(self, kind: LargeKind, cards: float) -> None:
-        large = self.counts.large
-        if kind not in large and len(large) >= MAX_COUNTED:
-            del large[min(large, key=large.__getitem__)]
-        large[kind] = large.get(kind, 0.0) + cards
+            kind, large = LargeKind(cards=count, cpu=cpu, model=model), counts.large
+            if kind not in large and len(large) >= MAX_COUNTED:
+                del large[min(large, key=large.__getitem__)]
+            large[kind] = large.get(kind, 0.0) + cards
 
     def _draw_up(self) -> None:
-        if self.counts.weight > _RESCALE:
-            self._rescale()
         counts = self.counts
+        if counts.weight > _RESCALE:
+            # Scaled down to keep the numbers small; constraints and kinds with negligible weight are dropped.
+            counts.total /= counts.weight
+            counts.cpu /= counts.weight
+            counts.by_cpu /= counts.weight
+            counts.by_share /= counts.weight
+            counts.demand = _faded(counts.demand, counts.weight)
+            counts.large = _faded(counts.large, counts.weight)
+            counts.weight = 1.0
         cards, shares = sum(counts.demand.values()), counts.by_share.sum()
         large = sorted(counts.large, key=counts.large.__getitem__, reverse=True)[:MAX_LARGE]
         large_cards = np.array([counts.large[kind] for kind in large])
@@ -164,17 +168,6 @@ class PodMix:
             large=tuple(large),
             large_demand=large_cards / large_cards.sum() if large else large_cards,
         )
-
-    def _rescale(self) -> None:
-        """Scale the weights down to keep the numbers small, and drop constraints and kinds with negligible weight."""
-        counts = self.counts
-        counts.total /= counts.weight
-        counts.cpu /= counts.weight
-        counts.by_cpu /= counts.weight
-        counts.by_share /= counts.weight
-        counts.demand = _faded(counts.demand, counts.weight)
-        counts.large = _faded(counts.large, counts.weight)
-        counts.weight = 1.0
 
 
 def _faded(weights: Mapping[T, float], scale: float) -> dict[T, float]:

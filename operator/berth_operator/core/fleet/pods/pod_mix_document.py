@@ -48,8 +48,8 @@ def of_document(saved: Mapping[str, Any]) -> PodMix:
     counts = MixWeights(weight=weight, total=total, unseen=unseen, cpu=cpu)
     _fill(counts.by_cpu, saved["byCPU"])
     _fill(counts.by_share, saved["byShare"])
-    counts.demand = {_constraint(each[0]): float(each[1]) for each in saved["demand"]}
-    counts.large = {_kind(each): float(each[-1]) for each in saved["large"]}
+    counts.demand = {_constraint(entry[0]): float(entry[1]) for entry in saved["demand"]}
+    counts.large = {_kind(entry): float(entry[-1]) for entry in saved["large"]}
     return PodMix(_typical(saved["typical"]), counts)
 
 
@@ -60,11 +60,11 @@ def _typical(saved: Mapping[str, Any]) -> Typical:
     return Typical(
         cpu_per_card=float(saved["cpuPerCard"]),
         common=tuple(map(int, saved["common"])),
-        constraints=tuple(_constraint(each[0]) for each in saved["demand"]),
-        demand=np.array([float(each[1]) for each in saved["demand"]]),
+        constraints=tuple(_constraint(entry[0]) for entry in saved["demand"]),
+        demand=np.array([float(entry[1]) for entry in saved["demand"]]),
         enough=enough,
         large=tuple(map(_kind, saved["large"])),
-        large_demand=np.array([float(each[-1]) for each in saved["large"]]),
+        large_demand=np.array([float(entry[-1]) for entry in saved["large"]]),
     )
 
 
@@ -80,12 +80,12 @@ def _fill(array: Floats, pairs: Iterable[Sequence[float]]) -> None:
 
 
 def _demand(constraints: Iterable[ModelConstraint], values: Iterable[float]) -> list[list[Any]]:
-    return [[_of_constraint(each), value] for each, value in zip(constraints, values, strict=True)]
+    return [[_of_constraint(constraint), value] for constraint, value in zip(constraints, values, strict=True)]
 
 
 def _large(kinds: Iterable[LargeKind], values: Iterable[float]) -> list[list[Any]]:
     return [
-        [each.cards, each.cpu, _of_constraint(each.model), value] for each, value in zip(kinds, values, strict=True)
+        [kind.cards, kind.cpu, _of_constraint(kind.model), value] for kind, value in zip(kinds, values, strict=True)
     ]
 
 

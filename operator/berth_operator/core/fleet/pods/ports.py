@@ -43,7 +43,7 @@ class Ports:
         """Return the rows where the port is in use."""
         addresses = self._used.get((port.protocol, port.port), {})
         compared = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
-        return reduce(np.logical_or, (addresses[each] > 0 for each in compared), np.zeros(self._rows, np.bool_))
+        return reduce(np.logical_or, (addresses[address] > 0 for address in compared), np.zeros(self._rows, np.bool_))
 
     def copy(self) -> Self:
         """Return an independent copy."""

@@ -41,7 +41,7 @@ class Services:
 
     def _merged(self, identity: Identity) -> LabelSelector:
         labels = set(identity.labels)
-        selecting = (set(each) for each in self._of[identity.namespace].values() if labels.issuperset(each))
+        selecting = (set(selector) for selector in self._of[identity.namespace].values() if labels.issuperset(selector))
         merged = sorted(set().union(*selecting))
         requirements = tuple(Requirement(key=key, values=(value,)) for key, value in merged)
         return LabelSelector(requirements=requirements) if requirements else NOTHING

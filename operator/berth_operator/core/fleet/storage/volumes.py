@@ -261,10 +261,10 @@ class Volumes:
 
     def candidates(self, claim: VolumeClaim) -> Iterable[Volume]:
         """Return the volumes that fit a claim, the smallest first; only the one reserved for it if there is one."""
-        fitting = [each for each in self._of_class.get(claim.storage_class, {}).values() if _holds(each, claim)]
-        own = [each for each in fitting if self._is_for(each, claim)]
-        free = own or [each for each in fitting if self._is_free(each) and _suits(each, claim)]
-        return sorted(free, key=lambda each: (each.size, each.name))
+        fitting = [volume for volume in self._of_class.get(claim.storage_class, {}).values() if _holds(volume, claim)]
+        own = [volume for volume in fitting if self._is_for(volume, claim)]
+        free = own or [volume for volume in fitting if self._is_free(volume) and _suits(volume, claim)]
+        return sorted(free, key=lambda volume: (volume.size, volume.name))
 
     def is_of_class(self, claim: str, storage_class: str) -> bool:
         """Return whether a claim (namespace/name) exists and is of a storage class."""
@@ -304,9 +304,8 @@ class Volumes:
         if claim is None or (use.owner and claim.owner != use.owner):
             return None
         volume = self.volumes.get(claim.volume)
-        return self._to_be_made(claim) if volume is None else volume.attachable
-
-    def _to_be_made(self, claim: VolumeClaim) -> Attachable | None:
+        if volume is not None:
+            return volume.attachable
         storage_class = self.classes.get(claim.storage_class)
         driver = MIGRATED.get(storage_class.provisioner, storage_class.provisioner) if storage_class else ""
         # No driver has volume handles of this form.
@@ -331,10 +330,6 @@ class Volumes:
             self.attached.use(row, counted, sign)
         if not use.owner:
             self.users[use.claim] += sign
-        self._forget_use(row, use)
-
-    def _forget_use(self, row: int, use: Use) -> None:
-        uses = self._uses[use.claim]
         if not uses[use][row]:
             del uses[use][row]
         if not uses[use]:
@@ -350,15 +345,11 @@ class Volumes:
             for use, rows in self._uses.get(claim, {}).items():
                 before, after = self._counted[use], self.attachable(use)
                 self._counted[use] = after
-                if before != after:
-                    self._swap(before, after, rows)
-
-    def _swap(self, before: Attachable | None, after: Attachable | None, rows: Counter[int]) -> None:
-        for row, number in rows.items():
-            if before is not None:
-                self.attached.use(row, before, -number)
-            if after is not None:
-                self.attached.use(row, after, number)
+                for row, number in rows.items() if before != after else ():
+                    if before is not None:
+                        self.attached.use(row, before, -number)
+                    if after is not None:
+                        self.attached.use(row, after, number)
 
     def _recount_volume(self, name: str) -> None:
         self._recount(*self._wanting.get(name, ()))
