@@ -28,7 +28,7 @@ NO_POD: Final = "no-such-pod"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class BindingApi(Protocol):
     """The subset of `kube.KubeClient` that the test uses."""
 
     def request(self, method: str, path: str, *, params: Params, body: Any) -> Coroutine[Any, Any, Any]:
@@ -38,7 +38,7 @@ class Api(Protocol):
 class Fence:
     """The fence around the Bindings of one operator instance."""
 
-    def __init__(self, *, api: Api, namespace: str, lease: str, required: bool) -> None:
+    def __init__(self, *, api: BindingApi, namespace: str, lease: str, required: bool) -> None:
         self._api, self._lease, self._required = api, lease, required
         self._path = f"/api/v1/namespaces/{namespace}/pods/{NO_POD}/binding"
         self._reported = ""
@@ -48,17 +48,17 @@ class Fence:
     async def loaded(self, term: int) -> bool:
         """Wait until the fence accepts this term and, if required, refuses others; return whether it had to wait."""
         if term != self._loaded_for:
-            await self._wait_for(term)
+            pause = FIRST_PAUSE
+            while problem := await self._problem(term):
+                if problem != self._reported:
+                    self._reported = problem
+                    counters.WAITING_FOR_FENCE.set(1)
+                    log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
+            counters.WAITING_FOR_FENCE.set(0)
             self._loaded_for = term
         return bool(self._reported)
-
-    async def _wait_for(self, term: int) -> None:
-        pause = FIRST_PAUSE
-        while problem := await self._problem(term):
-            self._report(problem)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE)
-        counters.WAITING_FOR_FENCE.set(0)
 
     async def _problem(self, term: int) -> str:
         """Return why pods cannot be bound in this term yet; empty if they can."""
@@ -91,17 +91,7 @@ class Fence:
         try:
             await self._api.request("POST", self._path, params={"dryRun": "All"}, body=body)
         except ApiError as error:
-            return "" if _is_past_the_fence(error) else str(error)
+            # An error of a webhook, or because the pod does not exist, comes after the admission policies.
+            is_unknown = error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message
+            return "" if is_unknown or "webhook" in error.message else str(error)
         return ""
-
-    def _report(self, problem: str) -> None:
-        """Log a problem once, not at each attempt."""
-        if problem != self._reported:
-            self._reported = problem
-            counters.WAITING_FOR_FENCE.set(1)
-            log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
-
-
-def _is_past_the_fence(error: ApiError) -> bool:
-    """Return whether an error comes after the admission policies: from a webhook, or because the pod does not exist."""
-    return "webhook" in error.message or (error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message)

@@ -43,68 +43,52 @@ class Keepers:
     def loops(self) -> Iterator[Loop]:
         """Yield each loop."""
         yield functools.partial(controller.run, self.cluster)
-        yield self._gangs().run
-        yield self._drift().run
-        yield self.preemptor.run
-        yield self._evictor().run
-        if self.moves is not None:
-            yield self._defragmenter(self.moves).run
-        yield functools.partial(confirmation.run, self.cluster, self.client)
-        yield functools.partial(doubled_claims.run, self.cluster, self.reporter)
-        if self.settings.taint_own_pools:
-            yield self._pool_taints().run
-        yield self._refresh_gpu_metrics
-
-    def _gangs(self) -> GangKeeper:
-        return GangKeeper(
+        yield GangKeeper(
             cluster=self.cluster,
             pods=self.client,
             reporter=self.reporter,
             keep_partial=self.configured.keep_partial,
             leads=self.leads,
-        )
-
-    def _drift(self) -> DriftKeeper:
-        return DriftKeeper(
+        ).run
+        yield DriftKeeper(
             cluster=self.cluster,
             pods=self.client,
             reporter=self.reporter,
             leads=self.leads,
             changed=self.notifier.drift,
-        )
-
-    def _evictor(self) -> Evictor:
-        return Evictor(
+        ).run
+        yield self.preemptor.run
+        yield Evictor(
             cluster=self.cluster,
             pods=self.client,
             per_minute=self.settings.evictions_per_minute,
             report=self.reporter.evicted,
             leads=self.leads,
+        ).run
+        if self.moves is not None:
+            yield Defragmenter(
+                cluster=self.cluster,
+                moves=self.moves,
+                preemptor=self.preemptor,
+                pods=self.client,
+                reporter=self.reporter,
+                policies=self.configured.scheduled_policies,
+                leads=self.leads,
+                most=self.settings.defragment,
+                after=self.settings.defragment_after,
+            ).run
+        yield functools.partial(confirmation.run, self.cluster, self.client)
+        yield functools.partial(doubled_claims.run, self.cluster, self.reporter)
+        if self.settings.taint_own_pools:
+            yield PoolTaints(
+                api=self.client,
+                instance=keys.join(self.settings.namespace, self.settings.lease),
+                own=lambda: self.cluster.fleet.claims.own,
+                leads=self.leads,
+            ).run
+        yield functools.partial(
+            refreshing.run, settings=self.settings, api=self.client, cluster=self.cluster, report=self._stale
         )
-
-    def _defragmenter(self, moves: Moves) -> Defragmenter:
-        return Defragmenter(
-            cluster=self.cluster,
-            moves=moves,
-            preemptor=self.preemptor,
-            pods=self.client,
-            reporter=self.reporter,
-            policies=self.configured.scheduled_policies,
-            leads=self.leads,
-            most=self.settings.defragment,
-            after=self.settings.defragment_after,
-        )
-
-    def _pool_taints(self) -> PoolTaints:
-        return PoolTaints(
-            api=self.client,
-            instance=keys.join(self.settings.namespace, self.settings.lease),
-            own=lambda: self.cluster.fleet.claims.own,
-            leads=self.leads,
-        )
-
-    async def _refresh_gpu_metrics(self) -> None:
-        await refreshing.run(settings=self.settings, api=self.client, cluster=self.cluster, report=self._stale)
 
     def _stale(self, problem: str) -> None:
         if self.settings.pod:

@@ -7,7 +7,7 @@ only way in which state is built.
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,7 +98,11 @@ class Life:
                 tasks.create_task(parts.upgrade())
                 if parts.file is not None:
                     tasks.create_task(parts.file.run())
-                await self._test_fence_first()
+                if (term := parts.election.term) is not None:
+                    # Before the first lists: its answers would queue behind megabytes of lists.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(FENCE_SECONDS):
+                            await parts.fence.loaded(term)
                 for reflector in parts.reflectors.values():
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve(tasks))
@@ -142,13 +146,6 @@ class Life:
             async with asyncio.timeout(seconds):
                 await self.read.wait()
 
-    async def _test_fence_first(self) -> None:
-        """Test the fence before the first lists if we lead: its answers would queue behind megabytes of lists."""
-        if (term := self._parts.election.term) is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FENCE_SECONDS):
-                    await self._parts.fence.loaded(term)
-
     async def _fenced(self, term: int) -> None:
         """Wait until our Bindings pass the fence, and those of the last leader no longer do."""
         election = self._parts.election
@@ -159,41 +156,30 @@ class Life:
             await asyncio.sleep(since + self._parts.takeover_pause - election.clock())
 
     async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
-        await self._read_first_lists(tasks)
-        for loop in self._parts.lead:
-            tasks.create_task(loop())
-        self._parts.memo.lead()
-        self.leads = True
-        self._parts.extender.lead(tasks)
-        self._parts.visibility.lead(term, tasks)
-        counters.LEADING.set(1)
-        log.info("leading", term=term)
-
-    async def _read_first_lists(self, tasks: asyncio.TaskGroup) -> None:
-        self._parts.pods.follow(self._parts.configured.scheduled, tasks)
-        self._parts.extender.follow(tasks)
-        with _without_collector():
-            await self._parts.watches.synced()
-        objects = {name: reflector.listed for name, reflector in self._parts.watches.all().items()}
+        """Read the first lists, then start what a leader alone runs."""
+        self._tasks, parts = tasks, self._parts
+        parts.pods.follow(parts.configured.scheduled, tasks)
+        parts.extender.follow(tasks)
+        # The first lists become state that stays. Scanning it repeatedly for garbage took longer than reading it, and
+        # would later delay decisions.
+        gc.disable()
+        try:
+            await parts.watches.synced()
+        finally:
+            gc.freeze()
+            gc.enable()
+        objects = {name: reflector.listed for name, reflector in parts.watches.all().items()}
         log.info("first lists read", objects=objects)
         self.read.set()
+        for loop in parts.lead:
+            tasks.create_task(loop())
+        parts.memo.lead()
+        self.leads = True
+        parts.extender.lead(tasks)
+        parts.visibility.lead(term, tasks)
+        counters.LEADING.set(1)
+        log.info("leading", term=term)
 
     async def _lose(self, term: int) -> None:
         await self._parts.election.lost(term)
         raise TermLostError(f"term {term} has ended")
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Disable garbage collection, and at the end exempt all existing objects from it.
-
-    The first lists become state that stays. Scanning it repeatedly took longer than reading it, and would later delay
-    decisions.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()

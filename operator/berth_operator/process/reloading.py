@@ -49,16 +49,14 @@ class ConfigurationFile:
             content = configuration.read(self._path)
             if content != self._seen or self._problem:
                 self._seen = content
-                self._take(configuration.parse(content, self._path))
+                new = configuration.parse(content, self._path)
+                self._problem = ""
+                counters.CONFIGURATION_VALID.set(1)
+                if new != self._in_use:
+                    self._in_use = new
+                    self._use(new)
         except ConfigurationError as error:
             self._refuse(str(error))
-
-    def _take(self, new: Configuration) -> None:
-        self._problem = ""
-        counters.CONFIGURATION_VALID.set(1)
-        if new != self._in_use:
-            self._in_use = new
-            self._use(new)
 
     def _refuse(self, problem: str) -> None:
         counters.CONFIGURATION_VALID.set(0)
