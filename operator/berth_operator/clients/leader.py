@@ -51,7 +51,7 @@ class TermLostError(Exception):
     """The term has ended: another replica leads now, or may."""
 
 
-class Api(Protocol):
+class LeaseApi(Protocol):
     """The subset of `kube.KubeClient` that the election uses."""
 
     def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Coroutine[Any, Any, Any]:
@@ -65,7 +65,7 @@ class Api(Protocol):
 class LeaderElection:
     """One candidate; all durations are in seconds."""
 
-    api: Api
+    api: LeaseApi
     _: KW_ONLY
     namespace: str
     name: str
@@ -143,7 +143,12 @@ class LeaderElection:
             while True:
                 started = self.clock()
                 self._news.clear()
-                await self._turn()
+                try:
+                    if not await self._renewed():
+                        await self._compete()
+                except CallError as error:
+                    # The write may have been executed; then the next one conflicts, and the lease is read again.
+                    log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
                 self._announce()
                 # Measured from the start of the turn, so that a slow answer does not delay the next renewal.
                 await self._rest(started + self.retry_period - self.clock())
@@ -152,7 +157,13 @@ class LeaderElection:
             await asyncio.gather(watching, return_exceptions=True)
             self._ends_at = 0.0
             self._announce()
-            await self._release()
+            try:
+                if not await self._released():
+                    # A renewal was executed and its answer lost: release what it wrote.
+                    self._lease = await self._call("GET", f"/{self.name}")
+                    await self._released()
+            except CallError as error:
+                log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
     async def _rest(self, seconds: float) -> None:
         """Wait until the next turn, which a change of the lease or its expiry makes due earlier unless we lead."""
@@ -182,15 +193,8 @@ class LeaderElection:
                 log.debug("lease not watched, it is read instead", lease=self.name, error=str(error))
             await asyncio.sleep(self.retry_period)
 
-    async def _turn(self) -> None:
-        try:
-            if not await self._renewed():
-                await self._compete()
-        except CallError as error:
-            # The write may have been executed; then the next one conflicts, and the lease is read again.
-            log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
-
     async def _renewed(self) -> bool:
+        """Renew our term; return False if there is none, or if the lease has changed since."""
         if self.term is None or self._lease is None:
             return False
         try:
@@ -202,8 +206,23 @@ class LeaderElection:
         return True
 
     async def _compete(self) -> None:
-        self._lease = await self._read()
+        """Read the lease, which is created without a holder if need be, and take it if it is free."""
+        try:
+            self._lease = await self._call("GET", f"/{self.name}")
+        except ApiError as error:
+            # Deleted under a leader that may not know it yet: wait until its lease has expired.
+            if error.status != HTTPStatus.NOT_FOUND or not self._is_free(self._seen):
+                raise
+            lease = {
+                "apiVersion": names.API_VERSION,
+                "kind": names.LEADER_LEASE,
+                "metadata": {"name": self.name},
+                "spec": {"term": 0},
+            }
+            self._lease = await self._call("POST", "", lease)
         spec = self._lease["spec"]
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, self.clock()
         last = int(spec["term"])
         self._highest = max(self._highest, last)
         if self.term == last and spec.get("holderIdentity") == self.identity:
@@ -211,22 +230,13 @@ class LeaderElection:
             return
         self._ends_at = 0.0
         if self._is_free(spec):
-            self.follows_drained = not spec.get("holderIdentity") and _drained(self._lease) == str(last)
+            # The term of the leader that stopped with no request in flight.
+            drained = _annotation(self._lease, names.DRAINED)
+            self.follows_drained = not spec.get("holderIdentity") and drained == str(last)
             self.inherited = self._lease
-            await self._hold(1 + max(self._highest, _created(self._lease)))
-
-    async def _read(self) -> Object:
-        """Read the lease, or create it without a holder; record when it last changed."""
-        try:
-            lease = await self._call("GET", f"/{self.name}")
-        except ApiError as error:
-            # Deleted under a leader that may not know it yet: wait until its lease has expired.
-            if error.status != HTTPStatus.NOT_FOUND or not self._is_free(self._seen):
-                raise
-            lease = await self._call("POST", "", _new(self.name))
-        if lease["spec"] != self._seen:
-            self._seen, self._seen_at = lease["spec"], self.clock()
-        return lease
+            # By the API server's clock: higher than any term before the lease was deleted and created again.
+            created = times.parse(self._lease["metadata"]["creationTimestamp"]) - TERM_ORIGIN
+            await self._hold(1 + max(self._highest, int(created.total_seconds())))
 
     def _is_free(self, spec: Object) -> bool:
         # Our own identity: our term expired, or the answer to our write was lost.
@@ -245,10 +255,7 @@ class LeaderElection:
             # It has ended while the renewal was under way. Some of those who use it have seen that and stopped.
             return
         self._number, self._ends_at = number, started + self.renew_deadline
-        self._announce_end()
-
-    def _announce_end(self) -> None:
-        """Schedule the announcement that the term has ended, even while a call waits for its answer."""
+        # The end of the term is announced even while a call waits for its answer.
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._announce)
@@ -263,7 +270,13 @@ class LeaderElection:
             spec["acquireTime"] = now
         annotations = dict(before["metadata"].get("annotations") or {})
         lease = {**before, "metadata": {**before["metadata"], "annotations": annotations}, "spec": spec}
-        if (record := self._record_of(number)) is not None:
+        try:
+            record = None if self.record is None else self.record(number)
+        except ValueError as error:
+            # The API server would refuse it, and the term is worth more: what was written last stays.
+            record = None
+            log.warning("record for the next leader not written", lease=self.name, why=str(error))
+        if record is not None:
             lease["status"] = record
             if before.get("status"):
                 # The API server keeps the status: its definition is not that of the version before.
@@ -274,24 +287,6 @@ class LeaderElection:
         if self.address and holder:
             annotations[names.VISIBILITY_ADDRESS] = self.address
         self._lease = await self._call("PUT", f"/{self.name}", lease)
-
-    def _record_of(self, term: int) -> Object | None:
-        """Return the record of a term; None if there is none yet, or if the API server would refuse it."""
-        try:
-            return None if self.record is None else self.record(term)
-        except ValueError as error:
-            # The term is worth more: what was written last stays.
-            log.warning("record for the next leader not written", lease=self.name, why=str(error))
-            return None
-
-    async def _release(self) -> None:
-        try:
-            if not await self._released():
-                # A renewal was executed and its answer lost: release what it wrote.
-                self._lease = await self._call("GET", f"/{self.name}")
-                await self._released()
-        except CallError as error:
-            log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
     async def _released(self) -> bool:
         """Release the lease if we hold it, as last answered; return False if it has changed since."""
@@ -344,15 +339,6 @@ class LeaderElection:
             self._changed = asyncio.Event()
 
 
-def _new(name: str) -> Object:
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.LEADER_LEASE,
-        "metadata": {"name": name},
-        "spec": {"term": 0},
-    }
-
-
 def _explained(error: Exception) -> str:
     """Return an error's text; if the API server does not serve LeaderLeases, with what to do."""
     # That answer has no Status object, unlike the one for a missing lease or namespace.
@@ -361,16 +347,6 @@ def _explained(error: Exception) -> str:
     return str(error)
 
 
-def _drained(lease: Object) -> str | None:
-    """Return the last term that ended with no request in flight; None if there was none."""
-    return _annotation(lease, names.DRAINED)
-
-
 def _annotation(lease: Object, name: str) -> str | None:
     annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
     return annotations.get(name)
-
-
-def _created(lease: Object) -> int:
-    """Return the seconds from TERM_ORIGIN to the lease's creation, by the API server's clock."""
-    return int((times.parse(lease["metadata"]["creationTimestamp"]) - TERM_ORIGIN).total_seconds())

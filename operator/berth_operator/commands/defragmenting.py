@@ -22,7 +22,7 @@ NOBODY_ACTS: Final = 30.0
 """Seconds after which an operator that moves pods would have said so."""
 
 
-class Pods(Protocol):
+class PodApi(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
@@ -32,7 +32,7 @@ class Pods(Protocol):
         """Patch a pod's status by strategic merge."""
 
 
-async def make_room(pods: Pods, pod: PendingPod, node: str, *, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109 - a deadline of the whole work
+async def make_room(pods: PodApi, pod: PendingPod, node: str, *, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109 - a deadline of the whole work
     """Request room for a pod on a node, and wait until it is bound; return whether it is, and a message.
 
     Raises:
@@ -50,7 +50,9 @@ async def make_room(pods: Pods, pod: PendingPod, node: str, *, timeout: float) -
             return False, f"{pod.key} was deleted"
         if bound_to := current["spec"].get("nodeName"):
             return True, f"{pod.key} was bound to {bound_to}"
-        message = _message(current)
+        conditions = current["status"].get("conditions") or ()
+        messages = (condition.get("message") for condition in conditions if condition["type"] == "PodScheduled")
+        message = str(next(messages, "") or "")
         if not current["status"].get("nominatedNodeName"):
             return False, f"{pod.key}: no room could be made on {node}; its Events say why. It waits: {message}"
         acting = acting or ACTING in message
@@ -61,12 +63,12 @@ async def make_room(pods: Pods, pod: PendingPod, node: str, *, timeout: float) -
     return False, f"{pod.key} has not been bound within {timeout:g} s; the operator continues"
 
 
-async def _nominate(pods: Pods, pod: PendingPod, node: str) -> None:
+async def _nominate(pods: PodApi, pod: PendingPod, node: str) -> None:
     patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
     await pods.patch_pod_status(pod.namespace, pod.name, patch)
 
 
-async def _read(pods: Pods, pod: PendingPod) -> Object | None:
+async def _read(pods: PodApi, pod: PendingPod) -> Object | None:
     """Return the pod; None if it is gone, or was replaced by another of its name."""
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
@@ -75,8 +77,3 @@ async def _read(pods: Pods, pod: PendingPod) -> Object | None:
             return None
         raise
     return current if current["metadata"]["uid"] == pod.uid else None
-
-
-def _message(pod: Object) -> str:
-    conditions = pod["status"].get("conditions") or ()
-    return next((str(each.get("message") or "") for each in conditions if each["type"] == "PodScheduled"), "")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import orjson
 import structlog
@@ -36,7 +36,6 @@ from berth_operator.commands.migrate.live import ListedKind, Lists, UnreadList
 from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs, Origin
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.values.request import PendingPod
 from berth_operator.settings.configuration import ConfigurationError
 from berth_operator.state.watches import snapshot
 
@@ -79,60 +78,56 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _defragment(options: argparse.Namespace) -> int:
+    """Show which pods would be moved; unless it is a dry run, have the operator move them."""
     pod, advice, first = _planner(options).defragment(options.pod, options.at_once)
     report, write = reports.of_defragmentation(pod, advice, first), tables.console()
     _print_json(report) if options.output == "json" else tables.show_defragmentation(report, write)
     if options.dry_run or not first or isinstance(advice.result, Failure):
         return ALL_FIT if report["fits"] and (first or not advice.moves) else SOME_DO_NOT
-    return asyncio.run(_request(options, pod, advice.result.node))
+    node = advice.result.node
 
+    async def move() -> tuple[bool, str]:
+        async with _client(options) as client:
+            return await defragmenting.make_room(client, pod, node, timeout=options.timeout)
 
-async def _request(options: argparse.Namespace, pod: PendingPod, node: str) -> int:
-    """Have the operator move the pods, and report what became of it on standard error."""
-    async with _client(options) as client:
-        done, message = await defragmenting.make_room(client, pod, node, timeout=options.timeout)
+    is_done, message = asyncio.run(move())
     sys.stderr.write(f"{message}\n")
-    return ALL_FIT if done else SOME_DO_NOT
+    return ALL_FIT if is_done else SOME_DO_NOT
 
 
 def _snapshot(options: argparse.Namespace) -> int:
-    lines = asyncio.run(_lines(options))
+    """Write the lines of all objects; none is written unless all could be read."""
+
+    async def read() -> list[bytes]:
+        answer = await _served(options, ())
+        given = Given(node_selector=options.node_selector, agent_namespace=options.agent_namespace)
+        settings = effective.combined(given, answer)
+        taken = _taken(options, settings.node_selector, settings.agent_namespace)
+        return [
+            snapshots.operator(answer.settings, node_selector=settings.node_selector, now=time.time()),
+            *[snapshots.line(kind, obj) async for kind, obj in taken],
+        ]
+
+    lines = asyncio.run(read())
     sys.stdout.buffer.writelines([snapshots.head(), *lines])
     return ALL_FIT
 
 
 def _migrate(options: argparse.Namespace) -> int:
+    async def get_all(paths: Sequence[str]) -> list[live.Object | UnreadList]:
+        answers: list[live.Object | UnreadList] = []
+        async with _client(options) as client:
+            for path in paths:
+                try:
+                    answers.append(await client.get(path, {}))
+                except ApiError as error:
+                    answers.append(UnreadList(why=error.message, missing=error.status == HTTPStatus.NOT_FOUND))
+        return answers
+
     def read(kinds: Sequence[ListedKind]) -> Lists:
-        return live.read(lambda paths: asyncio.run(_listed(options, paths)), kinds, options.namespace)
+        return live.read(lambda paths: asyncio.run(get_all(paths)), kinds, options.namespace)
 
     return running.run(options, read)
-
-
-async def _listed(options: argparse.Namespace, paths: Sequence[str]) -> list[live.Object | UnreadList]:
-    """Return the answer to each path, or why there is none."""
-    answers: list[live.Object | UnreadList] = []
-    async with _client(options) as client:
-        for path in paths:
-            try:
-                answers.append(await client.get(path, {}))
-            except ApiError as error:
-                answers.append(UnreadList(why=error.message, missing=error.status == HTTPStatus.NOT_FOUND))
-    return answers
-
-
-async def _lines(options: argparse.Namespace) -> list[bytes]:
-    """Return the lines of all objects; none is written unless all could be read."""
-    answer = await _served(options, ())
-    settings = effective.combined(_given(options), answer)
-    taken = _taken(options, settings.node_selector, settings.agent_namespace)
-    return [
-        snapshots.operator(answer.settings, node_selector=settings.node_selector, now=time.time()),
-        *[snapshots.line(of, obj) async for of, obj in taken],
-    ]
-
-
-def _given(options: argparse.Namespace) -> Given:
-    return Given(node_selector=options.node_selector, agent_namespace=options.agent_namespace)
 
 
 def _planner(options: argparse.Namespace) -> Planner:
@@ -176,8 +171,9 @@ async def _taken(
     async with _client(options) as client:
         if (minor := await served.minor_version(client)) is not None:
             yield snapshot.VERSION, {"metadata": {}, "minor": minor}
-        async for each in snapshot.taken(client.get, node_selector=node_selector, agent_namespace=agent_namespace):
-            yield each
+        taken = snapshot.taken(client.get, node_selector=node_selector, agent_namespace=agent_namespace)
+        async for kind_and_object in taken:
+            yield kind_and_object
 
 
 @asynccontextmanager
@@ -198,10 +194,6 @@ def _print_json(report: reports.Report) -> None:
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
-
-
-_Commands = Any
-"""The commands of a parser, whose type argparse does not export."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -240,32 +232,18 @@ def parser() -> argparse.ArgumentParser:
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
     asking.set_defaults(min_age=0.0, file="", pod="")
 
-    _add_simulate(commands, asking)
-    _add_advise(commands, asking)
-    _add_defragment(commands, asking)
-    _add_migrate(commands, cluster)
-    take = commands.add_parser("snapshot", parents=[scheduling], help="write what scheduling reads, as JSON lines")
-    take.set_defaults(answer=_snapshot)
-    return parser
-
-
-def _add_simulate(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     simulate = commands.add_parser(
         "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
     )
     arguments.simulate(simulate)
     simulate.set_defaults(answer=_simulate)
 
-
-def _add_advise(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     advise = commands.add_parser("advise", parents=[asking], help="show which few pods to move so that a pod fits")
     which = advise.add_mutually_exclusive_group(required=True)
     which.add_argument("-f", "--file", help="the pod: YAML or JSON, - for standard input")
     which.add_argument("--pod", default="", help="namespace/name of a pod that waits in the cluster")
     advise.set_defaults(answer=_advise)
 
-
-def _add_defragment(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     move = commands.add_parser(
         "defragment", parents=[asking], help="move the few pods that allow it so that a pod fits"
     )
@@ -278,8 +256,6 @@ def _add_defragment(commands: _Commands, asking: argparse.ArgumentParser) -> Non
     move.add_argument("--timeout", type=float, default=600.0, help="seconds to wait until the pod is bound")
     move.set_defaults(answer=_defragment)
 
-
-def _add_migrate(commands: _Commands, cluster: argparse.ArgumentParser) -> None:
     migrate = commands.add_parser(
         "migrate",
         parents=[cluster],
@@ -292,6 +268,10 @@ def _add_migrate(commands: _Commands, cluster: argparse.ArgumentParser) -> None:
     )
     migrate.add_argument("--memory-units", help="the unit of memory in other systems' resources, like the operator's")
     migrate.set_defaults(answer=_migrate)
+
+    take = commands.add_parser("snapshot", parents=[scheduling], help="write what scheduling reads, as JSON lines")
+    take.set_defaults(answer=_snapshot)
+    return parser
 
 
 def _positive(text: str) -> int:

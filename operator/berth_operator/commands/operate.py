@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -49,7 +49,18 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    return await _until_the_end(_elect_and_work(settings, configuration, plugins))
+    try:
+        await _elect_and_work(settings, configuration, plugins)
+    except asyncio.CancelledError:
+        log.info("asked to end")
+    except ExceptionGroup as group:
+        lost, others = group.split(TermLostError)
+        if others is not None:
+            raise others from None
+        reason = "; ".join(map(str, lost.exceptions)) if lost is not None else ""
+        log.warning("ending, so that a new start reads everything again", reason=reason)
+        return 1
+    return 0
 
 
 async def _elect_and_work(settings: Settings, configuration: Configuration, plugins: Plugins) -> None:
@@ -60,34 +71,24 @@ async def _elect_and_work(settings: Settings, configuration: Configuration, plug
         stack.callback(lease_client.close)
         lease_client.check_for_kopf()
         await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
-        election = _election(settings, lease_client)
-        async with _running(election):
+        election = LeaderElection(
+            lease_client,
+            namespace=settings.namespace,
+            name=settings.lease,
+            identity=settings.identity,
+            address=settings.visibility_endpoint,
+            lease_duration=settings.lease_duration,
+            renew_deadline=settings.renew_deadline,
+            retry_period=settings.retry_period,
+        )
+        elected = asyncio.create_task(election.run())
+        try:
             await _work(settings, configuration, plugins, election, stack)
-
-
-def _election(settings: Settings, client: KubeClient) -> LeaderElection:
-    return LeaderElection(
-        client,
-        namespace=settings.namespace,
-        name=settings.lease,
-        identity=settings.identity,
-        address=settings.visibility_endpoint,
-        lease_duration=settings.lease_duration,
-        renew_deadline=settings.renew_deadline,
-        retry_period=settings.retry_period,
-    )
-
-
-@contextlib.asynccontextmanager
-async def _running(election: LeaderElection) -> AsyncIterator[None]:
-    """Take part in the election; at the end release the LeaderLease, after all that used the term has stopped."""
-    task = asyncio.create_task(election.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        finally:
+            # The LeaderLease is released after all that used the term has stopped.
+            elected.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await elected
 
 
 async def _work(
@@ -116,21 +117,6 @@ async def _work(
     )
     after.push_async_callback(operator.life.stop)
     await operator.life.run()
-
-
-async def _until_the_end(work: Awaitable[None]) -> int:
-    try:
-        await work
-    except asyncio.CancelledError:
-        log.info("asked to end")
-    except ExceptionGroup as group:
-        lost, others = group.split(TermLostError)
-        if others is not None:
-            raise others from None
-        reason = "; ".join(map(str, lost.exceptions)) if lost is not None else ""
-        log.warning("ending, so that a new start reads everything again", reason=reason)
-        return 1
-    return 0
 
 
 def main(arguments: Sequence[str]) -> None:

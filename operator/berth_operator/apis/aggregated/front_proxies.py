@@ -15,14 +15,14 @@ RETRY_SECONDS: Final = 5.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class ConfigMapReader(Protocol):
     """The subset of `ApiClient` that is used here."""
 
     async def get(self, path: str) -> Object:
         """Read an object at quorum."""
 
 
-async def another(api: Api, known: FrontProxy | None, period: float) -> FrontProxy:
+async def another(api: ConfigMapReader, known: FrontProxy | None, period: float) -> FrontProxy:
     """Return the front proxy's configuration once it is not the known one; it is read every `period` seconds."""
     while True:
         if known is not None:

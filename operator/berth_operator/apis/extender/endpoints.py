@@ -22,14 +22,14 @@ PORT_NAME: Final = "https"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class EndpointSliceApi(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def apply(self, path: str, body: dict[str, Any], field_manager: str, *, force: bool = False) -> Any:
         """Apply an object on the server side."""
 
 
-async def run(api: Api, *, service: str, address: str, port: int, leads: Callable[[], bool]) -> None:
+async def run(api: EndpointSliceApi, *, service: str, address: str, port: int, leads: Callable[[], bool]) -> None:
     """Write the EndpointSlice of a Service (namespace/name) while we lead, until cancelled."""
     namespace, name = service.split("/")
     path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}"

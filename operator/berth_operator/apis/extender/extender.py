@@ -30,9 +30,7 @@ from berth_operator.core.decision.preemption import more_victims, nominated_fit,
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.decision.victims import released
-from berth_operator.core.fleet.nodes.cards import Indices
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
@@ -59,7 +57,7 @@ class Binds(Protocol):
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
 
-class Pods(Protocol):
+class PodReader(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> dict[str, Any]:
@@ -95,7 +93,7 @@ class Extender:
         *,
         cluster: Cluster,
         binds: Binds,
-        pods: Pods,
+        pods: PodReader,
         reporter: Reporter,
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],
@@ -133,6 +131,7 @@ class Extender:
             return FilterResult(error=cut(str(error)))
 
     def _choose(self, pod: PendingPod, nodes: Sequence[str]) -> FilterResult:
+        """Return the answer with the best nodes, which are reserved; without a node if none fits."""
         fleet, policy = self._fleet, self._policy(pod)
         self._cluster.spares.release(pod.uid)
         self.reservations.reject(pod.uid)
@@ -145,36 +144,32 @@ class Extender:
             count = self._options.nodes - 1
             more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
         if placement is None:
+            nominated = pod.nominated_node
             with self._cluster.promises.without_lower(pod.priority):
-                return self._rejected(pod, policy, nodes, rows)
+                self.reservations.release(pod.uid)
+                self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
+                lower = {charge.uid for charge in fleet.on_node(nominated) if charge.priority < pod.priority}
+                # kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not
+                # have seen their end yet.
+                is_emptied = nominated in nodes and nominated_fit(fleet, pod, policy, nominated, lower)
+                if is_emptied and self._evictions.wait(pod.uid):
+                    return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
+                reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
+            return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
         self.reservations.hold(placement, more)
         self._evictions.end(pod.uid)
-        return self._chosen(pod, [placement.node, *(each.node for each in more)], nodes)
+        chosen = [placement.node, *(spare.node for spare in more)]
+        if len(nodes) > EXPLAINED_NODES:
+            return FilterResult(names=chosen)
+        others = [name for name in nodes if name not in chosen]
+        reasons = extender.reasons(
+            fleet, pod, policy, others, extender.rows_of(fleet, others), others=extender.NOT_BEST
+        )
+        return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
         """Place a pod where the bias allows; only where nothing else is left on what is kept for less urgent pods."""
         return self._cluster.decide(pod.priority, functools.partial(cycle.place, self._fleet, pod, policy, bias))
-
-    def _rejected(self, pod: PendingPod, policy: Policy, nodes: Sequence[str], rows: Indices) -> FilterResult:
-        """Return the answer without a node; an error if the nominated node has victims whose end we may not see yet."""
-        fleet, nominated = self._fleet, pod.nominated_node
-        self.reservations.release(pod.uid)
-        self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
-        lower = {each.uid for each in fleet.on_node(nominated) if each.priority < pod.priority}
-        # kube-scheduler's own filters have passed the node, so by its pods the victims are gone.
-        if nominated in nodes and nominated_fit(fleet, pod, policy, nominated, lower) and self._evictions.wait(pod.uid):
-            return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
-        reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
-        return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
-
-    def _chosen(self, pod: PendingPod, chosen: Sequence[str], nodes: Sequence[str]) -> FilterResult:
-        """Return the answer with the chosen nodes; with reasons against the others if they are few."""
-        if len(nodes) > EXPLAINED_NODES:
-            return FilterResult(names=chosen)
-        others = [name for name in nodes if name not in chosen]
-        rows = extender.rows_of(self._fleet, others)
-        reasons = extender.reasons(self._fleet, pod, self._policy(pod), others, rows, others=extender.NOT_BEST)
-        return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
 
     # --- prioritize -------------------------------------------------------------------------------------------
 
@@ -188,7 +183,7 @@ class Extender:
         if self._refusal(pod) or not pod.request.devices:
             return [0] * len(args.names)
         rows = extender.rows_of(self._fleet, args.names)
-        own = [each for each in self._cluster.spares.charges() if each.uid.startswith(f"{pod.uid}/")]
+        own = [spare for spare in self._cluster.spares.charges() if spare.uid.startswith(f"{pod.uid}/")]
         try:
             with self._without_reservation(pod.uid), self._fleet.without(own):
                 if self._options.score == FREE_CARDS:
@@ -220,19 +215,19 @@ class Extender:
         except PluginFailedError as error:
             log.warning("no victims chosen", pod=pod.key, why=str(error))
             return {}
-        by_node = ((node, self._victims(args.victims[node], more[node])) for node in args.victims if node in more)
-        # kube-scheduler treats a node without victims as an error.
-        answer = {node: victims for node, victims in by_node if victims.uids}
+        answer: dict[str, Victims] = {}
+        for node, proposed in args.victims.items():
+            if node not in more:
+                continue
+            uids = [*proposed, *(charge.uid for charge in more[node])]
+            known = [charge for uid in proposed if (charge := self._fleet.charges.get(uid)) is not None]
+            # kube-scheduler treats a node without victims as an error.
+            if uids:
+                count = violations(self._fleet, [*known, *more[node]], self._cluster.budgets)
+                answer[node] = Victims(uids=uids, violations=count)
         if answer:
             self._evictions.begin(pod.uid)
         return answer
-
-    def _victims(self, proposed: Sequence[str], more: Sequence[Charge]) -> Victims:
-        known = [charge for uid in proposed if (charge := self._fleet.charges.get(uid)) is not None]
-        return Victims(
-            uids=[*proposed, *(each.uid for each in more)],
-            violations=violations(self._fleet, [*known, *more], self._cluster.budgets),
-        )
 
     # --- bind -------------------------------------------------------------------------------------------------
 
@@ -241,25 +236,22 @@ class Extender:
         seconds = ANSWERED_PART * self._options.timeout
         try:
             async with asyncio.timeout(seconds):
-                return await self._bind(args)
+                held = self.reservations.get(args.uid)
+                pod = await self._read_from_server(args) if held is None else held.pod
+                if pod.key != args.key:
+                    return cut(f"pod {args.key} has another UID than {args.uid}, which is that of {pod.key}")
+                term = self._term()
+                if term is None:
+                    return "this replica no longer leads"
+                placement, body = self._assume(pod, args.node, term)
+                self._binding.add(pod.uid)
+                answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+                self._binds.start_task(self._send(placement, body, term, answer))
+                return await answer
         except BindError as error:
             return cut(str(error))
         except TimeoutError:
             return f"the API server has not answered within {seconds:g} s; the Binding of {args.key} may still succeed"
-
-    async def _bind(self, args: BindArgs) -> str:
-        held = self.reservations.get(args.uid)
-        pod = await self._read_from_server(args) if held is None else held.pod
-        if pod.key != args.key:
-            raise BindError(f"pod {args.key} has another UID than {args.uid}, which is that of {pod.key}")
-        term = self._term()
-        if term is None:
-            raise BindError("this replica no longer leads")
-        placement, body = self._assume(pod, args.node, term)
-        self._binding.add(pod.uid)
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._binds.start_task(self._send(placement, body, term, answer))
-        return await answer
 
     async def _read_from_server(self, args: BindArgs) -> PendingPod:
         """Read a pod whose filter another leader has answered, or that was never filtered here."""
@@ -294,8 +286,7 @@ class Extender:
     def _decide_on(self, pod: PendingPod, node: str) -> Placement:
         fleet, policy = self._fleet, self._policy(pod)
         rows = extender.rows_of(fleet, [node])
-        bias = extender.bias_of(fleet, rows)
-        placement = self._place(pod, policy, bias)
+        placement = self._place(pod, policy, extender.bias_of(fleet, rows))
         if placement is None:
             reasons = extender.reasons(fleet, pod, policy, [node], rows, others=cycle.ONLY_NOMINATED)
             [why] = [*reasons.failed.values(), *reasons.unresolvable.values()]
@@ -311,19 +302,16 @@ class Extender:
         finally:
             self._binding.discard(placement.pod.uid)
         if outcome is not None:
-            self._apply(placement, outcome, why)
-        if not answer.done():
-            answer.set_result("" if outcome is BindOutcome.BOUND else why or "the Binding was refused without a reason")
-
-    def _apply(self, placement: Placement, outcome: BindOutcome, why: str) -> None:
-        counters.BINDS.labels(outcome.value).inc()
+            counters.BINDS.labels(outcome.value).inc()
         if outcome is BindOutcome.BOUND:
             self._fleet.pod_mix.see(placement.pod.request)
             self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._fleet, placement))
-        else:
+        elif outcome is not None:
             log.warning("bind failed", pod=placement.pod.key, node=placement.node, outcome=outcome.value, why=why)
             self._cluster.placements.forget(placement.pod.uid)
+        if not answer.done():
+            answer.set_result("" if outcome is BindOutcome.BOUND else why or "the Binding was refused without a reason")
 
     # --- all calls --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ It runs in the leader's event loop, because filter and bind change the state. Ot
 """
 
 import asyncio
+import functools
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,8 @@ VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 JSON: Final = "application/json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Call = Callable[[Extender, bytes], Awaitable[tuple[str, bytes]]]
+"""Returns the result by which a call is counted, and the answer."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -52,8 +55,8 @@ class ExtenderServer:
     def application(self) -> web.Application:
         """Return the aiohttp application."""
         application = web.Application(middlewares=[self._answer], client_max_size=protocol.MAX_BYTES)
-        for verb, handler in zip(VERBS, (self._filter, self._prioritize, self._preempt, self._bind), strict=True):
-            application.router.add_post(f"{PATH}/{verb}", handler)
+        for verb, call in zip(VERBS, (_filter, _prioritize, _preempt, _bind), strict=True):
+            application.router.add_post(f"{PATH}/{verb}", functools.partial(self._call, verb, call))
         return application
 
     @web.middleware
@@ -68,26 +71,13 @@ class ExtenderServer:
         except web.HTTPError as error:
             return _message(type(error), f"{error.reason}: {request.method} {request.path}")
 
-    async def _filter(self, request: web.Request) -> web.Response:
-        return await self._call(request, lambda extender, body: _filtered(extender, protocol.node_args(body)))
-
-    async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._call(request, lambda extender, body: _prioritized(extender, protocol.node_args(body)))
-
-    async def _preempt(self, request: web.Request) -> web.Response:
-        return await self._call(request, lambda extender, body: _preempted(extender, protocol.preempt_args(body)))
-
-    async def _bind(self, request: web.Request) -> web.Response:
-        return await self._call(request, lambda extender, body: _bound(extender, protocol.bind_args(body)))
-
-    async def _call(
-        self, request: web.Request, call: Callable[[Extender, bytes], Awaitable[tuple[str, bytes]]]
-    ) -> web.Response:
+    async def _call(self, verb: str, call: Call, request: web.Request) -> web.Response:
         """Answer one call, and count it by its verb and result."""
-        verb = request.path.rpartition("/")[2]
         result, started = "refused", time.perf_counter()
         try:
-            extender = self._extender()
+            if self.extender is None or not self._leads():
+                raise web.HTTPServiceUnavailable(reason="this replica does not lead")
+            extender = self.extender
             body = await request.read()
             started = time.perf_counter()
             result, answer = await call(extender, body)
@@ -96,28 +86,25 @@ class ExtenderServer:
             counters.EXTENDER_CALLS.labels(verb, result).inc()
             counters.EXTENDER_SECONDS.labels(verb).observe(time.perf_counter() - started)
 
-    def _extender(self) -> Extender:
-        if self.extender is None or not self._leads():
-            raise web.HTTPServiceUnavailable(reason="this replica does not lead")
-        return self.extender
 
-
-async def _filtered(extender: Extender, args: protocol.NodeArgs) -> tuple[str, bytes]:
+async def _filter(extender: Extender, body: bytes) -> tuple[str, bytes]:
+    args = protocol.node_args(body)
     result = extender.filter(args)
     return "error" if result.error else "ok" if result.names else "no node", protocol.filter_answer(args, result)
 
 
-async def _prioritized(extender: Extender, args: protocol.NodeArgs) -> tuple[str, bytes]:
+async def _prioritize(extender: Extender, body: bytes) -> tuple[str, bytes]:
+    args = protocol.node_args(body)
     return "ok", protocol.prioritize_answer(args.names, extender.prioritize(args))
 
 
-async def _preempted(extender: Extender, args: protocol.PreemptArgs) -> tuple[str, bytes]:
-    victims = extender.preempt(args)
+async def _preempt(extender: Extender, body: bytes) -> tuple[str, bytes]:
+    victims = extender.preempt(protocol.preempt_args(body))
     return "ok" if victims else "no node", protocol.preempt_answer(victims)
 
 
-async def _bound(extender: Extender, args: protocol.BindArgs) -> tuple[str, bytes]:
-    error = await extender.bind(args)
+async def _bind(extender: Extender, body: bytes) -> tuple[str, bytes]:
+    error = await extender.bind(protocol.bind_args(body))
     return "error" if error else "ok", protocol.bind_answer(error)
 
 

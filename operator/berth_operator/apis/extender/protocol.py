@@ -98,7 +98,10 @@ def node_args(body: bytes) -> NodeArgs:
     if nodes is None:
         return NodeArgs(pod=pod, names=())
     items = _list(_get(_object(nodes, "Nodes"), "Items") or [], "Nodes.items")
-    by_name = {_name_of_node(each): each for each in items}
+    by_name = {}
+    for node in items:
+        metadata = _object(_object(node, "Nodes.items").get("metadata"), "Nodes.items.metadata")
+        by_name[_string(metadata.get("name"), "Nodes.items.metadata.name")] = node
     return NodeArgs(pod=pod, names=list(by_name), nodes=by_name)
 
 
@@ -112,9 +115,9 @@ def preempt_args(body: bytes) -> PreemptArgs:
     for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
         if victims := _get(raw, key):
             by_node = _object(victims, key)
-            return PreemptArgs(
-                pod=_pod(raw), victims={node: _victims(each, f"{key}.{node}") for node, each in by_node.items()}
-            )
+            pod = _pod(raw)
+            uids = {node: _victims(of_node, f"{key}.{node}") for node, of_node in by_node.items()}
+            return PreemptArgs(pod=pod, victims=uids)
     return PreemptArgs(pod=_pod(raw), victims={})
 
 
@@ -141,16 +144,12 @@ def read_pod(raw: Object, kinds: Kinds, scheduler: str) -> PendingPod:
     """
     try:
         spec = {"schedulerName": scheduler, **resources.from_limits(raw["spec"])}
-        return pods.pending(
-            pods.transform({"metadata": dict(raw["metadata"]), "spec": spec, "status": _status(raw)}), kinds
-        )
+        nominated = _object(raw.get("status") or {}, "Pod.status").get("nominatedNodeName") or ""
+        status = {"nominatedNodeName": _string(nominated, "Pod.status.nominatedNodeName")}
+        pod = {"metadata": dict(raw["metadata"]), "spec": spec, "status": status}
+        return pods.pending(pods.transform(pod), kinds)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ProtocolError(f"Pod: is no valid pod: {type(error).__name__}: {error}") from error
-
-
-def _status(pod: Object) -> Object:
-    nominated = _object(pod.get("status") or {}, "Pod.status").get("nominatedNodeName")
-    return {"nominatedNodeName": _string(nominated or "", "Pod.status.nominatedNodeName")}
 
 
 def _pod(raw: Object) -> Object:
@@ -169,18 +168,13 @@ def _pod(raw: Object) -> Object:
 
 def _victims(raw: Any, where: str) -> list[str]:
     pods_of_node = _list(_get(_object(raw, where), "Pods") or [], f"{where}.Pods")
-    return _unique([_uid_of_victim(_object(each, f"{where}.Pods"), f"{where}.Pods") for each in pods_of_node])
-
-
-def _uid_of_victim(victim: Object, where: str) -> str:
-    metadata = victim.get("metadata")
-    uid = _get(victim, "UID") if metadata is None else _object(metadata, f"{where}.metadata").get("uid")
-    return _check_uid(uid, f"{where}.UID")
-
-
-def _name_of_node(node: Any) -> str:
-    metadata = _object(_object(node, "Nodes.items").get("metadata"), "Nodes.items.metadata")
-    return _string(metadata.get("name"), "Nodes.items.metadata.name")
+    uids = []
+    for pod in pods_of_node:
+        victim = _object(pod, f"{where}.Pods")
+        metadata = victim.get("metadata")
+        uid = _get(victim, "UID") if metadata is None else _object(metadata, f"{where}.Pods.metadata").get("uid")
+        uids.append(_check_uid(uid, f"{where}.Pods.UID"))
+    return _unique(uids)
 
 
 def _decoded(body: bytes) -> Object:
@@ -283,8 +277,8 @@ def prioritize_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
 def preempt_answer(victims: Mapping[str, Victims]) -> bytes:
     """Write an `ExtenderPreemptionResult`."""
     by_node = {
-        node: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
-        for node, each in victims.items()
+        node: {"Pods": [{"UID": uid} for uid in of_node.uids], "NumPDBViolations": of_node.violations}
+        for node, of_node in victims.items()
     }
     return orjson.dumps({"NodeNameToMetaVictims": by_node})
 

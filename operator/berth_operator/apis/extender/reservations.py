@@ -134,12 +134,9 @@ class Reservations:
         """End overdue reservations until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
-            self._release_overdue()
-
-    def _release_overdue(self) -> None:
-        now = self._cluster.clock()
-        since = {uid: each.at for uid, each in self._by_uid.items()} | self._nominated
-        for uid, at in since.items():
-            if now - at > (MAX_SECONDS if self._is_waiting(uid) else UNSEEN_SECONDS):
-                log.warning("reservation ended", uid=uid, seconds=round(now - at))
-                self.pod_gone(uid)
+            now = self._cluster.clock()
+            since = {uid: reservation.at for uid, reservation in self._by_uid.items()} | self._nominated
+            for uid, at in since.items():
+                if now - at > (MAX_SECONDS if self._is_waiting(uid) else UNSEEN_SECONDS):
+                    log.warning("reservation ended", uid=uid, seconds=round(now - at))
+                    self.pod_gone(uid)

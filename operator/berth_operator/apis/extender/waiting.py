@@ -39,21 +39,15 @@ class ForeignWaitingPods:
 
     def sources(self, schedulers: Iterable[str]) -> dict[str, tuple[Source, Table]]:
         """Return {title: (source, table)} of the watches for these scheduler names."""
-        return {
-            f"waiting pods of {name}": (_source(name), Table(key=_uid, put=self.put, remove=self.remove))
-            for name in sorted(schedulers)
-        }
-
-
-def _source(scheduler: str) -> Source:
-    selector = f"spec.schedulerName={scheduler},spec.nodeName=,{ALIVE}"
-    return Source(path="/api/v1/pods", params={"fieldSelector": selector}, transform=_transform)
+        watches = {}
+        for name in sorted(schedulers):
+            params = {"fieldSelector": f"spec.schedulerName={name},spec.nodeName=,{ALIVE}"}
+            source = Source(path="/api/v1/pods", params=params, transform=_transform)
+            table = Table(key=lambda pod: str(pod["metadata"]["uid"]), put=self.put, remove=self.remove)
+            watches[f"waiting pods of {name}"] = source, table
+        return watches
 
 
 def _transform(pod: Object) -> Object:
     kept = ("uid", "name", "namespace", "resourceVersion", "deletionTimestamp")
     return {"metadata": {key: value for key, value in pod["metadata"].items() if key in kept}}
-
-
-def _uid(pod: Mapping[str, Any]) -> str:
-    return str(pod["metadata"]["uid"])

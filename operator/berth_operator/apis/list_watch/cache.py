@@ -40,10 +40,8 @@ class ReflectedCache(WatchCache):
 
     def apply(self, event_type: EventType, obj: Object) -> None:
         """Take a change of a custom resource."""
-        if (entry := self.read_object(obj)) is not None:
-            self._apply(event_type, entry)
-
-    def _apply(self, event_type: EventType, entry: Entry) -> None:
+        if (entry := self.read_object(obj)) is None:
+            return
         served = self.get(entry.key)
         known = [*self._hidden.pop(entry.key, ()), *([served] if served else ())]
         others = [other for other in known if _uid(other) != _uid(entry)]
@@ -56,7 +54,10 @@ class ReflectedCache(WatchCache):
         elif first is served:
             self.advance(entry.version)
         else:
-            self.put("MODIFIED", _as_of(first, entry.version))
+            # From this version on another object is served, as if it had changed now.
+            metadata = {**first.metadata, "resourceVersion": str(entry.version)}
+            body = compact(orjson.dumps({**orjson.loads(first.body), "metadata": metadata}))
+            self.put("MODIFIED", replace(first, version=entry.version, metadata=metadata, body=body))
 
     def take(self, listed: dict[Key, list[Entry]], version: int) -> None:
         """Take the objects of all custom resources as of a version."""
@@ -101,10 +102,3 @@ class _Listing:
 def _uid(entry: Entry) -> str:
     """Return the UID of the custom resource behind an object."""
     return str(entry.metadata["uid"])
-
-
-def _as_of(entry: Entry, version: int) -> Entry:
-    """Return an object that is served from a version on, as if it had changed then."""
-    metadata = {**entry.metadata, "resourceVersion": str(version)}
-    body = {**orjson.loads(entry.body), "metadata": metadata}
-    return replace(entry, version=version, metadata=metadata, body=compact(orjson.dumps(body)))

@@ -83,16 +83,33 @@ def gpu_node(device: Object) -> GpuNode:
     name, status = device["metadata"]["name"], device.get("status") or {}
     cards = [card for card in device["spec"].get("devices") or () if card["type"] == names.GPU]
     uses = {use["minor"]: use for use in status.get("devices") or () if use["type"] == names.GPU}
+    models: dict[str, list[str]] = {}
+    for card in cards:
+        models.setdefault(str(card.get("model", "")).strip().lower(), []).append(card["id"])
+    ready = next((condition for condition in status.get("conditions") or () if condition["type"] == names.READY), None)
+    if ready is None:
+        message = "the operator has not seen the node's Device yet"
+        health: GpuNodeStatus = {"node": name, "health": "False", "message": message}
+    else:
+        is_ready, since = ready["status"] == "True", ready["lastTransitionTime"]
+        health = {
+            "node": name,
+            "health": "True" if is_ready else "False",
+            "message": ready.get("message", ""),
+            # While healthy: since when; else: until when.
+            "last_health_time": since,
+            "last_transition_time": since,
+        }
     return {
         "spec": {
             "device_infos": {
                 card["id"]: _info(card, (card.get("topology") or {}).get("busID"), name) for card in cards
             },
-            "device_models": _by_model(cards),
+            "device_models": {model: sorted(ids) for model, ids in sorted(models.items())},
             "device_busy": sorted(card["id"] for card in cards if not _is_idle(card, uses.get(card["minor"]))),
             "report_time": reported_at(device),
         },
-        "status": _health(name, status.get("conditions") or ()),
+        "status": health,
     }
 
 
@@ -105,13 +122,6 @@ def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str
     return info
 
 
-def _by_model(cards: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    models: dict[str, list[str]] = {}
-    for card in cards:
-        models.setdefault(str(card.get("model", "")).strip().lower(), []).append(card["id"])
-    return {model: sorted(ids) for model, ids in sorted(models.items())}
-
-
 def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
     """Return whether all of a card can be allocated, by the operator's account; without one it cannot."""
     if use is None or use.get("holders"):
@@ -120,20 +130,6 @@ def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
     # Of a card in MIG mode its instances are free, and of no other card less than what the spec lists.
     total = {short(name): quantity.parse(amount) for name, amount in (card.get("resources") or {}).items()}
     return any(free.values()) and all(amount >= total.get(name, 0) for name, amount in free.items())
-
-
-def _health(node: str, conditions: Iterable[Mapping[str, Any]]) -> GpuNodeStatus:
-    ready = next((each for each in conditions if each["type"] == names.READY), None)
-    if ready is None:
-        return {"node": node, "health": "False", "message": "the operator has not seen the node's Device yet"}
-    return {
-        "node": node,
-        "health": "True" if ready["status"] == "True" else "False",
-        "message": ready.get("message", ""),
-        # While healthy: since when; else: until when.
-        "last_health_time": ready["lastTransitionTime"],
-        "last_transition_time": ready["lastTransitionTime"],
-    }
 
 
 # --- GpuPods, of GpuPods ------------------------------------------------------------------------------------------
@@ -181,7 +177,8 @@ def _infos(devices: Iterable[Mapping[str, Any]], cards: Iterable[Mapping[str, An
 def reported_at(source: Object) -> str:
     """Return when the spec was last written."""
     metadata = source["metadata"]
-    written = [each.get("time", "") for each in metadata.get("managedFields") or () if not each.get("subresource")]
+    managers = metadata.get("managedFields") or ()
+    written = [manager.get("time", "") for manager in managers if not manager.get("subresource")]
     return max(written, default="") or str(metadata["creationTimestamp"])
 
 
@@ -201,7 +198,7 @@ def _node_cells(obj: GpuNode) -> Cells:
 
 def _pod_cells(obj: GpuPod) -> Cells:
     spec = obj["spec"]
-    ids = dict.fromkeys(each["device_id"] for listed in spec["containers_device"] for each in listed["device_info"])
+    ids = dict.fromkeys(gpu["device_id"] for container in spec["containers_device"] for gpu in container["device_info"])
     return [spec["node_name"], len(ids), obj["status"]["last_changed_time"], ", ".join(ids)]
 
 

@@ -18,7 +18,6 @@ from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
-from berth_operator.apis.aggregated.options import ListOptions
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
 from berth_operator.apis.aggregated.statuses import not_found
 from berth_operator.apis.aggregated.watch import Watch
@@ -94,31 +93,21 @@ class ListWatchServer:
         return as_json(form.one(entry))
 
     async def _collection(self, kind: SourcedKind, request: web.Request) -> web.StreamResponse:
-        """Return a list, or serve a watch."""
+        """Return a list, or serve a watch unless there are too many."""
         namespace = request.match_info.get("namespace", "")
         wanted = options.read(kind, namespace, request.query)
         verb = "watch" if wanted.watch else "list"
         name = wanted.selection.name
         await self._access.check_resource(request[USER], verb, kind.plural, namespace=namespace, name=name)
-        form = _form(kind, request)
-        if wanted.watch:
-            return await self._watch(self._caches[kind], form, wanted, request)
-        return await _list(self._caches[kind], form, wanted)
-
-    async def _watch(
-        self, cache: WatchCache, form: Form, wanted: ListOptions, request: web.Request
-    ) -> web.StreamResponse:
-        """Serve a watch, unless there are too many."""
+        form, cache = _form(kind, request), self._caches[kind]
+        if not wanted.watch:
+            await cache.wait_for(wanted.version)
+            return as_json(form.many(Chunk.of(cache, wanted)))
         with self.watches.one_of(request[USER].name):
             # As in the API server, only a watch that begins with the state waits for its version.
             await cache.wait_for(wanted.version if wanted.begins_with_state else 0)
             watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
             return await requests.serve_watch(request, watch, self._limits.write_seconds)
-
-
-async def _list(cache: WatchCache, form: Form, wanted: ListOptions) -> web.StreamResponse:
-    await cache.wait_for(wanted.version)
-    return as_json(form.many(Chunk.of(cache, wanted)))
 
 
 def _form(kind: SourcedKind, request: web.Request) -> Form:

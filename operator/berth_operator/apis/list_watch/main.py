@@ -84,7 +84,7 @@ async def _run(settings: ApiSettings) -> None:
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator/api", limit=16)
     try:
         await served.check(client, names.API_VERSION, ["Device", "GpuPod"])
-        serving = asyncio.create_task(Api(settings, client).serve())
+        serving = asyncio.create_task(ListWatchService(settings, client).serve())
         for end in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
         await asyncio.wait([serving])
@@ -94,7 +94,7 @@ async def _run(settings: ApiSettings) -> None:
         client.close()
 
 
-class Api:
+class ListWatchService:
     """The caches, what feeds them, and the server."""
 
     def __init__(self, settings: ApiSettings, client: KubeClient) -> None:
@@ -108,57 +108,53 @@ class Api:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
-            front_proxy = await self._another(None)
+            front_proxy = await front_proxies.another(self._client, None, self._settings.period)
             while True:
                 front_proxy = await self._serve_for(front_proxy)
 
     @property
     def is_ready(self) -> bool:
         """Return whether all objects are known and not stale."""
-        return all(each.is_synced and each.last_event_age() < SILENT_SECONDS for each in self._reflectors)
+        return all(
+            reflector.is_synced and reflector.last_event_age() < SILENT_SECONDS for reflector in self._reflectors
+        )
 
     async def _serve_for(self, front_proxy: FrontProxy) -> FrontProxy:
         """Serve users that a front proxy names, until there is another one; return that one."""
-        source, period = self._source(), self._settings.period
-        certificate = ServedCertificate(
-            source=source, period=period, clients=Clients(authorities=front_proxy.authorities)
-        )
+        settings = self._settings
+        source: certificates.Source
+        if settings.certificate is not None and settings.key is not None:
+            source = Files(certificate=settings.certificate, key=settings.key)
+        else:
+            source = Shared(
+                api=self._client,
+                namespace=settings.namespace,
+                secret=settings.secret,
+                trusting=(ApiService(settings.api_service),),
+                component=COMPONENT,
+                host=settings.host,
+                lifetime=timedelta(seconds=settings.lifetime),
+            )
+        clients = Clients(authorities=front_proxy.authorities)
+        certificate = ServedCertificate(source=source, period=settings.period, clients=clients)
         await certificate.load()
         granted = Access(front_proxy=front_proxy, reviews=self._reviews, group=GROUP, version=VERSION)
-        most = self._settings.max_watches
+        most = settings.max_watches
         limits = Limits(watches=most, watches_of_user=most // 2)
         server = ListWatchServer(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
-            address, port = str(self._settings.address), self._settings.port
+            address, port = str(settings.address), settings.port
             await web.TCPSite(runner, address, port, ssl_context=certificate.tls).start()
             log.info("API served", address=address, port=port)
             async with asyncio.TaskGroup() as tasks:
                 renewals = tasks.create_task(certificate.keep())
-                another = await self._another(front_proxy)
+                another = await front_proxies.another(self._client, front_proxy, settings.period)
                 renewals.cancel()
         finally:
             await runner.cleanup()
         return another
-
-    async def _another(self, known: FrontProxy | None) -> FrontProxy:
-        """Return the front proxy's configuration once it is not the known one."""
-        return await front_proxies.another(self._client, known, self._settings.period)
-
-    def _source(self) -> certificates.Source:
-        settings = self._settings
-        if settings.certificate is not None and settings.key is not None:
-            return Files(certificate=settings.certificate, key=settings.key)
-        return Shared(
-            api=self._client,
-            namespace=settings.namespace,
-            secret=settings.secret,
-            trusting=(ApiService(settings.api_service),),
-            component=COMPONENT,
-            host=settings.host,
-            lifetime=timedelta(seconds=settings.lifetime),
-        )
 
 
 def _reflector(client: KubeClient, kind: SourcedKind, cache: ReflectedCache) -> Reflector:

@@ -50,7 +50,7 @@ MAX_USERS: Final = 1024
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class PodReader(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
@@ -64,7 +64,7 @@ class Explainer:
         self,
         *,
         cluster: Cluster,
-        pods: Pods,
+        pods: PodReader,
         policy: Callable[[str], Policy],
         managed: Callable[[], Collection[str]],
         ranking: Callable[[str], Ranking | None],
@@ -94,7 +94,11 @@ class Explainer:
             ApiError: the API server refused to show the pod.
             Unreachable: the API server did not answer.
         """
-        self._admit(user)
+        if user not in self._buckets and len(self._buckets) >= MAX_USERS:
+            self._buckets.pop(next(iter(self._buckets)))
+        bucket = self._buckets.setdefault(user, Bucket(rate=RATE, clock=self._cluster.clock))
+        if not bucket.take():
+            raise too_many("too many explanations, try again later", retry_after=1)
         if (kept := self._fresh(namespace, name)) is not None:
             return kept
         async with self._budget.turn():
@@ -102,88 +106,60 @@ class Explainer:
             if (kept := self._fresh(namespace, name)) is None:
                 explained = await self._explained(namespace, name)
                 kept = orjson.dumps({"kind": EXPLANATION, "apiVersion": API_VERSION, **explained})
-                self._keep(namespace, name, kept)
+                if len(self._kept) >= MAX_KEPT:
+                    self._kept.clear()
+                self._kept[namespace, name] = self._cluster.clock(), kept
         return kept
-
-    # --- limits -------------------------------------------------------------------------------------------------
-
-    def _admit(self, user: str) -> None:
-        """Count a request of a user.
-
-        Raises:
-            StatusError: there are too many.
-        """
-        if user not in self._buckets and len(self._buckets) >= MAX_USERS:
-            self._buckets.pop(next(iter(self._buckets)))
-        bucket = self._buckets.setdefault(user, Bucket(rate=RATE, clock=self._cluster.clock))
-        if not bucket.take():
-            raise too_many("too many explanations, try again later", retry_after=1)
 
     def _fresh(self, namespace: str, name: str) -> bytes | None:
         at, kept = self._kept.get((namespace, name), (0.0, b""))
         return kept if kept and self._cluster.clock() - at < KEPT_SECONDS else None
 
-    def _keep(self, namespace: str, name: str, body: bytes) -> None:
-        if len(self._kept) >= MAX_KEPT:
-            self._kept.clear()
-        self._kept[namespace, name] = self._cluster.clock(), body
-
-    # --- explanations -------------------------------------------------------------------------------------------
-
     async def _explained(self, namespace: str, name: str) -> PodExplanation:
-        found = self._find(namespace, name)
-        if isinstance(found, PendingPod):
-            return await self._of_pending(found)
-        if isinstance(found, Charge):
-            return await self._of_bound(ObjectMeta(name=name, namespace=namespace, uid=found.uid), found)
-        return self._of_unknown(await self._read(keys.join(namespace, name)))
+        cluster, key = self._cluster, keys.join(namespace, name)
+        began = time.thread_time()
+        try:
+            pending = cluster.pending.values()
+            pod = next((pod for pod in pending if pod.name == name and pod.namespace == namespace), None)
+            charge = None
+            if pod is None:
+                charge = next((charge for charge in cluster.fleet.charges.values() if charge.pod == key), None)
+        finally:
+            self._budget.spend(time.thread_time() - began)
+        if pod is not None:
+            return await self._of_pending(pod)
+        if charge is not None:
+            return await self._of_bound(ObjectMeta(name=name, namespace=namespace, uid=charge.uid), charge)
+        return self._of_unknown(await self._read(key))
 
     async def _of_bound(self, pod: ObjectMeta, charge: Charge) -> PodExplanation:
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
-        place = explanation.bound_message(charge.node, listed, charge.unknown)
-        message = "; ".join(filter(None, (place, *self._failed(charge), await self._why_no_device(charge))))
-        if charge.scheduler not in (managed := self._managed()):
+        sentences = [explanation.bound_message(charge.node, listed, charge.unknown)]
+        device = self._cluster.node_cache.devices.get(charge.node)
+        faults = {} if device is None else device.fault_texts
+        held = {(grant.type, card_id(grant)): grant.minor for grant in charge.grants}
+        for (device_type, card), minor in held.items():
+            if (device_type, card) in faults:
+                shown = device_text.of_device(device_type, minor, card)
+                sentences.append(f"{shown} is unhealthy: {faults[device_type, card]}")
+        managed = self._managed()
+        if charge.scheduler in managed and not holds_devices(charge):
+            raw = await self._read(charge.pod)
+            if raw["metadata"]["uid"] == charge.uid:
+                sentences.append(no_devices.why_none(raw, self._cluster.kinds))
+        message = "; ".join(filter(None, sentences))
+        if charge.scheduler not in managed:
             not_ours = routing.why_not_ours(await self._read(charge.pod), managed)
-            held = explanation.held_message(message, charge) if charge.unknown or charge.grants else ""
-            return PodExplanation(
-                metadata=pod, state=explanation.NOT_MANAGED, message="; ".join(filter(None, (not_ours, held)))
-            )
-        ranking = self._ranking(charge.uid)
-        why_not = "" if ranking is not None else await self._why_not_kept(charge)
+            costs = explanation.held_message(message, charge) if charge.unknown or charge.grants else ""
+            message = "; ".join(filter(None, (not_ours, costs)))
+            return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message=message)
+        ranking, why_not = self._ranking(charge.uid), ""
+        if ranking is None:
+            # The pod records the leader's term that bound it.
+            annotations = (await self._read(charge.pod))["metadata"].get("annotations") or {}
+            why_not = explanation.why_not_kept(annotations.get(names.EPOCH), self._term())
         points = explanation.bind(charge.node, ranking, why_not)
         return {"metadata": pod, "state": explanation.BOUND, "message": message, "bind": points}
-
-    def _failed(self, charge: Charge) -> Iterator[str]:
-        """Yield what is reported of each device of a bound pod that has failed."""
-        device = self._cluster.node_cache.devices.get(charge.node)
-        texts = {} if device is None else device.fault_texts
-        held = {(each.type, card_id(each)): each.minor for each in charge.grants}
-        for (device_type, name), minor in held.items():
-            if (device_type, name) in texts:
-                card = device_text.of_device(device_type, minor, name)
-                yield f"{card} is unhealthy: {texts[device_type, name]}"
-
-    async def _why_not_kept(self, charge: Charge) -> str:
-        """Return why the points of a pod's bind are not kept: the pod records the leader's term that bound it."""
-        annotations = (await self._read(charge.pod))["metadata"].get("annotations") or {}
-        return explanation.why_not_kept(annotations.get(names.EPOCH), self._term())
-
-    async def _why_no_device(self, charge: Charge) -> str:
-        """Return why a bound pod of ours holds no device; empty if it holds or requests one."""
-        if holds_devices(charge) or charge.scheduler not in self._managed():
-            return ""
-        raw = await self._read(charge.pod)
-        return no_devices.why_none(raw, self._cluster.kinds) if raw["metadata"]["uid"] == charge.uid else ""
-
-    def _find(self, namespace: str, name: str) -> PendingPod | Charge | None:
-        """Return a pod by its name."""
-        began, key = time.thread_time(), keys.join(namespace, name)
-        pending, charges = self._cluster.pending.values(), self._cluster.fleet.charges.values()
-        try:
-            pod = next((each for each in pending if each.name == name and each.namespace == namespace), None)
-            return pod or next((each for each in charges if each.pod == key), None)
-        finally:
-            self._budget.spend(time.thread_time() - began)
 
     async def _of_pending(self, pod: PendingPod) -> PodExplanation:
         cluster = self._cluster
@@ -195,34 +171,27 @@ class Explainer:
         if (current := cluster.pending.get(pod.uid)) is None or pod.uid in cluster.fleet.charges:
             raise unavailable("the pod has just been bound or deleted, ask again")
         pod = current
-        nodes = int(cluster.fleet.present.sum())
+        nodes, slices = int(cluster.fleet.present.sum()), Slices()
         try:
-            wait, why, found = await self._explain(pod)
+            # In slices of the loop's time: the what-ifs read a copy of the state.
+            steps = [step async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler)))]
         except PluginFailedError as error:
             raise unavailable(f"the pod cannot be explained: {error}") from error
         finally:
+            self._budget.spend(slices.spent)
             counters.VISIBILITY_EXPLANATIONS.inc()
+        wait, why, *remedies = filter(None, steps)
         return explanation.of_waiting(
-            wait,
+            cast("Wait", wait),
             queue.get(pod.uid),
-            why,
-            found,
+            cast("Why", why),
+            cast("list[Remedy]", remedies),
             nodes=nodes,
             queued=max((place.position for place in queue.values()), default=0),
             now=cluster.clock(),
             gang=sources.gang(cluster, pod),
             reservation=self._reservation(pod.uid),
         )
-
-    async def _explain(self, pod: PendingPod) -> tuple[Wait, Why, list[Remedy]]:
-        """Explain a pod, in slices of the loop's time: the what-ifs read a copy of the state."""
-        cluster, slices = self._cluster, Slices()
-        try:
-            steps = [step async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler)))]
-        finally:
-            self._budget.spend(slices.spent)
-        wait, why, *found = filter(None, steps)
-        return cast("Wait", wait), cast("Why", why), cast("list[Remedy]", found)
 
     def _of_unknown(self, raw: Object) -> PodExplanation:
         """Return the explanation of a pod that decisions do not know: it has gates, has ended, or is new."""
@@ -263,19 +232,14 @@ class Explainer:
         return self._queue[1]
 
 
-def _wait(cluster: Cluster, pod: PendingPod) -> Wait:
-    """Return a waiting pod with what is known of its gang."""
-    if pod.gang is None:
-        return Wait(pod=pod)
-    gang, problem = cluster.gang_tracker.waiting(pod.gang)
-    parked = None if gang is None else cluster.queue.parked_failure(gang)
-    return Wait(pod=pod, gang=gang, problem=problem, parked=parked)
-
-
 def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait | Why | Remedy | None]:
     """Yield the pod once the state is copied, then why it waits, then what ends its wait."""
     waits = Waits(cluster.fleet.copy(), policy, cluster.budgets, tuple(cluster.placements.in_flight()))
-    wait = _wait(cluster, pod)
+    wait = Wait(pod=pod)
+    if pod.gang is not None:
+        gang, problem = cluster.gang_tracker.waiting(pod.gang)
+        parked = None if gang is None else cluster.queue.parked_failure(gang)
+        wait = Wait(pod=pod, gang=gang, problem=problem, parked=parked)
     yield wait
     why = waits.why(wait)
     why = replace(why, claims=(yield from waits.claims(wait, why)))

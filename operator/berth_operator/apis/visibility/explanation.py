@@ -13,7 +13,6 @@ from berth_api.objects.visibility import (
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.reports.recent_binds import MAX_BINDS
 from berth_operator.core.advice import outlook, remedies
-from berth_operator.core.advice.explanation import Explanation
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
 from berth_operator.core.decision.cycle import Failure
@@ -21,7 +20,6 @@ from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import Place
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import PendingPod
 
 WAITING: Final = "Waiting"
 BACKING_OFF: Final = "BackingOff"
@@ -84,10 +82,11 @@ def of_waiting(
         reservation: the sentence about its node reservation; empty if it has none.
     """
     pod, explanation = wait.pod, why.explanation
+    decided = explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
     body: PodExplanation = {
         "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
         "state": ACTIVE if place is None else _OF_PLACES[place.state],
-        "message": _message(pod, explanation),
+        "message": pod.last_message or decided,
         "nodes": nodes,
         "groups": list(explanation.groups),
         "nearest": list(explanation.nearest),
@@ -111,7 +110,10 @@ def of_waiting(
         body["fitsWhenEmpty"] = explanation.fits_when_empty
         body["newNodeHelps"] = any(remedy.is_another and remedy.ends for remedy in found)
     if why.claims is not None:
-        body["claims"] = {**why.claims, "requests": [*map(_bounded, why.claims["requests"][:MAX_REQUESTS])]}
+        requests: list[RequestedDevices] = [
+            {**request, "leftOut": request["leftOut"][:MAX_CAUSES]} for request in why.claims["requests"][:MAX_REQUESTS]
+        ]
+        body["claims"] = {**why.claims, "requests": requests}
     if (answer := explanation.preemption) is not None:
         body["preemption"] = {"possible": bool(answer.node), "message": outlook.preemption_message(answer)}
     if gang is not None:
@@ -141,13 +143,3 @@ def bind(node: str, ranking: Ranking | None, why_not: str = "") -> BindPoints:
     """Return the points of the node of a bind and of its runners-up; none, and why, if they are not kept."""
     scores = [] if ranking is None else ranking.scores()
     return {"kept": ranking is not None, "message": why_not, "node": node, "scores": scores}
-
-
-def _message(pod: PendingPod, explanation: Explanation) -> str:
-    if pod.last_message:
-        return pod.last_message
-    return explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
-
-
-def _bounded(of: RequestedDevices) -> RequestedDevices:
-    return {**of, "leftOut": of["leftOut"][:MAX_CAUSES]}

@@ -12,7 +12,6 @@ APIService, and no replica can create another one.
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable
-from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -47,7 +46,7 @@ class NotOursError(Exception):
     """The APIService names the Service of somebody else."""
 
 
-class Api(Protocol):
+class ApiServiceApi(Protocol):
     """The subset of `KubeClient` that this uses."""
 
     async def get(self, path: str, params: Any = None) -> Any:
@@ -73,19 +72,19 @@ class Registration:
         self._core = f"/api/v1/namespaces/{namespace}"
         self._problem = ""
 
-    async def keep(self, api: Api, bundle: Callable[[], str]) -> None:
+    async def keep(self, api: ApiServiceApi, bundle: Callable[[], str]) -> None:
         """Register until cancelled; `bundle` returns the certificates (PEM) by which the API server trusts us."""
         while True:
             await self._try(self._register(api, base64.b64encode(bundle().encode()).decode()))
             await asyncio.sleep(self._period)
 
-    async def keep_away(self, api: Api) -> None:
+    async def keep_away(self, api: ApiServiceApi) -> None:
         """Delete what replicas that served have left, until cancelled."""
         while True:
             await self._try(self._withdraw(api))
             await asyncio.sleep(AWAY_PERIOD)
 
-    async def leave(self, api: Api) -> None:
+    async def leave(self, api: ApiServiceApi) -> None:
         """Delete it at the end of this replica, unless another one is ready."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -105,7 +104,7 @@ class Registration:
         else:
             self._problem = ""
 
-    async def _register(self, api: Api, bundle: str) -> None:
+    async def _register(self, api: ApiServiceApi, bundle: str) -> None:
         """Create the APIService, or update its bundle.
 
         Raises:
@@ -113,19 +112,33 @@ class Registration:
         """
         current = await _read(api, _PATH)
         if current is None:
-            await self._create(api, bundle)
+            owner = await _read(api, _OWNER_PATH)
+            if owner is None:
+                # Not installed: then neither is the API.
+                return
+            metadata = owner["metadata"]
+            reference = {"apiVersion": _RBAC, "kind": "ClusterRole", "name": metadata["name"], "uid": metadata["uid"]}
+            api_service = {
+                "apiVersion": "apiregistration.k8s.io/v1",
+                "kind": "APIService",
+                "metadata": {"name": API_SERVICE, "ownerReferences": [reference]},
+                "spec": {
+                    "group": GROUP,
+                    "version": VERSION,
+                    "groupPriorityMinimum": PRIORITY,
+                    "versionPriority": PRIORITY,
+                    "service": self._own | {"port": self._port},
+                    "caBundle": bundle,
+                },
+            }
+            await api.create(_API_SERVICES, api_service)
+            log.info("APIService created", path=_PATH)
         elif not self._is_ours(current):
             raise NotOursError(f"{_PATH} names another Service than ours: {current['spec'].get('service')}")
         elif current["spec"].get("caBundle") != bundle:
             await api.merge_patch(_PATH, {"spec": {"caBundle": bundle}})
 
-    async def _create(self, api: Api, bundle: str) -> None:
-        """Create the APIService, unless its owner is not installed: then neither is the API."""
-        if (owner := await _read(api, _OWNER_PATH)) is not None:
-            await api.create(_API_SERVICES, _api_service(self._own | {"port": self._port}, bundle, owner))
-            log.info("APIService created", path=_PATH)
-
-    async def _withdraw(self, api: Api) -> None:
+    async def _withdraw(self, api: ApiServiceApi) -> None:
         """Delete the APIService if it is ours."""
         current = await _read(api, _PATH)
         if current is not None and self._is_ours(current):
@@ -136,8 +149,12 @@ class Registration:
         service = api_service["spec"].get("service") or {}
         return all(service.get(key) == value for key, value in self._own.items())
 
-    async def _others(self, api: Api) -> bool:
-        """Return whether another pod of the Service serves and stays; without a selector none is known."""
+    async def _others(self, api: ApiServiceApi) -> bool:
+        """Return whether another pod of the Service serves and stays; without a selector none is known.
+
+        It serves if it has a port of the Service: a pod of an older version, or with the API off, has none. It stays if
+        it is ready, and is not being deleted.
+        """
         service = await _read(api, f"{self._core}/services/{self._own['name']}")
         spec = (service or {}).get("spec") or {}
         if not (selector := spec.get("selector")):
@@ -145,11 +162,18 @@ class Registration:
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
         ports = {port.get("targetPort") for port in spec.get("ports") or ()}
         pods = await api.get(f"{self._core}/pods", {"labelSelector": labels})
-        others = [pod for pod in pods["items"] if pod["metadata"]["name"] != self._pod]
-        return any(_stays(pod) and _serves(pod, ports) for pod in others)
+        for pod in pods["items"]:
+            if pod["metadata"]["name"] == self._pod or "deletionTimestamp" in pod["metadata"]:
+                continue
+            conditions = (pod.get("status") or {}).get("conditions") or ()
+            is_ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+            own = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
+            if is_ready and any({port.get("name"), port["containerPort"]} & ports for port in own):
+                return True
+        return False
 
 
-async def _read(api: Api, path: str) -> Object | None:
+async def _read(api: ApiServiceApi, path: str) -> Object | None:
     """Return an object; None if there is none, or not for us."""
     try:
         obj: Object = await api.get(path)
@@ -158,38 +182,3 @@ async def _read(api: Api, path: str) -> Object | None:
             raise
         return None
     return obj
-
-
-def _api_service(service: Object, bundle: str, owner: Object) -> Object:
-    metadata = owner["metadata"]
-    return {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {
-            "name": API_SERVICE,
-            "ownerReferences": [
-                {"apiVersion": _RBAC, "kind": "ClusterRole", "name": metadata["name"], "uid": metadata["uid"]}
-            ],
-        },
-        "spec": {
-            "group": GROUP,
-            "version": VERSION,
-            "groupPriorityMinimum": PRIORITY,
-            "versionPriority": PRIORITY,
-            "service": service,
-            "caBundle": bundle,
-        },
-    }
-
-
-def _serves(pod: Object, ports: AbstractSet[str | int]) -> bool:
-    """Return whether a pod has a port of the Service: one of an older version, or with the API off, has none."""
-    own = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
-    return any({port.get("name"), port["containerPort"]} & ports for port in own)
-
-
-def _stays(pod: Object) -> bool:
-    """Return whether a pod is ready, and is not being deleted."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-    return is_ready and "deletionTimestamp" not in pod["metadata"]

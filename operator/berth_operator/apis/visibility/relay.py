@@ -1,7 +1,7 @@
 """Relays requests of a standby replica to the leader, with the user that this replica has authenticated."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 from urllib.parse import quote
 
@@ -72,7 +72,11 @@ class Relay:
         Raises:
             StatusError: there is no leader, or it cannot be reached.
         """
-        address, tls = self._address(), self._certificate.client_tls()
+        if (address := self._leader()) is None:
+            raise unavailable(f"no replica leads{self._last_heard()}")
+        if not address:
+            raise unavailable("the leader does not serve this API")
+        tls = self._certificate.client_tls()
         if tls is None:
             raise unavailable("this replica has no certificate yet")
         headers = user_headers(request[USER])
@@ -91,14 +95,6 @@ class Relay:
                 raise unavailable(f"the leader at {address} does not answer{self._last_heard()}") from error
             async with answer:
                 return await _stream(request, self._chunks(answer, address), answer)
-
-    def _address(self) -> str:
-        leader = self._leader()
-        if leader is None:
-            raise unavailable(f"no replica leads{self._last_heard()}")
-        if not leader:
-            raise unavailable("the leader does not serve this API")
-        return leader
 
     async def _chunks(self, answer: aiohttp.ClientResponse, address: str) -> AsyncIterator[bytes]:
         """Yield what a leader answers.
@@ -128,7 +124,8 @@ async def _stream(
     request: web.Request, chunks: AsyncIterator[bytes], answer: aiohttp.ClientResponse
 ) -> web.StreamResponse:
     """Pass an answer on as it arrives; if it breaks off, break off, too."""
-    response = web.StreamResponse(status=answer.status, headers=_answered(answer.headers))
+    headers = {name: answer.headers[name] for name in ANSWERED if name in answer.headers}
+    response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
     try:
         async for chunk in chunks:
@@ -139,7 +136,3 @@ async def _stream(
         if request.transport is not None:
             request.transport.abort()
     return response
-
-
-def _answered(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: headers[name] for name in ANSWERED if name in headers}

@@ -124,7 +124,7 @@ class VisibilityService:
             HolderRows(cluster),
         )
         turns = LoopTurns()
-        caches = {each.kind: RowCache(each, term=term, clock=cluster.clock, turns=turns) for each in sources}
+        caches = {source.kind: RowCache(source, term=term, clock=cluster.clock, turns=turns) for source in sources}
         for cache in caches.values():
             tasks.create_task(cache.run())
         explainer = Explainer(
@@ -147,20 +147,42 @@ class VisibilityService:
     async def _serve_for(self, front_proxy: FrontProxy, client: KubeClient, reviews: Reviews) -> FrontProxy:
         """Serve users that a front proxy names, until there is another one; return that one."""
         settings = self._settings
-        shared = ReplicaCertificate(self._shared(client), period=settings.visibility_period)
+        own = Shared(
+            api=client,
+            namespace=settings.namespace,
+            secret=settings.visibility_secret,
+            host=settings.visibility_host,
+            lifetime=timedelta(seconds=settings.visibility_lifetime),
+            of_client=True,
+        )
+        shared = ReplicaCertificate(own, period=settings.visibility_period)
         # TLS verifies by both; whose certificate it is decides what it is good for.
         clients = Clients(authorities=lambda: front_proxy.authorities + shared.bundle)
         certificate = ServedCertificate(source=shared, period=settings.visibility_period, clients=clients)
         await certificate.load()
         access = Access(front_proxy=front_proxy, reviews=reviews, group=GROUP, version=VERSION)
-        server = self._server(access, shared)
+        election, most = self._election, settings.visibility_max_watches
+        relay = Relay(
+            certificate=shared,
+            host=settings.visibility_host,
+            leader=lambda: election.leader,
+            heard=lambda: election.renewed,
+        )
+        server = VisibilityServer(
+            access=access,
+            certificate=shared,
+            relay=relay,
+            leading=lambda: None if election.term is None else self._leading,
+            leads=lambda: election.term is not None,
+            limits=Limits(watches=most, watches_of_user=max(1, most // 4)),
+        )
         runner = web.AppRunner(
             server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
         )
         await runner.setup()
         try:
             address, port = str(settings.visibility_address), settings.visibility_port
-            limit = settings.visibility_max_watches + REQUEST_CONNECTIONS
+            limit = most + REQUEST_CONNECTIONS
             async with connections(certificate.tls, limit, runner).listening(address, port):
                 log.info("visibility API served", address=address, port=port)
                 async with asyncio.TaskGroup() as tasks:
@@ -174,34 +196,6 @@ class VisibilityService:
         finally:
             await runner.cleanup()
         return another
-
-    def _server(self, access: Access, shared: ReplicaCertificate) -> VisibilityServer:
-        settings, election = self._settings, self._election
-        most = settings.visibility_max_watches
-        return VisibilityServer(
-            access=access,
-            certificate=shared,
-            relay=Relay(
-                certificate=shared,
-                host=settings.visibility_host,
-                leader=lambda: election.leader,
-                heard=lambda: election.renewed,
-            ),
-            leading=lambda: None if election.term is None else self._leading,
-            leads=lambda: election.term is not None,
-            limits=Limits(watches=most, watches_of_user=max(1, most // 4)),
-        )
-
-    def _shared(self, client: KubeClient) -> Shared:
-        settings = self._settings
-        return Shared(
-            api=client,
-            namespace=settings.namespace,
-            secret=settings.visibility_secret,
-            host=settings.visibility_host,
-            lifetime=timedelta(seconds=settings.visibility_lifetime),
-            of_client=True,
-        )
 
 
 def connections(tls: ssl.SSLContext, limit: int, runner: web.AppRunner) -> Connections:

@@ -22,7 +22,6 @@ from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
 from berth_operator.core.advice.holders import holder_row, holds_devices
-from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
@@ -113,7 +112,7 @@ class HolderRows:
                 charges.append(charge)
             if number % CHUNK == 0:
                 yield None
-        for holder in sorted_in_steps(charges, lambda each: each.pod):
+        for holder in sorted_in_steps(charges, lambda charge: charge.pod):
             if holder is not None:
                 report = devices[holder.node].agent_report if holder.node in devices else NO_REPORT
                 is_drifted, uses = holder.uid in drifted, report.exceeded_by(holder.uid, holder.pod)
@@ -125,12 +124,16 @@ class HolderRows:
     def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> HoldingPod | None:
         if charge.node not in self._cluster.fleet.rows:
             return None
-        return holder_row(self._cluster.fleet, charge, [*map(_exceeding, exceeding)], drifted=drifted)
-
-
-def _exceeding(use: ExceedingUse) -> Exceeding:
-    memory, limit = quantity.parse(use.memory), quantity.parse(use.limit)
-    return {"type": use.type, "minor": use.minor, "memory": memory, "limit": limit}
+        uses: list[Exceeding] = [
+            {
+                "type": use.type,
+                "minor": use.minor,
+                "memory": quantity.parse(use.memory),
+                "limit": quantity.parse(use.limit),
+            }
+            for use in exceeding
+        ]
+        return holder_row(self._cluster.fleet, charge, uses, drifted=drifted)
 
 
 class QueueRows:
@@ -162,19 +165,17 @@ class QueueRows:
         """Yield the rows of workloads that keep their quota while they wait for places."""
         for parked in self._cluster.workload_queue.parked():
             for unit in parked.units.values():
-                if isinstance(unit, Gang):
-                    yield self._of_workload(unit, parked.failure, Change(parked.bits))
-
-    def _of_workload(self, unit: Gang, why: Failure, wakes_on: Change) -> Row:
-        namespace, name = keys.split(unit.membership.group)
-        shown = f"{WORKLOAD}:{name}"
-        pod = replace(unit.members[0], name=shown)
-        state, message = event_labels.UNSCHEDULABLE, why.message
-        place = Place(pod=pod, position=0, state=state, message=message, wakes_on=wakes_on)
-        members = len(self._cluster.promises.of(unit.membership.group))
-        found = WaitingGang(name=name, members=members, required=unit.size)
-        stamp = state, message, members
-        return Row((namespace, shown), unit, stamp, functools.partial(self._render, place, found))
+                if not isinstance(unit, Gang):
+                    continue
+                namespace, name = keys.split(unit.membership.group)
+                shown = f"{WORKLOAD}:{name}"
+                pod = replace(unit.members[0], name=shown)
+                state, message = event_labels.UNSCHEDULABLE, parked.failure.message
+                place = Place(pod=pod, position=0, state=state, message=message, wakes_on=Change(parked.bits))
+                members = len(self._cluster.promises.of(unit.membership.group))
+                waiting = WaitingGang(name=name, members=members, required=unit.size)
+                stamp = state, message, members
+                yield Row((namespace, shown), unit, stamp, functools.partial(self._render, place, waiting))
 
     def _render(self, place: Place, of_gang: WaitingGang | None = None) -> QueuedPod:
         pod, cluster = place.pod, self._cluster

@@ -97,8 +97,6 @@ class VisibilityServer:
         application.router.add_get(f"{of_namespace}/{PODS}/{{name}}/{EXPLANATIONS}", self._explanation)
         return application
 
-    # --- every replica ------------------------------------------------------------------------------------------
-
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -151,7 +149,36 @@ class VisibilityServer:
         if (leading := self._ours(request)) is None:
             return await self._relay.send(request)
         cache = leading.caches[kind]
-        return await (self._watch if wanted.watch else self._list)(cache, form, wanted, request)
+        if not wanted.watch:
+            return await self._list(cache, form, wanted, request)
+        with cache.watched():
+            await cache.refresh()
+            if wanted.version > cache.version:
+                # Of another leader: no client knows a version of ours that we do not know.
+                raise expired(wanted.version, cache.oldest)
+            watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
+            return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.sending.paced)
+
+    async def _list(self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request) -> web.StreamResponse:
+        """Return a list, compressed if it is large and the client accepts that."""
+        async with self._lists.turn():
+            if wanted.match != EXACT:
+                # Each rendering takes room in the history, from which the rest of a list comes.
+                await cache.refresh()
+                if wanted.version > cache.version:
+                    raise expired(wanted.version, cache.oldest)
+            began, slices = time.thread_time(), Slices()
+            chunk = Chunk.of(cache, wanted)
+            slices.spent += time.thread_time() - began
+            try:
+                body = b"".join([part async for part in slices.of(form.parts(chunk))])
+            finally:
+                # Also if the client has left meanwhile.
+                self._lists.spend(slices.spent)
+        if len(body) < MIN_COMPRESSED or "gzip" not in request.headers.get("Accept-Encoding", ""):
+            return as_json(body)
+        compressed = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
+        return as_json(compressed, HTTPStatus.OK, {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
 
     async def _explanation(self, request: web.Request) -> web.StreamResponse:
         """Return the explanation of a pod."""
@@ -185,49 +212,3 @@ class VisibilityServer:
         if leading is None and request.get(IS_RELAYED):
             raise unavailable("this replica does not lead")
         return leading
-
-    # --- the leader ---------------------------------------------------------------------------------------------
-
-    async def _watch(
-        self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request
-    ) -> web.StreamResponse:
-        with cache.watched():
-            await cache.refresh()
-            if wanted.version > cache.version:
-                # Of another leader: no client knows a version of ours that we do not know.
-                raise expired(wanted.version, cache.oldest)
-            watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
-            return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.sending.paced)
-
-    async def _list(self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request) -> web.StreamResponse:
-        async with self._lists.turn():
-            if wanted.match != EXACT:
-                # Each rendering takes room in the history, from which the rest of a list comes.
-                await cache.refresh()
-            body = await self._rendered(cache, form, wanted)
-        return await _compressed(body, request)
-
-    async def _rendered(self, cache: RowCache, form: Form, wanted: ListOptions) -> bytes:
-        """Return a list.
-
-        Raises:
-            StatusError: the client wants another version.
-        """
-        if wanted.version > cache.version and wanted.match != EXACT:
-            raise expired(wanted.version, cache.oldest)
-        began, slices = time.thread_time(), Slices()
-        chunk = Chunk.of(cache, wanted)
-        slices.spent += time.thread_time() - began
-        try:
-            return b"".join([part async for part in slices.of(form.parts(chunk))])
-        finally:
-            # Also if the client has left meanwhile.
-            self._lists.spend(slices.spent)
-
-
-async def _compressed(body: bytes, request: web.Request) -> web.Response:
-    """Return an answer, compressed if it is large and the client accepts that."""
-    if len(body) < MIN_COMPRESSED or "gzip" not in request.headers.get("Accept-Encoding", ""):
-        return as_json(body)
-    compressed = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
-    return as_json(compressed, HTTPStatus.OK, {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})

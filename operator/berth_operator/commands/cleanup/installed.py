@@ -74,7 +74,7 @@ def policies() -> tuple[Item, ...]:
     that its binding selects, so all of them go before any definition.
     """
     mutating = ["berth-injection", "berth-routing", "berth-isolation", "berth-runtime-class", "berth-rewriting"]
-    mutating += [f"berth-words-{each}" for each in _OF_WORDS]
+    mutating += [f"berth-words-{verb}" for verb in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
     limits += ["berth-claims-taints", "berth-claims-writers", "berth-kueue-checks", "berth-kueue-other-checks"]

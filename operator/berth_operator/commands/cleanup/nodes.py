@@ -104,28 +104,19 @@ def read_pod(raw: Object) -> Pod | None:
 def read_node(raw: Object) -> Node:
     """Return what Berth wrote to a Node."""
     metadata = raw["metadata"]
+    labels: Iterable[str] = metadata.get("labels") or ()
+    only_ours = {label for label in labels if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
+    taints = raw.get("spec", {}).get("taints") or []
+    other_taints = tuple(taint for taint in taints if taint["key"] != names.PREEMPTING)
     return Node(
         name=metadata["name"],
         version=metadata["resourceVersion"],
-        labels=_labels(raw),
+        labels=(ownership.owned(raw, "metadata", "labels") | only_ours) & frozenset(labels),
         annotations=ownership.owned(raw, "metadata", "annotations") & set(metadata.get("annotations") or ()),
-        other_taints=_other_taints(raw),
+        other_taints=other_taints if len(other_taints) < len(taints) else None,
         capacity=_sums(raw, "capacity"),
         allocatable=_sums(raw, "allocatable"),
     )
-
-
-def _labels(raw: Object) -> frozenset[str]:
-    shown: Iterable[str] = raw["metadata"].get("labels") or ()
-    only_ours = {label for label in shown if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
-    return (ownership.owned(raw, "metadata", "labels") | only_ours) & frozenset(shown)
-
-
-def _other_taints(raw: Object) -> tuple[Object, ...] | None:
-    """Return the taints that stay; None if a leader has not left one."""
-    shown = raw.get("spec", {}).get("taints") or []
-    others = tuple(taint for taint in shown if taint["key"] != names.PREEMPTING)
-    return others if len(others) < len(shown) else None
 
 
 def _sums(raw: Object, field: str) -> Sums:
@@ -139,7 +130,13 @@ def _sums(raw: Object, field: str) -> Sums:
 
 def plan(node: Node, pods: Sequence[Pod]) -> Plan:
     """Return what has to be written to a Node with these pods."""
-    kept = _kept(node, pods)
+    # What the pods request of the names that Berth wrote; a pod of Berth may be newer than the sums.
+    ours = {*node.capacity, *node.allocatable}
+    needed: Counter[str] = Counter()
+    for pod in pods:
+        counted = ours | set(OURS) if pod.is_bound_by_berth else ours
+        needed.update({name: amount for name, amount in pod.requests.items() if name in counted})
+    kept = {name: text(name.removeprefix(NATIVE), amount) for name, amount in sorted(needed.items())}
     capacity, allocatable = _changes(node.capacity, kept), _changes(node.allocatable, kept)
     status = {"capacity": capacity, "allocatable": allocatable} if capacity or allocatable else None
     keys: dict[str, Object] = {"labels": dict.fromkeys(sorted(node.labels))} if node.labels else {}
@@ -158,24 +155,14 @@ def plan(node: Node, pods: Sequence[Pod]) -> Plan:
     )
 
 
-def _kept(node: Node, pods: Iterable[Pod]) -> Sums:
-    """Return what the pods request of the names that Berth wrote; a pod of Berth may be newer than the sums."""
-    ours = {*node.capacity, *node.allocatable}
-    needed: Counter[str] = Counter()
-    for pod in pods:
-        kept = ours | set(OURS) if pod.is_bound_by_berth else ours
-        needed.update({name: amount for name, amount in pod.requests.items() if name in kept})
-    return {name: text(name.removeprefix(NATIVE), amount) for name, amount in sorted(needed.items())}
-
-
 def _changes(shown: Sums, kept: Sums) -> dict[str, Any]:
     """Return the merge patch from one list of resources to another."""
     changes: dict[str, Any] = {name: None for name in shown if name not in kept}
-    return changes | {name: amount for name, amount in kept.items() if not _equal(shown.get(name), amount)}
-
-
-def _equal(shown: str | None, amount: str) -> bool:
-    return shown is not None and quantity.parse(shown) == quantity.parse(amount)
+    return changes | {
+        name: amount
+        for name, amount in kept.items()
+        if name not in shown or quantity.parse(shown[name]) != quantity.parse(amount)
+    }
 
 
 def by_node(pods: Iterable[Pod]) -> dict[str, list[Pod]]:

@@ -4,7 +4,7 @@ The API server records there which client wrote each key last. So a key of anoth
 Berth would write the same one: GPU Feature Discovery and Koordinator label Nodes with the same names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from berth_api import names
@@ -27,14 +27,13 @@ def unowned(obj: Object, *path: str) -> frozenset[str]:
 
 
 def _keys(obj: Object, path: Iterable[str], *, ours: bool) -> frozenset[str]:
-    entries = obj["metadata"].get("managedFields") or ()
-    claimed = [_claimed(entry, path) for entry in entries if (entry.get("manager") in MANAGERS) is ours]
-    return frozenset().union(*claimed)
-
-
-def _claimed(entry: Mapping[str, Any], path: Iterable[str]) -> frozenset[str]:
-    """Return the keys of a map that one entry lists, in the form {"f:metadata": {"f:labels": {"f:<key>": {}}}}."""
-    fields: Any = entry.get("fieldsV1") or {}
-    for name in path:
-        fields = fields.get(f"f:{name}") or {}
-    return frozenset(key[2:] for key in fields if key.startswith("f:"))
+    keys: set[str] = set()
+    for entry in obj["metadata"].get("managedFields") or ():
+        if (entry.get("manager") in MANAGERS) is not ours:
+            continue
+        # In the form {"f:metadata": {"f:labels": {"f:<key>": {}}}}.
+        fields: Any = entry.get("fieldsV1") or {}
+        for name in path:
+            fields = fields.get(f"f:{name}") or {}
+        keys.update(key[2:] for key in fields if key.startswith("f:"))
+    return frozenset(keys)

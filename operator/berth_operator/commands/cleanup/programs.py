@@ -24,18 +24,15 @@ class Ending:
 
     def running(self, pods: Iterable[Object], now: float) -> list[str]:
         """Return the names of the pods that may still write, with their nodes; `now` in monotonic seconds."""
-        return [_name(pod) for pod in pods if not self._has_ended(pod, now)]
-
-    def _has_ended(self, pod: Object, now: float) -> bool:
-        if pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
-            return True
-        metadata = pod["metadata"]
-        if "deletionTimestamp" not in metadata:
-            return False
-        since = self._terminating_since.setdefault(metadata["uid"], now)
-        grace = float(metadata.get("deletionGracePeriodSeconds", GRACE_SECONDS))
-        return now - since > grace + TOKEN_SECONDS
-
-
-def _name(pod: Object) -> str:
-    return f"{pod['metadata']['name']} (node {pod.get('spec', {}).get('nodeName') or 'none'})"
+        running = []
+        for pod in pods:
+            metadata = pod["metadata"]
+            if pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
+                continue
+            if "deletionTimestamp" in metadata:
+                since = self._terminating_since.setdefault(metadata["uid"], now)
+                grace = float(metadata.get("deletionGracePeriodSeconds", GRACE_SECONDS))
+                if now - since > grace + TOKEN_SECONDS:
+                    continue
+            running.append(f"{metadata['name']} (node {pod.get('spec', {}).get('nodeName') or 'none'})")
+        return running

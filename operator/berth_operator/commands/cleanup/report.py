@@ -22,15 +22,15 @@ def kept_node(plan: Plan) -> str:
 def unanswered(checks: Iterable[Object], queues: Sequence[Object]) -> list[str]:
     """Return a line for each AdmissionCheck of Kueue that Berth answered; `queues`: all ClusterQueues."""
     lines = []
-    for name in [each["metadata"]["name"] for each in checks if each["spec"]["controllerName"] == CONTROLLER]:
-        waiting = listed(each["metadata"]["name"] for each in queues if name in _checks_of(each))
+    queues_by_check: dict[str, list[str]] = {}
+    for queue in queues:
+        strategy = queue["spec"].get("admissionChecksStrategy") or {}
+        for name in {check["name"] for check in strategy.get("admissionChecks") or ()}:
+            queues_by_check.setdefault(name, []).append(queue["metadata"]["name"])
+    for name in [check["metadata"]["name"] for check in checks if check["spec"]["controllerName"] == CONTROLLER]:
+        waiting = listed(queues_by_check.get(name, ()))
         lines.append(f"AdmissionCheck {name}{QUEUES_WAIT.format(waiting) if waiting else ''}: {DELETE_CHECK} {name}")
     return lines
-
-
-def _checks_of(queue: Object) -> list[str]:
-    strategy = queue["spec"].get("admissionChecksStrategy") or {}
-    return [each["name"] for each in strategy.get("admissionChecks") or ()]
 
 
 QUEUES_WAIT: Final = (
@@ -69,7 +69,7 @@ POD_GROUP_STAYS: Final = "{names} and all PodGroups, which other schedulers may 
 
 def _definition(definitions: Iterable[Item], line: str, *, is_shared: bool) -> str:
     """Return the line of the definition that others share, or of all others; empty if there is none."""
-    stay = " ".join(each.name for each in definitions if (each.name == POD_GROUP) is is_shared)
+    stay = " ".join(item.name for item in definitions if (item.name == POD_GROUP) is is_shared)
     return line.format(names=stay, command=f"kubectl delete crd {stay}") if stay else ""
 
 

@@ -59,7 +59,7 @@ class Order:
     delete_definitions: bool
 
 
-class Api(Protocol):
+class ClusterApi(Protocol):
     """The subset of `ApiClient` that a cleanup uses."""
 
     async def request(
@@ -77,7 +77,7 @@ class Api(Protocol):
 class Cleanup:
     """One cleanup of one cluster."""
 
-    def __init__(self, *, api: Api, order: Order, say: Callable[[str], object]) -> None:
+    def __init__(self, *, api: ClusterApi, order: Order, say: Callable[[str], object]) -> None:
         self._api, self._order, self._say = api, order, say
 
     async def run(self) -> bool:
@@ -95,7 +95,9 @@ class Cleanup:
         definitions = await self._definitions()
         if self._order.drain and kept:
             kept = await self._drain(kept)
-        stays = report.stays(definitions, kept, await self._waiting(), await self._unanswered())
+        ours_waiting = {"fieldSelector": f"spec.nodeName=,spec.schedulerName={names.SCHEDULER}"}
+        waiting = await self._list("/api/v1/pods", ours_waiting, lambda pod: pod["metadata"]["uid"])
+        stays = report.stays(definitions, kept, len(waiting), await self._unanswered())
         for line in (*map(report.kept_node, kept), *stays):
             self._say(line)
         return not (self._order.drain and kept)
@@ -104,20 +106,19 @@ class Cleanup:
 
     async def _delete(self, items: Sequence[Item]) -> None:
         """Delete objects one after the other, in their order."""
-        problems = [problem for item in items if (problem := await self._delete_one(item))]
+        problems = []
+        for item in items:
+            try:
+                await self._api.request("DELETE", item.path, body={"propagationPolicy": "Background"}, decode=False)
+            except ApiError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    problems.append(f"{item} was not deleted: {error}")
+            except CallError as error:
+                problems.append(f"{item} may not be deleted: {error}")
+            else:
+                self._say(f"deleted {item}")
         if problems:
             raise CleanupError("\n".join(problems))
-
-    async def _delete_one(self, item: Item) -> str:
-        """Delete an object; return why that failed, or an empty text if it is gone."""
-        try:
-            await self._api.request("DELETE", item.path, body={"propagationPolicy": "Background"}, decode=False)
-        except ApiError as error:
-            return "" if error.status == HTTPStatus.NOT_FOUND else f"{item} was not deleted: {error}"
-        except CallError as error:
-            return f"{item} may not be deleted: {error}"
-        self._say(f"deleted {item}")
-        return ""
 
     async def _definitions(self) -> list[Item]:
         """Return the definitions that stay; delete those of Berth first if that is ordered."""
@@ -208,40 +209,26 @@ class Cleanup:
 
     async def _clean_nodes(self) -> list[Plan]:
         """Write to the Nodes until there is nothing left to write; return the plans of those that keep capacity."""
+        selected = {"labelSelector": self._order.node_selector} if self._order.node_selector else {}
         for _ in range(ROUNDS):
-            plans = await self._plans()
+            read = await self._list("/api/v1/nodes", selected, nodes.read_node)
+            # The pods are read last, so that none is missing.
+            pods = await self._list("/api/v1/pods", {"fieldSelector": LIVE}, nodes.read_pod)
+            bound = nodes.by_node(pod for pod in pods if pod is not None)
+            plans = [nodes.plan(node, bound.get(node.name, ())) for node in read]
             due = [plan for plan in plans if not plan.is_done]
             if not due:
                 return [plan for plan in plans if plan.kept]
-            await self._write(due)
+            problems = [problem for problem in await self._at_once(map(self._write_one, due)) if problem]
+            if problems:
+                more = len(problems) - MAX_ERRORS
+                last = [f"and {more} more nodes"] if more > 0 else []
+                raise CleanupError("\n".join([*problems[:MAX_ERRORS], *last]))
             self._say(f"removed what Berth wrote from {len(due)} node(s)")
         raise CleanupError(
             f"after {ROUNDS} attempts there is something to remove again on {report.listed(plan.node for plan in due)};"
             " is another operator or agent running?"
         )
-
-    async def _plans(self) -> list[Plan]:
-        """Return the plans of all Nodes: the pods are read last, so that none is missing."""
-        selected = {"labelSelector": self._order.node_selector} if self._order.node_selector else {}
-        read = await self._list("/api/v1/nodes", selected, nodes.read_node)
-        bound = nodes.by_node(await self._pods())
-        return [nodes.plan(node, bound.get(node.name, ())) for node in read]
-
-    async def _pods(self) -> list[Pod]:
-        read = await self._list("/api/v1/pods", {"fieldSelector": LIVE}, nodes.read_pod)
-        return [pod for pod in read if pod is not None]
-
-    async def _waiting(self) -> int:
-        """Return how many pods wait for Berth's scheduler."""
-        selector = {"fieldSelector": f"spec.nodeName=,spec.schedulerName={names.SCHEDULER}"}
-        return len(await self._list("/api/v1/pods", selector, lambda pod: pod["metadata"]["uid"]))
-
-    async def _write(self, plans: Iterable[Plan]) -> None:
-        problems = [problem for problem in await self._at_once(map(self._write_one, plans)) if problem]
-        if problems:
-            more = len(problems) - MAX_ERRORS
-            last = [f"and {more} more nodes"] if more > 0 else []
-            raise CleanupError("\n".join([*problems[:MAX_ERRORS], *last]))
 
     async def _write_one(self, plan: Plan) -> str:
         """Write a plan, sums first: the label shows that there may be sums. Return a problem, or an empty text.

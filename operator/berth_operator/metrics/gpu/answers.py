@@ -34,16 +34,12 @@ def vector(body: bytes) -> Iterator[tuple[dict[str, str], float]]:
     if len(parts) > MAX_SERIES:
         raise AnswerError(f"{len(parts)} series; allowed are {MAX_SERIES}")
     for part in parts:
-        labels, value = _series(part)
+        end = part.find(b"]}", part.find(_VALUE))
+        try:
+            series: Any = orjson.loads(_BEGIN + part[: end + 2])
+            labels = {str(name): str(text) for name, text in series["metric"].items()}
+            value = float(series["value"][1])
+        except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise AnswerError(f"a series cannot be read: {part[:80]!r}") from error
         if math.isfinite(value):
             yield labels, value
-
-
-def _series(part: bytes) -> tuple[dict[str, str], float]:
-    end = part.find(b"]}", part.find(_VALUE))
-    try:
-        series: Any = orjson.loads(_BEGIN + part[: end + 2])
-        labels = {str(name): str(value) for name, value in series["metric"].items()}
-        return labels, float(series["value"][1])
-    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise AnswerError(f"a series cannot be read: {part[:80]!r}") from error

@@ -3,7 +3,6 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berth_operator.core.values.gpu_metrics import CardSample, Quantity
@@ -17,6 +16,7 @@ MAX_AGE: Final = 30.0
 MAX_CARDS: Final = 256
 """Cards of one agent; as many as a Device can list."""
 _SERIES: Final = AGENT.by_name()
+_READ: Final = frozenset({*_SERIES, READ_AT})
 _LINE: Final = re.compile(r'([a-z_]+)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? ([^ ]+)(?: -?[0-9]+)?')
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -32,41 +32,25 @@ def samples(text: str, node: str, now: float) -> list[CardSample]:
     """
     by_card: dict[str, dict[Quantity, float]] = defaultdict(dict)
     age = 0.0
-    for name, labels, value in _lines(text):
-        if labels.get(AGENT.node_label, node) != node:
+    for line in text.splitlines():
+        # Most lines are of other series, and splitting is faster than the pattern.
+        if not line.startswith("berth_gpu_") or line.partition("{")[0] not in _READ:
+            continue
+        if (match := _LINE.fullmatch(line)) is None:
+            continue
+        name = match[1]
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        labels = {
+            label: _ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], escaped_value)
+            for label, escaped_value in _LABEL.findall(match[2] or "")
+        }
+        if not math.isfinite(value) or labels.get(AGENT.node_label, node) != node:
             continue
         if name == READ_AT:
             age = min(max(now - value, 0.0), MAX_AGE)
         elif (uuid := labels.get(AGENT.uuid_label)) and (uuid in by_card or len(by_card) < MAX_CARDS):
             by_card[uuid][_SERIES[name].quantity] = value * _SERIES[name].unit
     return [CardSample(uuid=uuid, node=node, age=age, values=families.of_values(by_card[uuid])) for uuid in by_card]
-
-
-def _lines(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Yield the name, labels and finite value of each series that is read."""
-    for line in text.splitlines():
-        # Most lines are of other series, and splitting is faster than the pattern.
-        if not line.startswith("berth_gpu_") or line.partition("{")[0] not in _READ:
-            continue
-        match = _LINE.fullmatch(line)
-        value = math.nan if match is None else _number(match[3])
-        if match is not None and math.isfinite(value):
-            yield match[1], _labels(match[2] or ""), value
-
-
-_READ: Final = frozenset({*_SERIES, READ_AT})
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(text)}
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -34,7 +34,7 @@ class MetricFamily:
 
     def by_name(self) -> Mapping[str, Series]:
         """Return the series by their names."""
-        return {each.name: each for each in self.series}
+        return {series.name: series for series in self.series}
 
 
 AGENT: Final = MetricFamily(
@@ -120,7 +120,7 @@ class Collector:
 
 def of_values(values: Mapping[Quantity, float]) -> Values:
     """Return known values in the order of the quantities."""
-    return tuple(values.get(each, UNKNOWN) for each in Quantity)
+    return tuple(values.get(quantity, UNKNOWN) for quantity in Quantity)
 
 
 def ages(family: MetricFamily) -> str:

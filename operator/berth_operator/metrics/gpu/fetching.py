@@ -66,19 +66,15 @@ class Fetcher:
             async with self._session.get(url, params=params, headers=headers, allow_redirects=False) as response:
                 if response.status != HTTPStatus.OK:
                     raise FetchError(f"{url}: HTTP {response.status}; expected is 200")
-                return await _body(response, url, max_bytes)
+                body = bytearray()
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    body += chunk
+                    if len(body) > max_bytes:
+                        raise FetchError(f"{url}: more than {max_bytes} bytes")
+                    # Large answers arrive in one go; decisions come in between.
+                    await asyncio.sleep(0)
+                return bytes(body)
         except TimeoutError as error:
             raise FetchError(f"{url}: no answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise FetchError(f"{url}: {error}") from error
-
-
-async def _body(response: aiohttp.ClientResponse, url: str, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK):
-        body += chunk
-        if len(body) > max_bytes:
-            raise FetchError(f"{url}: more than {max_bytes} bytes")
-        # Large answers arrive in one go; decisions come in between.
-        await asyncio.sleep(0)
-    return bytes(body)

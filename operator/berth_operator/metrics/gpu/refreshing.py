@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
@@ -10,7 +10,6 @@ from typing import Final
 import structlog
 
 from berth_operator.clients.kube import KubeClient
-from berth_operator.core.values.gpu_metrics import CardSample
 from berth_operator.metrics import counters
 from berth_operator.metrics.gpu.fetching import Fetcher
 from berth_operator.metrics.gpu.sources import (
@@ -32,6 +31,9 @@ QUERY_SECONDS: Final = 10.0
 """Deadline of one query."""
 CONNECTIONS: Final = 4
 """Connections to Prometheus at most."""
+FRESH: Final = "fresh"
+PARTLY: Final = "stale in part"
+STALE: Final = "stale"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -104,60 +106,40 @@ class Refresher:
             async with asyncio.timeout(self._stale_after):
                 samples = await self._source.read()
         except (SourceError, TimeoutError) as error:
-            self._failed(str(error) or f"no answer within {self._stale_after:g} s")
+            counters.GPU_METRICS_REFRESHES.labels("failed").inc()
+            failure = str(error) or f"no answer within {self._stale_after:g} s"
+            if failure != self._failure:
+                log.warning("GPU metrics not read", error=failure)
+            self._failure = failure
         else:
-            await self._put(samples)
+            self._cluster.gpu_metrics.begin()
+            left = iter(samples)
+            while turn := list(islice(left, SLICE)):
+                for reason, count in self._cluster.gpu_metrics.put(turn).items():
+                    counters.GPU_METRICS_DROPPED.labels(reason).inc(count)
+                await asyncio.sleep(0)
             self._failure = ""
             counters.GPU_METRICS_REFRESHES.labels("read").inc()
         self._cluster.gpu_metrics.apply(self._stale_after)
         self._show(self._cluster.gpu_metrics.freshness())
 
-    async def _put(self, samples: Iterable[CardSample]) -> None:
-        self._cluster.gpu_metrics.begin()
-        left = iter(samples)
-        while turn := list(islice(left, SLICE)):
-            dropped = self._cluster.gpu_metrics.put(turn)
-            for reason, count in dropped.items():
-                counters.GPU_METRICS_DROPPED.labels(reason).inc(count)
-            await asyncio.sleep(0)
-
-    def _failed(self, failure: str) -> None:
-        counters.GPU_METRICS_REFRESHES.labels("failed").inc()
-        if failure != self._failure:
-            log.warning("GPU metrics not read", error=failure)
-        self._failure = failure
-
     def _show(self, freshness: Freshness) -> None:
-        """Show of how many GPUs metrics are known; log a change once."""
+        """Show of how many GPUs metrics are known; log a change once. Without GPUs the state is empty."""
         counters.GPU_METRICS_CARDS.labels("fresh").set(freshness.fresh)
         counters.GPU_METRICS_CARDS.labels("stale").set(freshness.stale)
-        state = _state(freshness)
+        state = STALE if freshness.stale else ""
+        if freshness.fresh:
+            state = PARTLY if freshness.stale else FRESH
         counters.GPU_METRICS_STALE.set(state == STALE)
         if state == self._was:
             return
         self._was = state
         if state == STALE:
-            since, why = self._since(freshness), self._failure or "the source knows no GPU of a Device"
+            since, why = "the start of this leader", self._failure or "the source knows no GPU of a Device"
+            if freshness.newest is not None:
+                measured = time.time() - (self._cluster.clock() - freshness.newest)
+                since = datetime.fromtimestamp(int(measured), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             log.warning("GPU metrics are stale", since=since, cards=freshness.stale, error=why)
             self._report(f"GPU metrics are stale since {since}, and decisions use allocations alone: {why}")
         elif state:
             log.info("GPU metrics are known", state=state, fresh=freshness.fresh, stale=freshness.stale)
-
-    def _since(self, freshness: Freshness) -> str:
-        """Return when a GPU was measured last, in RFC 3339."""
-        if freshness.newest is None:
-            return "the start of this leader"
-        wall = time.time() - (self._cluster.clock() - freshness.newest)
-        return datetime.fromtimestamp(int(wall), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-FRESH: Final = "fresh"
-PARTLY: Final = "stale in part"
-STALE: Final = "stale"
-
-
-def _state(freshness: Freshness) -> str:
-    """Return whether the metrics of the fleet are fresh; empty without GPUs."""
-    if not freshness.fresh:
-        return STALE if freshness.stale else ""
-    return PARTLY if freshness.stale else FRESH

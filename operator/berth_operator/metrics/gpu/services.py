@@ -36,8 +36,10 @@ async def found(api: ApiClient, namespaces: Sequence[str]) -> str:
 
 def best(services: Iterable[Object]) -> str:
     """Return the URL of the Service of a namespace that is most probably Prometheus; empty if none is."""
-    claiming = sorted(filter(is_prometheus, services), key=lambda each: (_rank(each), each["metadata"]["name"]))
-    return next(filter(None, map(url, claiming)), "")
+    rank = {name: number for number, name in enumerate(NAMES)}
+    claiming = [(service["metadata"]["name"], service) for service in services if is_prometheus(service)]
+    claiming.sort(key=lambda named: (rank.get(named[0], len(rank)), named[0]))
+    return next((address for _, service in claiming if (address := url(service))), "")
 
 
 def is_prometheus(service: Object) -> bool:
@@ -54,7 +56,7 @@ def is_prometheus(service: Object) -> bool:
 def url(service: Object) -> str:
     """Return the URL of a Service by its name in the cluster; empty if no port is that of Prometheus."""
     ports: list[Object] = (service.get("spec") or {}).get("ports") or []
-    usual = [each for each in ports if each.get("name") in _PORT_NAMES or each["port"] == _PORT]
+    usual = [port for port in ports if port.get("name") in _PORT_NAMES or port["port"] == _PORT]
     port = next(iter(usual), ports[0] if len(ports) == 1 else None)
     if port is None:
         return ""
@@ -66,8 +68,3 @@ def url(service: Object) -> str:
 def is_secure(address: str) -> bool:
     """Return whether a token may be sent to an address."""
     return urlsplit(address).scheme == "https"
-
-
-def _rank(service: Object) -> int:
-    name = service["metadata"]["name"]
-    return NAMES.index(name) if name in NAMES else len(NAMES)

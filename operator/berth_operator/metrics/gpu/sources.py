@@ -17,7 +17,7 @@ from berth_client.errors import CallError
 from berth_operator.core.values.gpu_metrics import CardSample
 from berth_operator.metrics.gpu import exposition, families, services
 from berth_operator.metrics.gpu.answers import AnswerError, vector
-from berth_operator.metrics.gpu.families import FAMILIES, Collector, MetricFamily
+from berth_operator.metrics.gpu.families import FAMILIES, Collector
 from berth_operator.metrics.gpu.fetching import Fetcher, FetchError
 
 Object = Mapping[str, Any]
@@ -78,27 +78,25 @@ class Prometheus:
     async def read(self) -> Iterable[CardSample]:
         """Return the samples of all families that Prometheus knows."""
         try:
-            url = self._address.url or self._found or await self._search()
-            return chain.from_iterable([await self._samples(url, family) for family in FAMILIES])
+            url = self._address.url or self._found
+            if not url:
+                listed = self._address.namespaces
+                url = self._found = await services.found(self._api, listed)
+                if not url:
+                    raise SourceError(
+                        f"no Service of Prometheus in the namespaces {', '.join(listed)}; set --prometheus-url"
+                    )
+                log.info("Prometheus found", url=url)
+            collectors = [Collector(family, self._max_age) for family in FAMILIES]
+            for family, collector in zip(FAMILIES, collectors, strict=True):
+                await self._ask(url, families.ages(family), collector.add_age)
+                for series in family.series if collector.knows_cards else ():
+                    query = families.values(family, series, self._max_age)
+                    await self._ask(url, query, functools.partial(collector.add, series))
+            return chain.from_iterable(collector.samples() for collector in collectors)
         except (AnswerError, CallError, FetchError, OSError, UnicodeDecodeError) as error:
             self._found = ""
             raise SourceError(str(error)) from error
-
-    async def _search(self) -> str:
-        listed = self._address.namespaces
-        self._found = await services.found(self._api, listed)
-        if not self._found:
-            raise SourceError(f"no Service of Prometheus in the namespaces {', '.join(listed)}; set --prometheus-url")
-        log.info("Prometheus found", url=self._found)
-        return self._found
-
-    async def _samples(self, url: str, family: MetricFamily) -> Iterable[CardSample]:
-        collector = Collector(family, self._max_age)
-        await self._ask(url, families.ages(family), collector.add_age)
-        for series in family.series if collector.knows_cards else ():
-            query = families.values(family, series, self._max_age)
-            await self._ask(url, query, functools.partial(collector.add, series))
-        return collector.samples()
 
     async def _ask(self, url: str, query: str, take: Callable[[Mapping[str, str], float], None]) -> None:
         """Pass the labels and the value of each series of an answer to `take`, a few in each turn of the loop."""
@@ -139,13 +137,22 @@ class Agents:
 
     async def read(self) -> list[CardSample]:
         """Return the samples of all agents that answer."""
-        agents = await self._listed()
+        now = asyncio.get_running_loop().time()
+        if now >= self._list_at:
+            try:
+                pods, _ = await self._api.list(
+                    f"/api/v1/namespaces/{self._namespace}/pods", {"labelSelector": AGENT_LABEL}
+                )
+            except CallError as error:
+                raise SourceError(f"agents: {error}") from error
+            self._agents, self._list_at = agents_of(pods, self._port), now + LIST_SECONDS
+        agents = self._agents
         headers = self._authorization()
-        read = await asyncio.gather(*(self._read_one(agent, headers) for agent in agents))
-        failures = [each for each in read if isinstance(each, FetchError)]
+        answers = await asyncio.gather(*(self._read_one(agent, headers) for agent in agents))
+        failures = [answer for answer in answers if isinstance(answer, FetchError)]
         if agents and len(failures) == len(agents):
             raise SourceError(f"none of {len(agents)} agents answers: {failures[0]}")
-        return [sample for each in read if not isinstance(each, FetchError) for sample in each]
+        return [sample for answer in answers if not isinstance(answer, FetchError) for sample in answer]
 
     def _authorization(self) -> dict[str, str]:
         """Return the header with the token in the file, which may be renewed.
@@ -168,43 +175,21 @@ class Agents:
             return error
         return exposition.samples(body.decode(errors="replace"), agent.node, time.time())
 
-    async def _listed(self) -> list[Agent]:
-        now = asyncio.get_running_loop().time()
-        if now >= self._list_at:
-            path = f"/api/v1/namespaces/{self._namespace}/pods"
-            try:
-                pods, _ = await self._api.list(path, {"labelSelector": AGENT_LABEL})
-            except CallError as error:
-                raise SourceError(f"agents: {error}") from error
-            self._agents, self._list_at = agents_of(pods, self._port), now + LIST_SECONDS
-        return self._agents
-
 
 def agents_of(pods: Iterable[Object], port: int) -> list[Agent]:
     """Return the agents among the pods of their namespace: those that run, and that a DaemonSet created."""
-    running = [each for each in pods if _is_agent(each)][:MAX_AGENTS]
-    return [Agent(each["spec"]["nodeName"], _url(each["status"]["podIP"], port)) for each in running]
-
-
-def _is_agent(pod: Object) -> bool:
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    owners = metadata.get("ownerReferences") or ()
-    return (
-        any(each.get("controller") and each.get("kind") == "DaemonSet" for each in owners)
-        and status.get("phase") == "Running"
-        and _is_address(status.get("podIP") or "")
-        and bool((pod.get("spec") or {}).get("nodeName"))
-    )
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _url(address: str, port: int) -> str:
-    is_v6 = isinstance(ipaddress.ip_address(address), ipaddress.IPv6Address)
-    return f"http://[{address}]:{port}/metrics" if is_v6 else f"http://{address}:{port}/metrics"
+    agents: list[Agent] = []
+    for pod in pods:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        owners = metadata.get("ownerReferences") or ()
+        if not any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners):
+            continue
+        node, text = (pod.get("spec") or {}).get("nodeName"), status.get("podIP") or ""
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            continue
+        if status.get("phase") == "Running" and node:
+            host = f"[{text}]" if isinstance(address, ipaddress.IPv6Address) else text
+            agents.append(Agent(node, f"http://{host}:{port}/metrics"))
+    return agents[:MAX_AGENTS]
