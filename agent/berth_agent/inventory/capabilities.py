@@ -51,8 +51,8 @@ class Capabilities:
 
 def multiprocessors(cores: int, capability: Capability) -> int | None:
     """Return the number of multiprocessors of a card with so many cores."""
-    each = CORES.get(capability)
-    return cores // each if each and cores and cores % each == 0 else None
+    cores_of_one = CORES.get(capability)
+    return cores // cores_of_one if cores_of_one and cores and cores % cores_of_one == 0 else None
 
 
 def memory_bandwidth(bus_bits: int, clock_mhz: int) -> str | None:
@@ -63,6 +63,5 @@ def memory_bandwidth(bus_bits: int, clock_mhz: int) -> str | None:
 def video_engines(model: str) -> tuple[int, int] | None:
     """Return how many encoders and decoders a model has: `NVIDIA A100-SXM4-80GB` has none and five."""
     text = f" {model.replace('-', ' ')} "
-    found = [engines for name, engines in VIDEO_ENGINES.items() if f" {name} " in text]
     # "RTX A6000" and "RTX 6000 Ada" contain the name of no other model.
-    return found[0] if found else None
+    return next((engines for name, engines in VIDEO_ENGINES.items() if f" {name} " in text), None)

@@ -57,11 +57,10 @@ class Numbering:
         if not reading.unnumbered:
             return reading
         known = self._nodes[node]
-        devices = reading.spec.devices
-        numbered = [
-            _with_minor(device, known[device.type][device.id]) if device.type in reading.unnumbered else device
-            for device in devices
-        ]
+        numbered = []
+        for device in reading.spec.devices:
+            minor = known[device.type][device.id] if device.type in reading.unnumbered else device.minor
+            numbered.append(device if device.minor == minor else device.model_copy(update={"minor": minor}))
         text = formatted(numbered, {device_type: known[device_type] for device_type in sorted(reading.unnumbered)})
         return replace(
             reading,
@@ -110,7 +109,3 @@ def formatted(devices: Iterable[DeviceInfo], minors: Mapping[str, Minors]) -> st
         for name, minor in of_type.items()
         if (device_type, name) not in present
     )
-
-
-def _with_minor(device: DeviceInfo, minor: int) -> DeviceInfo:
-    return device if device.minor == minor else device.model_copy(update={"minor": minor})

@@ -20,7 +20,7 @@ from berth_api import allocation, names
 from berth_api.allocation import device_ids
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU
-from berth_api.plugins import Plugin, in_one_line
+from berth_api.plugins import in_one_line
 from berth_api.plugins import load as load_all
 from berth_api.resources import quantity
 
@@ -62,7 +62,15 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     agents: dict[str, DeviceAgent] = {}
     owners = {GPU: "Berth"}
     for plugin in load_all(entries):
-        agent = _made(plugin)
+        try:
+            agent: DeviceAgent = plugin.value()
+        except Exception as error:
+            raise plugin.error(f"cannot be made: {in_one_line(error)}") from error
+        if missing := [method for method in ("start", "read") if not callable(getattr(agent, method, None))]:
+            raise plugin.error(f"it has no {', '.join(missing)}; needed are name, start and read")
+        if not isinstance(name := getattr(agent, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
+            allowed = 'allowed are small letters, digits and "-", up to 32, such as npu'
+            raise plugin.error(f"its name is {name!r}; {allowed}")
         if (owner := owners.setdefault(agent.name, plugin.owner)) != plugin.owner or agent.name in agents:
             raise plugin.error(f"type {agent.name} belongs to {owner} already; use a type that no other plug-in has")
         if len(agents) == MAX_PLUGINS:
@@ -71,18 +79,6 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
             )
         agents[agent.name] = agent
     return agents
-
-
-def _made(plugin: Plugin) -> DeviceAgent:
-    try:
-        agent: DeviceAgent = plugin.value()
-    except Exception as error:
-        raise plugin.error(f"cannot be made: {in_one_line(error)}") from error
-    if missing := [method for method in ("start", "read") if not callable(getattr(agent, method, None))]:
-        raise plugin.error(f"it has no {', '.join(missing)}; needed are name, start and read")
-    if not isinstance(name := getattr(agent, "name", None), str) or not re.fullmatch(allocation.TYPE, name):
-        raise plugin.error(f'its name is {name!r}; allowed are small letters, digits and "-", up to 32, such as npu')
-    return agent
 
 
 class InventoryWithPlugins:
@@ -112,9 +108,16 @@ class InventoryWithPlugins:
         """Read all nodes; what fails in a plug-in becomes a condition."""
         readings = await self._inner.read()
         results = await asyncio.gather(*(source.read(readings) for source in self._sources))
-        self._merged = {
-            node: self._merge(node, reading, [result[node] for result in results]) for node, reading in readings.items()
-        }
+        before, self._merged = self._merged, {}
+        for node, reading in readings.items():
+            inputs = (reading, [result[node] for result in results])
+            known = before.get(node)
+            # An equal reading gives the same object as before, which the publisher need not compare.
+            merged = known[1] if known is not None and known[0] == inputs else self._with_plugins(*inputs)
+            if merged.processes is not reading.processes:
+                # Readings that differ in processes alone are equal.
+                merged = replace(merged, processes=reading.processes)
+            self._merged[node] = (inputs, merged)
         return {node: merged for node, (_, merged) in self._merged.items()}
 
     async def sample(self) -> Mapping[str, CardSample]:
@@ -135,21 +138,15 @@ class InventoryWithPlugins:
         for source in self._sources:
             source.close()
 
-    def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
-        known, asked = self._merged.get(node), (reading, results)
-        merged = known[1] if known is not None and known[0] == asked else self._with(reading, results)
-        # Readings that differ in processes alone are equal. The same object is one that the publisher need not compare.
-        is_same = merged.processes is reading.processes
-        return asked, merged if is_same else replace(merged, processes=reading.processes)
-
-    def _with(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:
+    def _with_plugins(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:
         reading = replace(reading, unnumbered=self._unnumbered)
         for devices, finding in results:
-            problem = _misfit(reading, devices)
-            added = [] if problem else devices
-            result = replace(finding, ok=False, reason="Misfit", message=problem) if problem else finding
-            spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *added]})
-            reading = replace(reading, spec=spec, findings=(*reading.findings, result))
+            if problem := _misfit(reading, devices):
+                misfit = replace(finding, ok=False, reason="Misfit", message=problem)
+                reading = replace(reading, findings=(*reading.findings, misfit))
+            else:
+                spec = reading.spec.model_copy(update={"devices": [*reading.spec.devices, *devices]})
+                reading = replace(reading, spec=spec, findings=(*reading.findings, finding))
         return reading
 
 
@@ -201,14 +198,15 @@ class PluginRunner:
     def _failed(self, nodes: Iterable[str], reason: str, problem: str) -> dict[str, PluginResult]:
         message = f"{problem}; the devices of the last reading, if any, are not handed out"
         finding = self._finding(ok=False, reason=reason, message=message[:MAX_MESSAGE])
-        return {node: (_unhealthy(self._last.get(node, ()), reason, problem), finding) for node in nodes}
+        results = {}
+        for node in nodes:
+            last = self._last.get(node, ())
+            devices = tuple(unhealthy(device, reason=reason, message=problem[:MAX_MESSAGE]) for device in last)
+            results[node] = (devices, finding)
+        return results
 
     def _finding(self, *, ok: bool, reason: str, message: str = "") -> Finding:
         return Finding(type=f"{names.INVENTORY_READ}.{self._agent.name}", ok=ok, reason=reason, message=message)
-
-
-def _unhealthy(devices: Devices, reason: str, problem: str) -> Devices:
-    return tuple(unhealthy(device, reason=reason, message=problem[:MAX_MESSAGE]) for device in devices)
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
@@ -243,10 +241,9 @@ def checked(device_type: str, devices: Sequence[DeviceInfo]) -> Devices:
         for name, amount in device.resources.items():
             if quantity.parse(amount) < 0:
                 raise ValueError(f"minor {device.minor}: {name} {amount} is negative")
-    # As the API reads them: what was copied together is not checked by the model.
-    return tuple(map(_validated, devices))
-
-
-def _validated(device: DeviceInfo) -> DeviceInfo:
-    # Without pydantic's warnings about wrong types: these are errors of the validation.
-    return DeviceInfo.model_validate(device.model_dump(by_alias=True, exclude_unset=True, warnings=False))
+    # As the API reads them: what was copied together is not checked by the model. Without pydantic's warnings about
+    # wrong types: these are errors of the validation.
+    return tuple(
+        DeviceInfo.model_validate(device.model_dump(by_alias=True, exclude_unset=True, warnings=False))
+        for device in devices
+    )

@@ -25,7 +25,10 @@ def inventory_for(settings: Settings) -> Inventory:
         return _with_agents(SimulatedInventory(path=settings.fleet), brought, settings)
     gpus: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
-    in_sysfs = {name: agent for name, agent in _in_sysfs(settings).items() if name not in brought}
+    in_sysfs: dict[str, DeviceAgent] = {}
+    for agent in (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids)):
+        if agent.name in settings.discover and agent.name not in brought:
+            in_sysfs[agent.name] = agent
     return _with_agents(gpus, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
 
 
@@ -37,8 +40,3 @@ def _with_agents(
     unnumbered: frozenset[str] = frozenset(),
 ) -> Inventory:
     return InventoryWithPlugins(gpus, agents, timeout=settings.read_timeout, unnumbered=unnumbered) if agents else gpus
-
-
-def _in_sysfs(settings: Settings) -> dict[str, DeviceAgent]:
-    agents: tuple[DeviceAgent, ...] = (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids))
-    return {agent.name: agent for agent in agents if agent.name in settings.discover}

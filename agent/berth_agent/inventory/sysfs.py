@@ -18,9 +18,17 @@ BEHIND_SWITCH: Final = 4
 def place(root: Path, address: str) -> Topology:
     """Return where a device sits. What the kernel does not report stays -1 or empty."""
     device = root / "bus/pci/devices" / address
+    first_cpu = text(device / "local_cpulist").partition(",")[0].partition("-")[0]
+    socket = UNTOLD
+    if first_cpu:
+        socket = _number(root / f"devices/system/cpu/cpu{first_cpu}/topology/physical_package_id")
+    node, online = _number(device / "numa_node"), text(root / "devices/system/node/online")
+    if node == UNTOLD and online.isdecimal():
+        # In virtual machines the kernel reports no NUMA node; where there is only one, it is that one.
+        node = int(online)
     return Topology(
-        socket_id=_socket(root, device),
-        node_id=_node(root, device),
+        socket_id=socket,
+        node_id=node,
         pcie_id=_switch(device),
         bus_id=address,
     )
@@ -68,17 +76,6 @@ def _switch(device: Path) -> str:
         return ""
     ports = parts[start + 1 :]
     return ports[-3] if len(ports) >= BEHIND_SWITCH else parts[start]
-
-
-def _node(root: Path, device: Path) -> int:
-    """Return the NUMA node. In virtual machines the kernel reports none; where there is only one, it is that one."""
-    node, online = _number(device / "numa_node"), text(root / "devices/system/node/online")
-    return int(online) if node == UNTOLD and online.isdecimal() else node
-
-
-def _socket(root: Path, device: Path) -> int:
-    first = text(device / "local_cpulist").partition(",")[0].partition("-")[0]
-    return _number(root / f"devices/system/cpu/cpu{first}/topology/physical_package_id") if first else UNTOLD
 
 
 def _number(path: Path) -> int:

@@ -14,7 +14,7 @@ from berth_agent.inventory.interface import Inventory
 from berth_agent.metrics import series
 from berth_agent.metrics.sampler import MIN_INTERVAL, Sampler
 from berth_agent.metrics.series import Snapshot
-from berth_agent.readings import CardSample, Reading
+from berth_agent.readings import Reading
 from berth_agent.usage import processes
 from berth_agent.usage.holders import Holder, PodNames
 from berth_base import request_metrics
@@ -66,29 +66,29 @@ class Exporter:
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() - self._rendered >= MIN_INTERVAL:
-                self._text = await self._render()
+                sample = await self._sampler.current()
+                snapshot = Snapshot(
+                    nodes=self.readings,
+                    sample=sample,
+                    xids=self._inventory.xids(),
+                    holders=self.usage.holders() if self.usage else (),
+                    pods=self.usage.pod_names() if self.usage else {},
+                )
+                # In a thread: of a large simulated fleet this takes a while, and procfs is read.
+                proc_root = self._proc_root if self.usage else None
+                self._text = await asyncio.to_thread(_text_of, snapshot, proc_root)
                 self._rendered = loop.time()
             return self._text
 
-    async def _render(self) -> bytes:
-        sample = await self._sampler.current()
-        snapshot = Snapshot(
-            nodes=self.readings,
-            sample=sample,
-            xids=self._inventory.xids(),
-            holders=self.usage.holders() if self.usage else (),
-            pods=self.usage.pod_names() if self.usage else {},
-        )
-        # In a thread: of a large simulated fleet this takes a while, and procfs is read.
-        return await asyncio.to_thread(self._text_of, snapshot, with_processes=self.usage is not None)
 
-    def _text_of(self, snapshot: Snapshot, *, with_processes: bool) -> bytes:
-        cards = snapshot.sample.cards if with_processes else {}
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        registry.register(request_metrics.REQUESTS)
-        registry.register(_Snapshot(replace(snapshot, processes=self._memory(cards))))
-        return generate_latest(registry)
-
-    def _memory(self, cards: Mapping[str, CardSample]) -> dict[str, Mapping[tuple[str, str], int]]:
-        return {uuid: processes.memory_by_owner(card.processes, self._proc_root) for uuid, card in cards.items()}
+def _text_of(snapshot: Snapshot, proc_root: Path | None) -> bytes:
+    """Render a snapshot, with the memory of the processes of its cards where procfs is given."""
+    if proc_root is not None:
+        cards = snapshot.sample.cards
+        memory = {uuid: processes.memory_by_owner(card.processes, proc_root) for uuid, card in cards.items()}
+        snapshot = replace(snapshot, processes=memory)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(request_metrics.REQUESTS)
+    registry.register(_Snapshot(snapshot))
+    return generate_latest(registry)

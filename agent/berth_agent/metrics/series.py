@@ -65,6 +65,10 @@ class _Card:
         amounts = {short(name): amount for name, amount in self.info.resources.items()}
         return quantity.parse(amounts[GPU_MEMORY]) if GPU_MEMORY in amounts else None
 
+    @property
+    def memory_bandwidth(self) -> float | None:
+        return None if self.info.memory_bandwidth is None else quantity.parse(self.info.memory_bandwidth)
+
 
 Read = Callable[[_Card], Iterable[tuple[Labels, float | None]]]
 
@@ -120,10 +124,6 @@ def of_instance(instance: MigInstance | None) -> Labels:
     return (instance.id, instance.profile, str(instance.gpu_instance)) if instance else ("", "", "")
 
 
-def _bandwidth(card: _Card) -> float | None:
-    return None if card.info.memory_bandwidth is None else quantity.parse(card.info.memory_bandwidth)
-
-
 STATIC: Final = (
     Series(name="berth_gpu_info", help="1 for each GPU of the node", read=_one(lambda _: 1)),
     Series(
@@ -142,7 +142,7 @@ STATIC: Final = (
     Series(
         name="berth_gpu_memory_bandwidth_bytes_per_second",
         help="Peak bandwidth of the GPU's memory",
-        read=_one(_bandwidth),
+        read=_one(lambda card: card.memory_bandwidth),
     ),
     Series(
         name="berth_gpu_encoders", help="Video encoders of the GPU (NVENC)", read=_one(lambda card: card.info.encoders)
@@ -244,108 +244,91 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         for info in reading.spec.devices
         if info.type == GPU
     ]
-    yield from (series.family(cards) for series in (*STATIC, *MEASURED, *_of(snapshot)))
-    yield _conditions(snapshot)
-    yield _sampled_at(snapshot)
+    yield from (series.family(cards) for series in (*STATIC, *MEASURED, *_known(snapshot)))
+    conditions = GaugeMetricFamily(
+        "berth_device_condition",
+        "1 if a condition of the Device that the agent writes is True, 0 if it is False",
+        labels=("node", "condition"),
+    )
+    sampled_at = GaugeMetricFamily(
+        "berth_gpu_sample_timestamp_seconds", "Unix time at which the GPUs were sampled", labels=("node",)
+    )
+    for node, reading in snapshot.nodes.items():
+        for finding in reading.findings:
+            conditions.add_metric((node, finding.type), int(finding.ok))
+        if snapshot.sample.cards:
+            sampled_at.add_metric((node,), snapshot.sample.at)
+    yield conditions
+    yield sampled_at
 
 
-def _of(snapshot: Snapshot) -> tuple[Series, ...]:
+def _known(snapshot: Snapshot) -> tuple[Series, ...]:
     """Return the series of what is known of cards in addition to their samples."""
+
+    def xids(card: _Card) -> Values:
+        for (uuid, xid), count in sorted(snapshot.xids.items()):
+            if uuid == card.info.id:
+                yield ("other" if xid == catalogue.OTHER else str(xid),), count
+
+    def held(card: _Card) -> Values:
+        values = {
+            (holder.namespace, holder.pod, holder.container, *of_instance(holder.instance), holder.text): holder.share
+            for holder in snapshot.holders
+            if holder.card == card.info.id
+        }
+        return values.items()
+
+    def pod_shares(card: _Card) -> Values:
+        values = {
+            (holder.namespace, holder.pod): holder.memory for holder in snapshot.holders if holder.card == card.info.id
+        }
+        return values.items()
+
+    def unheld(card: _Card) -> Values:
+        use = snapshot.nodes[card.node].use
+        for pod in use.unheld if use else ():
+            if pod.id == card.info.id:
+                yield (pod.namespace, pod.pod), quantity.parse(pod.memory)
+
+    def process_memory(card: _Card) -> Values:
+        memory: dict[Labels, int] = {}
+        for (uid, container), used in snapshot.processes.get(card.info.id, {}).items():
+            pod = snapshot.pods.get(uid)
+            # Of a pod whose object is gone and that held nothing, only its UID is known.
+            labels = (pod.namespace, pod.name, pod.containers.get(container, "")) if pod else ("", uid, "")
+            memory[labels] = memory.get(labels, 0) + used
+        return memory.items()
+
     return (
         Series(
             name="berth_gpu_xid_errors_total",
             help="Xids since the start of the agent; xid is the number, or other if NVIDIA's catalogue lacks it",
             labels=("xid",),
             kind="counter",
-            read=lambda card: _xids(card, snapshot),
+            read=xids,
         ),
         Series(
             name="berth_gpu_pod_info",
             help="The share of the GPU that a container holds: 1 for all of it",
             labels=(*CONTAINER, *INSTANCE, "share"),
-            read=lambda card: _holders(card, snapshot),
+            read=held,
         ),
         Series(
             name="berth_gpu_pod_share_bytes",
             help="Memory of the GPU that is the share of a pod; none for whole GPUs, replicas and MIG instances",
             labels=POD,
-            read=lambda card: _shares(card, snapshot),
+            read=pod_shares,
         ),
         Series(
             name="berth_gpu_unheld_memory_bytes",
             help="Memory that the processes of a pod use which does not hold the GPU, rounded up to 1 GiB",
             labels=POD,
-            read=lambda card: _unheld(card, snapshot),
+            read=unheld,
         ),
         Series(
             name="berth_gpu_process_memory_bytes",
             help="Memory that the processes of a container use; of processes of no pod the labels are empty",
             labels=CONTAINER,
-            read=lambda card: _process_memory(card, snapshot),
+            read=process_memory,
         ),
     )
-
-
-def _xids(card: _Card, snapshot: Snapshot) -> Values:
-    for (uuid, xid), count in sorted(snapshot.xids.items()):
-        if uuid == card.info.id:
-            yield ("other" if xid == catalogue.OTHER else str(xid),), count
-
-
-def _holders(card: _Card, snapshot: Snapshot) -> Values:
-    values = {
-        (holder.namespace, holder.pod, holder.container, *of_instance(holder.instance), holder.text): holder.share
-        for holder in snapshot.holders
-        if holder.card == card.info.id
-    }
-    return values.items()
-
-
-def _shares(card: _Card, snapshot: Snapshot) -> Values:
-    values = {
-        (holder.namespace, holder.pod): holder.memory for holder in snapshot.holders if holder.card == card.info.id
-    }
-    return values.items()
-
-
-def _unheld(card: _Card, snapshot: Snapshot) -> Values:
-    use = snapshot.nodes[card.node].use
-    for pod in use.unheld if use else ():
-        if pod.id == card.info.id:
-            yield (pod.namespace, pod.pod), quantity.parse(pod.memory)
-
-
-def _process_memory(card: _Card, snapshot: Snapshot) -> Values:
-    memory: dict[Labels, int] = {}
-    for owner, used in snapshot.processes.get(card.info.id, {}).items():
-        labels = _owner(*owner, snapshot.pods)
-        memory[labels] = memory.get(labels, 0) + used
-    return memory.items()
-
-
-def _owner(uid: str, container: str, pods: Mapping[str, PodNames]) -> Labels:
-    """Return namespace, pod and container; of a pod whose object is gone and that held nothing, its UID."""
-    pod = pods.get(uid)
-    return (pod.namespace, pod.name, pod.containers.get(container, "")) if pod else ("", uid, "")
-
-
-def _conditions(snapshot: Snapshot) -> Metric:
-    family = GaugeMetricFamily(
-        "berth_device_condition",
-        "1 if a condition of the Device that the agent writes is True, 0 if it is False",
-        labels=("node", "condition"),
-    )
-    for node, reading in snapshot.nodes.items():
-        for finding in reading.findings:
-            family.add_metric((node, finding.type), int(finding.ok))
-    return family
-
-
-def _sampled_at(snapshot: Snapshot) -> Metric:
-    family = GaugeMetricFamily(
-        "berth_gpu_sample_timestamp_seconds", "Unix time at which the GPUs were sampled", labels=("node",)
-    )
-    if snapshot.sample.cards:
-        for node in snapshot.nodes:
-            family.add_metric((node,), snapshot.sample.at)
-    return family

@@ -42,7 +42,13 @@ class GpuPods:
         objects, _ = await self._client.list(ALL, {"labelSelector": self._label})
         # Nodes whose names begin alike may share a label.
         mine = [obj for obj in objects if obj["spec"].get("nodeName") == self._node]
-        self._known = {_key(each): (GpuPodSpec.model_validate(each["spec"]), each["metadata"]["uid"]) for each in mine}
+        self._known = {
+            (obj["metadata"]["namespace"], obj["metadata"]["name"]): (
+                GpuPodSpec.model_validate(obj["spec"]),
+                obj["metadata"]["uid"],
+            )
+            for obj in mine
+        }
 
     async def apply(self, pods: Mapping[Key, GpuPodSpec]) -> None:
         """Write the GpuPods of these pods that differ, and delete the others.
@@ -53,16 +59,25 @@ class GpuPods:
         wanted = self._named(pods)
         refused: CallError | None = None
         for key, spec in wanted.items():
-            if key not in self._known or self._known[key][0] != spec:
-                try:
-                    await self._apply(key, spec)
-                except CallError as error:
-                    if not error.is_refused:
-                        raise
-                    # A pod whose namespace is being deleted must not delay what others hold or have released.
-                    refused = error
+            if key in self._known and self._known[key][0] == spec:
+                continue
+            try:
+                applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
+            except CallError as error:
+                if not error.is_refused:
+                    raise
+                # A pod whose namespace is being deleted must not delay what others hold or have released.
+                refused = error
+            else:
+                self._known[key] = (spec, applied["metadata"]["uid"])
+                _log.info("GpuPod published", gpu_pod=keys.join(*key), containers=len(spec.containers))
         for key in self._known.keys() - wanted.keys():
-            await self._delete(key)
+            try:
+                await self._client.delete(_path(key), uid=self._known[key][1])
+            except CallError as error:
+                # One that is gone, or has another UID, is not ours any more.
+                if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                    raise
             del self._known[key]
         if refused is not None:
             raise refused
@@ -76,19 +91,6 @@ class GpuPods:
             _log.warning("pod has no GpuPod: its name would be too long", gpu_pod=keys.join(*key), most=gpupod.MAX_NAME)
         self._too_long = too_long
         return {key: spec for key, spec in wanted.items() if key not in too_long}
-
-    async def _delete(self, key: Key) -> None:
-        """Delete a GpuPod; one that is gone, or has another UID, is not ours any more."""
-        try:
-            await self._client.delete(_path(key), uid=self._known[key][1])
-        except CallError as error:
-            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
-                raise
-
-    async def _apply(self, key: Key, spec: GpuPodSpec) -> None:
-        applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
-        self._known[key] = (spec, applied["metadata"]["uid"])
-        _log.info("GpuPod published", gpu_pod=keys.join(*key), containers=len(spec.containers))
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:
@@ -112,7 +114,3 @@ def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:
 def _path(key: Key) -> str:
     namespace, name = key
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{name}"
-
-
-def _key(found: Mapping[str, Any]) -> Key:
-    return found["metadata"]["namespace"], found["metadata"]["name"]

@@ -4,7 +4,6 @@ Where GPU Feature Discovery runs, too, it owns the labels: each conflict is logg
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import structlog
 
@@ -18,8 +17,6 @@ from berth_client.errors import CallError
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Labels = Mapping[str, str]
-
 
 class Labeller:
     """Owner of this agent's labels on Nodes."""
@@ -27,7 +24,7 @@ class Labeller:
     def __init__(self, *, client: ApiClient, nodes: NodeCache) -> None:
         self._client = client
         self._nodes = nodes
-        self._applied: dict[str, Labels] = {}
+        self._applied: dict[str, Mapping[str, str]] = {}
         self._failures: dict[str, str] = {}
 
     async def publish(self, readings: Mapping[str, Reading], *, renamed: bool) -> None:
@@ -38,33 +35,24 @@ class Labeller:
             renamed: whether replicas of cards are a resource of their own, `nvidia.com/gpu.shared`.
         """
         for name, reading in readings.items():
-            if reading.facts is not None:
-                await self._follow(name, labels.of(reading.spec, reading.facts, renamed=renamed))
-
-    async def _follow(self, name: str, wanted: Labels) -> None:
-        if self._is_due(name, wanted):
-            await self._guarded(name, wanted)
-
-    def _is_due(self, name: str, wanted: Labels) -> bool:
-        """Return whether labels have to be written; the first time always: an agent before this may have left some."""
-        if self._nodes.uid(name) is None:
-            return False
-        return self._applied.get(name) != wanted or not wanted.items() <= self._nodes.labels(name).items()
-
-    async def _guarded(self, name: str, wanted: Labels) -> None:
-        try:
-            applied = await self._client.apply(f"{NODES}/{name}", self._body(name, wanted), names.AGENT_LABELS)
-        except CallError as error:
-            if self._failures.get(name) != str(error):
-                self._failures[name] = str(error)
-                _log.warning("Node not labelled, will try again", node=name, error=str(error))
-            return
-        self._failures.pop(name, None)
-        self._applied[name] = wanted
-        self._nodes.set_labels(name, applied["metadata"].get("labels", {}))
-        _log.info("Node labelled", node=name, labels=len(wanted))
-
-    def _body(self, name: str, wanted: Labels) -> dict[str, Any]:
-        # An apply creates what does not exist: without the UID, a Node that was just deleted would come back empty.
-        metadata = {"name": name, "uid": self._nodes.uid(name), "labels": dict(wanted)}
-        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+            uid = self._nodes.uid(name)
+            if reading.facts is None or uid is None:
+                continue
+            wanted = labels.of(reading.spec, reading.facts, renamed=renamed)
+            # The first time always: an agent before this may have left some.
+            if self._applied.get(name) == wanted and wanted.items() <= self._nodes.labels(name).items():
+                continue
+            # An apply creates what does not exist: without the UID, a Node that was just deleted would come back empty.
+            metadata = {"name": name, "uid": uid, "labels": wanted}
+            body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+            try:
+                applied = await self._client.apply(f"{NODES}/{name}", body, names.AGENT_LABELS)
+            except CallError as error:
+                if self._failures.get(name) != str(error):
+                    self._failures[name] = str(error)
+                    _log.warning("Node not labelled, will try again", node=name, error=str(error))
+                continue
+            self._failures.pop(name, None)
+            self._applied[name] = wanted
+            self._nodes.set_labels(name, applied["metadata"].get("labels", {}))
+            _log.info("Node labelled", node=name, labels=len(wanted))

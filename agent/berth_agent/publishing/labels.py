@@ -47,10 +47,11 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     gpus = [device for device in spec.devices if device.type == names.GPU and device.id in cards]
     if not gpus:
         return {}
+    classes = {cards[gpu.id].pci_class for gpu in gpus}
     labels = {
         **_versions(spec),
         f"{GPU}.machine": sanitised(facts.machine) or "unknown",
-        f"{GPU}.mode": _mode([cards[gpu.id].pci_class for gpu in gpus]),
+        f"{GPU}.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
         "nvidia.com/mig.capable": _flag(any(gpu.mig is not None for gpu in gpus)),
         "nvidia.com/mps.capable": "false",
         "nvidia.com/vgpu.present": _flag(any(cards[gpu.id].is_vgpu for gpu in gpus)),
@@ -58,9 +59,13 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
     }
     if spec.mig_strategy == "none":
         return labels
-    describe = _single if spec.mig_strategy == "single" else _mixed
-    divided = describe(gpus, cards, renamed=renamed)
-    return {**labels, "nvidia.com/mig.strategy": spec.mig_strategy, **divided}
+    labels["nvidia.com/mig.strategy"] = spec.mig_strategy
+    if spec.mig_strategy == "single":
+        return labels | _single(gpus, cards, renamed=renamed)
+    for profile, instances in _kinds(gpus).items():
+        values = _instances(profile, instances, cards, renamed=renamed)
+        labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", values)
+    return labels
 
 
 def sanitised(text: str) -> str:
@@ -121,24 +126,16 @@ def _single(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renam
     return _keyed(GPU, _instances(profile, instances, facts, renamed=renamed))
 
 
-def _mixed(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for profile, instances in _kinds(gpus).items():
-        values = _instances(profile, instances, facts, renamed=renamed)
-        labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", values)
-    return labels
-
-
 Placed = Sequence[tuple[DeviceInfo, MigInstance]]
 """Instances with their cards."""
 
 
 def _kinds(gpus: Sequence[DeviceInfo]) -> dict[str, list[tuple[DeviceInfo, MigInstance]]]:
-    found: dict[str, list[tuple[DeviceInfo, MigInstance]]] = {}
+    placed_by_profile: dict[str, list[tuple[DeviceInfo, MigInstance]]] = {}
     for gpu in gpus:
         for instance in gpu.mig.instances if gpu.mig else ():
-            found.setdefault(instance.profile, []).append((gpu, instance))
-    return found
+            placed_by_profile.setdefault(instance.profile, []).append((gpu, instance))
+    return placed_by_profile
 
 
 def _instances(profile: str, placed: Placed, facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, object]:
@@ -162,10 +159,6 @@ def _product(*parts: str, shared: bool = False) -> str:
 
 def _is_divided(gpu: DeviceInfo) -> bool:
     return gpu.mig is not None and gpu.mig.enabled
-
-
-def _mode(classes: Sequence[str]) -> str:
-    return _MODES.get(classes[0], "unknown") if len(set(classes)) == 1 else "unknown"
 
 
 def _flag(value: bool) -> str:  # noqa: FBT001 -- it is the value that is shaped

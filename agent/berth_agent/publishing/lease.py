@@ -42,8 +42,8 @@ class Heartbeat:
             self._beating.pop(name).cancel()
         fresh = [name for name in names if name not in self._beating]
         for index, name in enumerate(fresh):
-            task = self._beat(name, share=(index + 1) / len(fresh))
-            self._beating[name] = self._tasks.create_task(task)
+            beat = self._beat(name, share=(index + 1) / len(fresh))
+            self._beating[name] = self._tasks.create_task(beat)
 
     async def _beat(self, name: str, *, share: float) -> None:
         """Renew at once, then after a share of the interval, so that a fleet's renewals are spread over it."""
@@ -70,20 +70,16 @@ class Heartbeat:
             return ""
         try:
             async with self._gate:
-                await self._write(self._lease(name, owner))
+                lease = self._lease(name, owner)
+                try:
+                    await self._client.merge_patch(f"{self._leases}/{name}", lease)
+                except CallError as error:
+                    if error.status != HTTPStatus.NOT_FOUND:
+                        raise
+                    await self._client.create(self._leases, lease)
         except CallError as error:
             return str(error)
         return None
-
-    async def _write(self, lease: dict[str, Any]) -> None:
-        """Renew the Lease; create it where it is missing."""
-        name = lease["metadata"]["name"]
-        try:
-            await self._client.merge_patch(f"{self._leases}/{name}", lease)
-        except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            await self._client.create(self._leases, lease)
 
     def _lease(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -21,9 +21,9 @@ class NodeCache:
         Raises:
             CallError: the list could not be read; the old one stays.
         """
-        found = await list_metadata(self._client, NODES, only=only(names))
-        self._uids = {name: found[name]["uid"] for name in names if name in found}
-        self._labels = {name: found[name].get("labels", {}) for name in self._uids}
+        listed = await list_metadata(self._client, NODES, only=only(names))
+        self._uids = {name: listed[name]["uid"] for name in names if name in listed}
+        self._labels = {name: listed[name].get("labels", {}) for name in self._uids}
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the Nodes that are not known to exist."""

@@ -6,19 +6,20 @@ tried again at the next call, so there is no queue here.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import structlog
+from pydantic import BaseModel
 
 from berth_agent.cluster import DEVICES, list_metadata
 from berth_agent.conditions import keep_card_times, keep_times
 from berth_agent.publishing.node_cache import NodeCache, only
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
-from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus, UnheldUse
+from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, UnheldUse
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 
@@ -52,7 +53,7 @@ class _Known:
         if metadata is None:
             return False
         mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
-        same = all(mine.get(each, {}).items() <= metadata.get(each, {}).items() for each in ("labels", "annotations"))
+        same = all(mine.get(part, {}).items() <= metadata.get(part, {}).items() for part in ("labels", "annotations"))
         return same and self.generation == int(metadata["generation"])
 
 
@@ -81,14 +82,13 @@ class Publisher:
         Raises:
             CallError: the list could not be read.
         """
-        found = await list_metadata(self._client, DEVICES, only=only(readings))
-        self._present = found
+        self._present = await list_metadata(self._client, DEVICES, only=only(readings))
         # Of a definition without some of our fields: apply the object again, in case it has them now.
         are_complete = not self._client.schemas.is_outdated(KIND)
         self._known = {
             name: known
             for name, known in self._known.items()
-            if are_complete and name in readings and known.stands(found.get(name))
+            if are_complete and name in readings and known.stands(self._present.get(name))
         }
 
     async def read_published(self, name: str) -> PublishedDevice:
@@ -104,8 +104,8 @@ class Publisher:
 
     def annotations(self, name: str) -> Mapping[str, str]:
         """Return the annotations of a Device at the last look."""
-        found: dict[str, str] = self._present.get(name, {}).get("annotations", {})
-        return found
+        annotations: dict[str, str] = self._present.get(name, {}).get("annotations", {})
+        return annotations
 
     async def remove_annotation(self, name: str, annotation: str) -> None:
         """Remove an annotation that was acted on, unless the Device changed since the last list.
@@ -120,38 +120,31 @@ class Publisher:
 
     async def publish(self, readings: Mapping[str, Reading]) -> None:
         """Write what the readings changed. A node that has no Node object yet is left for later."""
-        due = [self._guarded(name, reading) for name, reading in readings.items() if self._is_due(name, reading)]
+        due = []
+        for name, reading in readings.items():
+            owner, known = self._nodes.owner_reference(name), self._known.get(name)
+            if owner is not None and (known is None or not known.is_current(reading, owner)):
+                due.append(self._publish(name, reading))
         await asyncio.gather(*due)
 
-    def _is_due(self, name: str, reading: Reading) -> bool:
-        owner = self._nodes.owner_reference(name)
-        known = self._known.get(name)
-        return owner is not None and (known is None or not known.is_current(reading, owner))
-
-    async def _guarded(self, name: str, reading: Reading) -> None:
+    async def _publish(self, name: str, reading: Reading) -> None:
+        """Write one Device and its status; a failure is logged once, not at each try."""
         try:
             async with self._gate:
-                await self._publish(name, reading)
+                known = self._known.setdefault(name, await self._read_known(name))
+                await self._apply_device(name, reading, known)
+                await self._apply_status(name, reading, known)
+                known.reading = reading
         except CallError as error:
-            self._log_failure(name, error)
+            if self._failures.get(name) == str(error):
+                return
+            self._failures[name] = str(error)
+            if error.status == HTTPStatus.CONFLICT:
+                _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
+            else:
+                _log.warning("Device not published, will try again", node=name, error=str(error))
         else:
             self._failures.pop(name, None)
-
-    def _log_failure(self, name: str, error: CallError) -> None:
-        """Log a failure once, not at each try."""
-        if self._failures.get(name) == str(error):
-            return
-        self._failures[name] = str(error)
-        if error.status == HTTPStatus.CONFLICT:
-            _log.error("another manager owns a field of the Device; left to it", node=name, conflict=str(error))
-        else:
-            _log.warning("Device not published, will try again", node=name, error=str(error))
-
-    async def _publish(self, name: str, reading: Reading) -> None:
-        known = self._known.setdefault(name, await self._read_known(name))
-        await self._apply_device(name, reading, known)
-        await self._apply_status(name, reading, known)
-        known.reading = reading
 
     async def _read_known(self, name: str) -> _Known:
         """Read what an earlier run left: the times of its conditions are kept."""
@@ -160,18 +153,29 @@ class Publisher:
         if name not in self._present:
             return _Known()
         try:
-            found = await self._client.get(f"{DEVICES}/{name}")
+            obj = await self._client.get(f"{DEVICES}/{name}")
         except CallError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return _Known()
             raise
-        device = Device.model_validate(found)
+        device = Device.model_validate(obj)
+        status, use = device.status, None
+        if status.boot_id:
+            use = NodeUse(
+                held=tuple(status.held),
+                boot_id=status.boot_id,
+                withheld=tuple(status.withheld),
+                foreign=tuple(status.foreign),
+                claimed=tuple(status.claimed),
+                exceeding=tuple(status.exceeding),
+                unheld=tuple(status.unheld),
+            )
         return _Known(
             cards=device.spec.devices,
-            conditions=device.status.conditions,
+            conditions=status.conditions,
             boot_id=device.spec.boot_id,
-            annotations=found["metadata"].get("annotations", {}),
-            use=_use(device.status),
+            annotations=obj["metadata"].get("annotations", {}),
+            use=use,
         )
 
     async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
@@ -216,38 +220,21 @@ def device_body(
 
 def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None = None) -> dict[str, Any]:
     """Compose what we apply to a Device's status: our own conditions, and what pods hold where that is known."""
-    dumped = [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": name},
-        "status": {"conditions": dumped, **(_use_fields(use) if use else {})},
+    status: dict[str, Any] = {
+        "conditions": [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
     }
-
-
-def _use_fields(use: NodeUse) -> dict[str, Any]:
-    return {
-        "bootID": use.boot_id,
-        "held": [each.model_dump(by_alias=True) for each in use.held],
-        "withheld": list(use.withheld),
-        "foreign": [each.model_dump(by_alias=True) for each in use.foreign],
+    if use:
+        status |= {
+            "bootID": use.boot_id,
+            "held": _dumped(use.held),
+            "withheld": list(use.withheld),
+            "foreign": _dumped(use.foreign),
+        }
         # A definition of the version before does not have these fields, and most nodes do not need them.
-        **({"claimed": [each.model_dump(by_alias=True) for each in use.claimed]} if use.claimed else {}),
-        **({"exceeding": [each.model_dump(by_alias=True) for each in use.exceeding]} if use.exceeding else {}),
-        **({"unheld": [each.model_dump(by_alias=True) for each in use.unheld]} if use.unheld else {}),
-    }
+        rare = {"claimed": use.claimed, "exceeding": use.exceeding, "unheld": use.unheld}
+        status |= {name: _dumped(entries) for name, entries in rare.items() if entries}
+    return {"apiVersion": names.API_VERSION, "kind": KIND, "metadata": {"name": name}, "status": status}
 
 
-def _use(status: DeviceStatus) -> NodeUse | None:
-    """Return what an earlier run published."""
-    if not status.boot_id:
-        return None
-    return NodeUse(
-        held=tuple(status.held),
-        boot_id=status.boot_id,
-        withheld=tuple(status.withheld),
-        foreign=tuple(status.foreign),
-        claimed=tuple(status.claimed),
-        exceeding=tuple(status.exceeding),
-        unheld=tuple(status.unheld),
-    )
+def _dumped(entries: Iterable[BaseModel]) -> list[dict[str, Any]]:
+    return [entry.model_dump(by_alias=True) for entry in entries]

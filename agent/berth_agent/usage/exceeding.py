@@ -24,24 +24,30 @@ def exceeding(
     """Return the pods whose processes use more memory of a card than their share of it, and the allowance."""
     cards = {card.id: card for card in spec.devices if card.type == GPU}
     used: dict[int, Mapping[str, int]] = {}
-    found = []
+    uses = []
     for pod in pods:
-        for minor, limit in sorted(_shares(pod, cards).items()):
+        # The bytes of each card, by its minor, of which the pod has a part.
+        shares: Counter[int] = Counter()
+        for grant in pod.grants:
+            card = cards.get(grant.visible)
+            if card is not None and (part := share(grant, card)) is not None:
+                shares[card.minor] += part
+        for minor, limit in sorted(shares.items()):
             if minor not in used:
                 used[minor] = processes.memory_by_pod(by_minor.get(minor, ()), proc)
             if (memory := used[minor].get(pod.uid, 0)) > limit + ALLOWANCE:
-                found.append(_use(pod, minor, memory, limit))
-    return tuple(found[:MAX_DEVICES])
-
-
-def _shares(pod: Pod, cards: Mapping[str, DeviceInfo]) -> Counter[int]:
-    """Return the bytes of each card, by its minor, of which the pod has a part."""
-    shares: Counter[int] = Counter()
-    for grant in pod.grants:
-        card = cards.get(grant.visible)
-        if card is not None and (limit := share(grant, card)) is not None:
-            shares[card.minor] += limit
-    return shares
+                uses.append(
+                    ExceedingUse(
+                        type=GPU,
+                        minor=minor,
+                        namespace=pod.namespace,
+                        pod=pod.name,
+                        pod_uid=pod.uid,
+                        memory=processes.rounded(memory),
+                        limit=quantity.format_bytes(limit),
+                    )
+                )
+    return tuple(uses[:MAX_DEVICES])
 
 
 def share(grant: Grant, card: DeviceInfo) -> int | None:
@@ -51,15 +57,3 @@ def share(grant: Grant, card: DeviceInfo) -> int | None:
     ratio = amounts.get(GPU_MEMORY_RATIO, CARD)
     limit = amounts.get(GPU_MEMORY, whole * ratio // CARD)
     return limit if not grant.is_subdevice and ratio < CARD and 0 < limit < whole else None
-
-
-def _use(pod: Pod, minor: int, memory: int, limit: int) -> ExceedingUse:
-    return ExceedingUse(
-        type=GPU,
-        minor=minor,
-        namespace=pod.namespace,
-        pod=pod.name,
-        pod_uid=pod.uid,
-        memory=processes.rounded(memory),
-        limit=quantity.format_bytes(limit),
-    )

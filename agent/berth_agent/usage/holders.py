@@ -7,7 +7,7 @@ from typing import Final
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.usage import exceeding
-from berth_api.allocation import Grant, short, visible
+from berth_api.allocation import short, visible
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.objects import device_text
@@ -69,11 +69,27 @@ class _Unit:
 
 def holders(holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec) -> tuple[Holder, ...]:
     """Return the holders of a node's cards: by kubelet's reports, and by allocations that kubelet does not know."""
-    units = _units(spec)
-    return (
-        *(holder for holding in holdings for holder in _of_kubelet(holding, units)),
-        *(holder for pod in pods if not pod.uses_plugin for holder in _of_allocation(pod, units)),
-    )
+    units: dict[str, _Unit] = {}
+    for card in (device for device in spec.devices if device.type == GPU):
+        units[card.id] = _Unit(card=card)
+        for instance in card.mig.instances if card.mig else ():
+            units[instance.id] = _Unit(card=card, instance=instance)
+    of_kubelet = [
+        Holder(
+            namespace=holding.namespace,
+            pod=holding.pod,
+            container=holding.container,
+            card=unit.card.id,
+            instance=unit.instance,
+            share=unit.share / unit.replicas,
+            text=_text(unit, unit_id) or WHOLE,
+        )
+        for holding in holdings
+        for unit_id in holding.ids
+        if (unit := units.get(visible(unit_id)))
+    ]
+    of_allocations = [holder for pod in pods if not pod.uses_plugin for holder in _of_allocation(pod, units)]
+    return (*of_kubelet, *of_allocations)
 
 
 def pod_names(holdings: Iterable[Holding], pods: Iterable[Pod]) -> dict[str, PodNames]:
@@ -84,31 +100,13 @@ def pod_names(holdings: Iterable[Holding], pods: Iterable[Pod]) -> dict[str, Pod
     }
 
 
-def _units(spec: DeviceSpec) -> dict[str, _Unit]:
-    cards = [card for card in spec.devices if card.type == GPU]
-    instances = [(card, instance) for card in cards if card.mig for instance in card.mig.instances]
-    return {card.id: _Unit(card=card) for card in cards} | {
-        instance.id: _Unit(card=card, instance=instance) for card, instance in instances
-    }
-
-
-def _of_kubelet(holding: Holding, units: Mapping[str, _Unit]) -> Iterator[Holder]:
-    for unit_id in holding.ids:
-        if unit := units.get(visible(unit_id)):
-            yield Holder(
-                namespace=holding.namespace,
-                pod=holding.pod,
-                container=holding.container,
-                card=unit.card.id,
-                instance=unit.instance,
-                share=unit.share / unit.replicas,
-                text=_text(unit, unit_id) or WHOLE,
-            )
-
-
 def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
     for grant in pod.grants:
         if unit := units.get(grant.visible):
+            if grant.is_subdevice:
+                share = unit.share / unit.replicas
+            else:
+                share = dict(grant.amounts).get(GPU_MEMORY_RATIO, device_text.CARD) / device_text.CARD
             containers = [container.name for container in pod.containers if grant.visible in container.visible]
             for container in containers or [""]:
                 yield Holder(
@@ -117,16 +115,10 @@ def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
                     container=container,
                     card=unit.card.id,
                     instance=unit.instance,
-                    share=_share(grant, unit),
+                    share=share,
                     text=_text(unit, grant.id) or device_text.of_share(grant) or WHOLE,
                     memory=exceeding.share(grant, unit.card),
                 )
-
-
-def _share(grant: Grant, unit: _Unit) -> float:
-    if grant.is_subdevice:
-        return unit.share / unit.replicas
-    return dict(grant.amounts).get(GPU_MEMORY_RATIO, device_text.CARD) / device_text.CARD
 
 
 def _text(unit: _Unit, unit_id: str) -> str:

@@ -63,21 +63,17 @@ def pods_with_processes(proc: Path) -> frozenset[str]:
 
 def foreign(by_minor: Mapping[int, Iterable[Process]], proc: Path) -> tuple[ForeignUse, ...]:
     """Return the cards with processes of no pod; processes that ended or are not visible do not count."""
-    foreign = {
-        minor: [process for process in listed if _is_foreign(process, proc)] for minor, listed in by_minor.items()
-    }
-    return tuple(
-        ForeignUse(
-            type="gpu", minor=minor, processes=len(listed), memory=rounded(sum(process.memory for process in listed))
-        )
-        for minor, listed in sorted(foreign.items())
-        if listed
-    )
-
-
-def _is_foreign(process: Process, proc: Path) -> bool:
-    text = _read(proc / str(process.pid))
-    return text is not None and pod_of(text) is None
+    uses = []
+    for minor, listed in sorted(by_minor.items()):
+        outside = []
+        for process in listed:
+            cgroup = _read(proc / str(process.pid))
+            if cgroup is not None and pod_of(cgroup) is None:
+                outside.append(process)
+        if outside:
+            memory = rounded(sum(process.memory for process in outside))
+            uses.append(ForeignUse(type="gpu", minor=minor, processes=len(outside), memory=memory))
+    return tuple(uses)
 
 
 def rounded(memory: int) -> str:

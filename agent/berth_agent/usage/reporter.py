@@ -16,12 +16,10 @@ from berth_agent.boot import boot_id
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
-from berth_agent.kubelet.admission.mirror import Holding
-from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
-from berth_agent.publishing.gpupods import GpuPods, Key
+from berth_agent.publishing.gpupods import GpuPods
 from berth_agent.readings import NodeUse, Reading
 from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
@@ -30,7 +28,6 @@ from berth_agent.usage.summary import Summaries
 from berth_agent.usage.unheld import UnheldUses
 from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
 from berth_api.names import GPU
-from berth_api.objects.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
 from berth_client.credentials import own_namespace
 from berth_client.errors import CallError
@@ -107,34 +104,54 @@ class UsageReporter:
             if self._is_due and self._reading and self.admission.is_ready:
                 # Reset first: a reading may come while this is published.
                 self._is_due = False
-                await self._publish(publish, self._reading)
-            await self._pause()
+                current = await self._current(self._reading)
+                if current != self._use:
+                    self._use = current
+                    publish()
+                await self._publish_gpu_pods()
+            # Until something may have changed; while kubelet has not recorded what it gave, for a moment only.
+            soon = self.admission.answers and not self.admission.mirror.is_confirmed
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(UNSETTLED_SECONDS if soon else self._settings.pod_resources_interval):
+                    await self.admission.changed.wait()
 
-    async def _publish(self, publish: Publish, reading: Reading) -> None:
-        """Publish what pods hold now, and what processes use of the cards of a reading; what fails is due again."""
-        use = await self._current(reading)
-        if use != self._use:
-            self._use = use
-            publish()
-        await self._resync()
+    async def _publish_gpu_pods(self) -> None:
+        """Bring the GpuPods up to what pods hold now; what fails is due again."""
+        if time.monotonic() >= self._resync_at:
+            try:
+                await self._gpu_pods.resync()
+            except CallError as error:
+                _log.warning("GpuPods not read, will try again", error=str(error))
+            else:
+                self._resync_at = time.monotonic() + self._settings.resync_interval
+        mirror = self.admission.mirror
+        node, uids = self._settings.node_name, [pod.uid for pod in mirror.pods]
+        wanted = {
+            **use.allocated_pods(mirror.pods, mirror.units, self._summaries, node=node),
+            **use.gpu_pods(mirror.holdings(), mirror.units, self._summaries, node=node, uids=uids),
+        }
         try:
-            await self._gpu_pods.apply(self._wanted())
+            await self._gpu_pods.apply(wanted)
         except CallError as error:
             self._is_due = True
-            self._log_failure(str(error))
+            if str(error) != self._failure:
+                _log.warning("GpuPods not published, will try again", error=str(error))
+            self._failure = str(error)
         else:
             self._failure = ""
 
-    def _log_failure(self, failure: str) -> None:
-        """Log a failure once, not at each retry."""
-        if failure != self._failure:
-            _log.warning("GpuPods not published, will try again", error=failure)
-        self._failure = failure
-
     async def _current(self, reading: Reading) -> NodeUse:
+        """Return what pods hold now, and what the processes of a reading show: foreign ones, and pods' excess."""
         mirror = self.admission.mirror
-        holdings = mirror.holdings()
-        foreign, exceeding = await asyncio.to_thread(self._by_processes, reading, mirror.pods, holdings, mirror.units)
+        pods, holdings, units, proc = mirror.pods, mirror.holdings(), mirror.units, self._settings.proc_root
+
+        def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
+            self._unheld.observe(reading, pods, holdings, units)
+            exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc)
+            return processes.foreign(reading.processes, proc), exceeding
+
+        # In a thread: procfs is read.
+        foreign, exceeding = await asyncio.to_thread(by_processes)
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
@@ -144,40 +161,6 @@ class UsageReporter:
             exceeding=exceeding,
             unheld=self._unheld.confirmed,
         )
-
-    def _by_processes(
-        self, reading: Reading, pods: Iterable[Pod], holdings: Iterable[Holding], units: Units
-    ) -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
-        """Return what the processes of a reading show: which are of no pod, and which pods exceed their shares."""
-        proc = self._settings.proc_root
-        self._unheld.observe(reading, pods, holdings, units)
-        exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc)
-        return processes.foreign(reading.processes, proc), exceeding
-
-    def _wanted(self) -> Mapping[Key, GpuPodSpec]:
-        mirror = self.admission.mirror
-        node, uids = self._settings.node_name, [pod.uid for pod in mirror.pods]
-        return {
-            **use.allocated_pods(mirror.pods, mirror.units, self._summaries, node=node),
-            **use.gpu_pods(mirror.holdings(), mirror.units, self._summaries, node=node, uids=uids),
-        }
-
-    async def _resync(self) -> None:
-        if time.monotonic() < self._resync_at:
-            return
-        try:
-            await self._gpu_pods.resync()
-        except CallError as error:
-            _log.warning("GpuPods not read, will try again", error=str(error))
-            return
-        self._resync_at = time.monotonic() + self._settings.resync_interval
-
-    async def _pause(self) -> None:
-        """Wait until something may have changed; while kubelet has not recorded what it gave, for a moment only."""
-        soon = self.admission.answers and not self.admission.mirror.is_confirmed
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(UNSETTLED_SECONDS if soon else self._settings.pod_resources_interval):
-                await self.admission.changed.wait()
 
 
 def of(settings: Settings, *, client: ApiClient) -> UsageReporter | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypedDict
 
 from berth_api.allocation import Grant, short, visible
-from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, HeldDevice, MigInstance
+from berth_api.device import MAX_DEVICES, DeviceSpec, HeldDevice
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.objects import device_text
 from berth_api.objects.gpupod import HeldCard
@@ -51,10 +51,21 @@ class Summaries:
     @classmethod
     def of(cls, spec: DeviceSpec) -> Self:
         """Return the summaries of a Device."""
-        gpus = [card for card in spec.devices if card.type == GPU]
-        units = {card.id: _of_card(card) for card in gpus}
-        for card in gpus:
-            units |= {each.id: _of_instance(card, each) for each in (card.mig.instances if card.mig else ())}
+        units: dict[str, _Unit] = {}
+        for card in (device for device in spec.devices if device.type == GPU):
+            bus_id = card.topology.bus_id if card.topology else ""
+            held = HeldCard(minor=card.minor, id=card.id, model=card.model, bus_id=bus_id)
+            amounts = {short(name): amount for name, amount in card.resources.items()}
+            memory = quantity.parse(amounts.get(GPU_MEMORY, 0))
+            units[card.id] = _Unit(card=held, memory=memory, core=device_text.CARD, replicas=card.replicas)
+            for instance in card.mig.instances if card.mig else ():
+                units[instance.id] = _Unit(
+                    card=held,
+                    memory=quantity.parse(instance.memory),
+                    core=None,
+                    replicas=instance.replicas,
+                    profile=instance.profile,
+                )
         return cls(units=units)
 
     def of_devices(self, devices: Iterable[HeldDevice]) -> Shown:
@@ -74,14 +85,13 @@ class Summaries:
     def of_grants(self, grants: Iterable[Grant]) -> Shown:
         """Sum up an allocation."""
         grants = list(grants)
-        amounts = [dict(grant.amounts) for grant in grants]
-        memory = [self._memory(grant.id, each) for grant, each in zip(grants, amounts, strict=True)]
+        memory = [self._memory(grant) for grant in grants]
         return _shown(
             (self.units.get(visible(grant.id)) for grant in grants),
             (self._text(grant.minor, grant.id) for grant in grants),
             (grant.id for grant in grants),
             sum(memory) if all(memory) else 0,
-            [each.get(GPU_CORE) for each in amounts],
+            [dict(grant.amounts).get(GPU_CORE) for grant in grants],
         )
 
     def _text(self, minor: int, name: str) -> str:
@@ -91,28 +101,13 @@ class Summaries:
         replicas = unit.replicas if unit.replicas > 1 else 0
         return device_text.of_device(GPU, unit.card.minor, name, profile=unit.profile, replicas=replicas)
 
-    def _memory(self, name: str, amounts: Mapping[str, int]) -> int:
+    def _memory(self, grant: Grant) -> int:
         """Return the bytes of a grant; 0 if they are not known."""
+        amounts = dict(grant.amounts)
         if GPU_MEMORY in amounts:
             return amounts[GPU_MEMORY]
-        unit = self.units.get(visible(name))
+        unit = self.units.get(visible(grant.id))
         return amounts.get(GPU_MEMORY_RATIO, 0) * unit.memory // device_text.CARD if unit else 0
-
-
-def _held(card: DeviceInfo) -> HeldCard:
-    bus_id = card.topology.bus_id if card.topology else ""
-    return HeldCard(minor=card.minor, id=card.id, model=card.model, bus_id=bus_id)
-
-
-def _of_card(card: DeviceInfo) -> _Unit:
-    amounts = {short(name): amount for name, amount in card.resources.items()}
-    memory = quantity.parse(amounts.get(GPU_MEMORY, 0))
-    return _Unit(card=_held(card), memory=memory, core=device_text.CARD, replicas=card.replicas)
-
-
-def _of_instance(card: DeviceInfo, instance: MigInstance) -> _Unit:
-    memory = quantity.parse(instance.memory)
-    return _Unit(card=_held(card), memory=memory, core=None, replicas=instance.replicas, profile=instance.profile)
 
 
 def _shown(

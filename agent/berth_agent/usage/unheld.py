@@ -1,7 +1,7 @@
 """Pods that use cards which they do not hold; pure but for procfs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -45,23 +45,22 @@ class UnheldUses:
         """Take a reading, once, with what the node's pods hold by kubelet's last answer."""
         if reading.processes is self._listed:
             return
-        uses = dict(self._uses(reading, pods, _Held(holdings, units)))
-        confirmed = [use for key, use in uses.items() if key in self._last]
-        self.confirmed = tuple(sorted(confirmed, key=_order)[:MAX_DEVICES])
-        self._listed, self._last = reading.processes, uses
-
-    def _uses(self, reading: Reading, pods: Iterable[Pod], held: "_Held") -> Iterator[tuple[_Key, UnheldUse]]:
-        by_uid = {pod.cgroup_uid: pod for pod in pods}
-        for card in (card for card in reading.spec.devices if card.type == GPU):
+        held, by_uid = _Held(holdings, units), {pod.cgroup_uid: pod for pod in pods}
+        uses: dict[_Key, UnheldUse] = {}
+        for card in (device for device in reading.spec.devices if device.type == GPU):
             for uid, memory in processes.memory_by_pod(reading.processes.get(card.minor, ()), self._proc).items():
                 pod, before = by_uid.get(uid), self._last.get((uid, card.id))
                 if memory <= ALLOWANCE:
                     continue
                 if pod is None and before is not None:
                     # The pod has ended or was removed, and its processes run on.
-                    yield (uid, card.id), _use(card, memory, namespace=before.namespace, pod=before.pod, uid=uid)
+                    uses[uid, card.id] = _use(card, memory, namespace=before.namespace, pod=before.pod, uid=uid)
                 elif pod is not None and pod.namespace != self._own_namespace and not held.may_hold(pod, card.id):
-                    yield (pod.uid, card.id), _use(card, memory, namespace=pod.namespace, pod=pod.name, uid=pod.uid)
+                    uses[pod.uid, card.id] = _use(card, memory, namespace=pod.namespace, pod=pod.name, uid=pod.uid)
+        confirmed = [use for key, use in uses.items() if key in self._last]
+        confirmed.sort(key=lambda use: (use.minor, use.namespace, use.pod, use.pod_uid))
+        self.confirmed = tuple(confirmed[:MAX_DEVICES])
+        self._listed, self._last = reading.processes, uses
 
 
 class _Held:
@@ -87,7 +86,3 @@ class _Held:
 def _use(card: DeviceInfo, memory: int, *, namespace: str, pod: str, uid: str) -> UnheldUse:
     rounded = processes.rounded(memory)
     return UnheldUse(type=GPU, minor=card.minor, id=card.id, namespace=namespace, pod=pod, pod_uid=uid, memory=rounded)
-
-
-def _order(use: UnheldUse) -> tuple[int, str, str, str]:
-    return use.minor, use.namespace, use.pod, use.pod_uid

@@ -8,7 +8,6 @@ from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.usage.summary import Summaries
-from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HELD, HeldByContainer, HeldDevice
 from berth_api.objects.gpupod import ContainerDevices, GpuPodSpec
 
@@ -63,18 +62,16 @@ def allocated_pods(
             node_name=node,
             pod_uid=pod.uid,
             containers=[],
-            allocated=[_allocated(grant, units) for grant in pod.grants[:MAX_DEVICES]],
+            allocated=[
+                # With the minor that the card has now.
+                HeldDevice(type=GPU, minor=units.minors.get(grant.visible, grant.minor), id=grant.id[:MAX_ID])
+                for grant in pod.grants[:MAX_DEVICES]
+            ],
             **summaries.of_grants(pod.grants),
         )
         for pod in pods
         if pod.grants and not pod.uses_plugin and not pod.ended
     }
-
-
-def _allocated(grant: Grant, units: Units) -> HeldDevice:
-    """Return a device of an allocation, with the minor that it has now."""
-    minor = units.minor(grant.id)
-    return HeldDevice(type=GPU, minor=grant.minor if minor is None else minor, id=grant.id[:MAX_ID])
 
 
 def _devices(holding: Holding, units: Units) -> list[HeldDevice]:

@@ -46,16 +46,15 @@ class Fpgas:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the FPGAs among all processing accelerators."""
-        functions = [path for path in sorted((self._root / "bus/pci/devices").glob("*")) if self._is_fpga(path)]
-        # The order is by address, so the last function of each card stays.
-        cards = {function.name.rpartition(".")[0]: function for function in functions}
-        return [self._device(function, count) for count, function in enumerate(cards.values())]
-
-    def _is_fpga(self, device: Path) -> bool:
-        if not sysfs.text(device / "class").startswith(ACCELERATOR) or (device / "physfn").exists():
-            return False
-        vendor, _, _ = (pci_id := sysfs.pci_id(device)).partition(":")
-        return vendor in self._ids or pci_id in self._ids
+        cards: dict[str, Path] = {}
+        for function in sorted((self._root / "bus/pci/devices").glob("*")):
+            if not sysfs.text(function / "class").startswith(ACCELERATOR) or (function / "physfn").exists():
+                continue
+            pci_id = sysfs.pci_id(function)
+            if self._ids & {pci_id, pci_id.partition(":")[0]}:
+                # The order is by address, so the last function of each card stays.
+                cards[function.name.rpartition(".")[0]] = function
+        return [self._device(function, minor) for minor, function in enumerate(cards.values())]
 
     def _device(self, folder: Path, minor: int) -> DeviceInfo:
         kind = sysfs.pci_id(folder)

@@ -4,7 +4,7 @@ A function is listed if the kernel gave it a verbs device (`uverbsN`): without, 
 hypervisor gave to this machine shows no physical function above it, and counts as one itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,13 +72,20 @@ class RdmaNics:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the NICs among all RDMA devices."""
-        functions = {function.address: function for function in _functions(self._root)}
+        usable = {sysfs.text(path / "ibdev") for path in (self._root / "class/infiniband_verbs").glob("uverbs*")}
+        functions: dict[str, RdmaFunction] = {}
+        for folder in sorted((self._root / "class/infiniband").glob("*")):
+            if folder.name in usable and (folder / "device").exists():
+                function = _function(folder)
+                functions[function.address] = function
         # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
         physical = sorted(function.address for function in functions.values() if not function.parent)
-        return [self._device(functions[address], count, functions) for count, address in enumerate(physical)]
+        return [self._device(functions[address], minor, functions) for minor, address in enumerate(physical)]
 
-    def _device(self, function: RdmaFunction, minor: int, functions: Mapping[str, RdmaFunction]) -> DeviceInfo:
-        virtual = _virtual_functions(self._root, function.address, functions)
+    def _device(self, function: RdmaFunction, minor: int, functions: Collection[str]) -> DeviceInfo:
+        """Return a NIC, with those of its virtual functions that are among `functions`: they have an RDMA device."""
+        numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / function.address)
+        virtual = [VirtualFunction(minor=number, bus_id=bus_id) for number, bus_id in numbered if bus_id in functions]
         layers = sorted({port.link_layer for port in function.ports})
         device = DeviceInfo(
             type=names.RDMA,
@@ -104,44 +111,27 @@ def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
     return [Fault(kind=catalogue.LINK_DOWN, message=states or "the NIC has no port")]
 
 
-def _functions(root: Path) -> list[RdmaFunction]:
-    usable = {sysfs.text(path / "ibdev") for path in (root / "class/infiniband_verbs").glob("uverbs*")}
-    folders = sorted((root / "class/infiniband").glob("*"))
-    return [_function(folder) for folder in folders if folder.name in usable and (folder / "device").exists()]
-
-
 def _function(folder: Path) -> RdmaFunction:
     device = (folder / "device").resolve()
     kind = sysfs.text(folder / "hca_type")
+    ports = sorted((folder / "ports").glob("*"), key=lambda port: int(port.name))
     return RdmaFunction(
         name=folder.name,
         address=device.name,
         parent=(device / "physfn").resolve().name if (device / "physfn").exists() else "",
         model=MODELS.get(kind, kind or sysfs.pci_id(device)),
-        ports=tuple(_ports(folder)),
+        ports=tuple(
+            RdmaPort(
+                number=int(port.name),
+                state=_state(port / "state"),
+                physical=_state(port / "phys_state"),
+                link_layer=sysfs.text(port / "link_layer"),
+            )
+            for port in ports
+        ),
     )
-
-
-def _ports(folder: Path) -> Iterable[RdmaPort]:
-    for port in sorted((folder / "ports").glob("*"), key=lambda path: int(path.name)):
-        yield RdmaPort(
-            number=int(port.name),
-            state=_state(port / "state"),
-            physical=_state(port / "phys_state"),
-            link_layer=sysfs.text(port / "link_layer"),
-        )
 
 
 def _state(path: Path) -> str:
     """Read a state such as `4: ACTIVE`."""
     return sysfs.text(path).rpartition(": ")[2]
-
-
-def _virtual_functions(root: Path, address: str, functions: Mapping[str, RdmaFunction]) -> list[VirtualFunction]:
-    """Return the virtual functions of a NIC that have an RDMA device."""
-    numbered = sysfs.virtual_functions(root / "bus/pci/devices" / address)
-    return [
-        VirtualFunction(minor=number, bus_id=pci_address)
-        for number, pci_address in numbered
-        if pci_address in functions
-    ]

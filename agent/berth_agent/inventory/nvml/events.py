@@ -55,7 +55,8 @@ class EventWatcher:
         Raises:
             NvmlError: the session is lost.
         """
-        if self._wait and self._is_waiting() and self._watched == cards.keys() and not self.unregistered:
+        is_waiting = self._wait is not None and self._wait.thread is not None and self._wait.thread.is_alive()
+        if is_waiting and self._watched == cards.keys() and not self.unregistered:
             return
         previous, self._wait = self._wait, None
         self._watched = frozenset(cards)
@@ -73,9 +74,6 @@ class EventWatcher:
         """Report nothing from now on."""
         if self._wait:
             self._wait.stopped.set()
-
-    def _is_waiting(self) -> bool:
-        return bool(self._wait and self._wait.thread and self._wait.thread.is_alive())
 
     def _begin(self, cards: Mapping[str, Handle]) -> None:
         try:
@@ -107,28 +105,23 @@ class EventWatcher:
         try:
             while not wait.stopped.is_set():
                 event = library.wait(wait.events, WAIT)
-                self._handle(wait, event)
+                if wait.stopped.is_set():
+                    break
+                works_again, self.failure = bool(self.failure), ""
+                if event:
+                    # If the affected card is unknown, all cards are affected: the event must not be lost.
+                    self._report_event(wait.cards.get(library.address(event.handle), ""), event)
+                elif works_again:
+                    self._report_event("", None)
         except NvmlError as error:
-            self._fail(wait, str(error))
+            if not wait.stopped.is_set():
+                was_known, self.failure = bool(self.failure), str(error)
+                if not was_known:
+                    _log.error(
+                        "GPU events unavailable; all GPUs count as unhealthy until they are back", error=self.failure
+                    )
+                    self._report_event("", None)
         library.free(wait.events)
-
-    def _handle(self, wait: _Wait, event: NvmlEvent | None) -> None:
-        if wait.stopped.is_set():
-            return
-        works_again, self.failure = bool(self.failure), ""
-        if event:
-            # If the affected card is unknown, all cards are affected: the event must not be lost.
-            self._report_event(wait.cards.get(library.address(event.handle), ""), event)
-        elif works_again:
-            self._report_event("", None)
-
-    def _fail(self, wait: _Wait, problem: str) -> None:
-        if wait.stopped.is_set():
-            return
-        was_known, self.failure = bool(self.failure), problem
-        if not was_known:
-            _log.error("GPU events unavailable; all GPUs count as unhealthy until they are back", error=problem)
-            self._report_event("", None)
 
 
 def _end(wait: _Wait | None) -> None:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.health import catalogue, rules
-from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import FaultListener
@@ -24,6 +24,18 @@ from berth_agent.inventory.nvml.session import Session
 from berth_agent.readings import CardSample, Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
+
+NOT_NEEDED: Final = Finding(
+    type=names.DRIVER_LOADED,
+    ok=True,
+    reason="NotNeeded",
+    message="the PCI bus has no GPU of NVIDIA's, so no driver is needed",
+)
+WITHOUT_CARDS: Final = Reading(
+    spec=DeviceSpec(devices=[]),
+    findings=(NOT_NEEDED, Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")),
+    facts=Facts(),
+)
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -62,7 +74,10 @@ class NvmlInventory:
                 self._last = await self._session.run(self._read_cards)
                 self._rebound = frozenset()
         except NvmlError as error:
-            self._last = self._without_driver(error)
+            if sysfs.has_cards(self._sysfs) is False:
+                self._last = WITHOUT_CARDS
+            else:
+                self._last = without_driver(reason=error.reason, message=str(error))
         except TimeoutError:
             self._last = timed_out(self._last, seconds=self._timeout)
         return {self._node: self._last}
@@ -103,47 +118,30 @@ class NvmlInventory:
         reading = self._reader.read()
         self._events.follow(self._reader.handles if self._checks.events else {})
         self._sampled = self._reader.handles
-        return replace(_with_events(reading, self._events), reset=_at(reading, self._rebound))
+        reset = {card.id for card in reading.spec.devices if card.topology and card.topology.bus_id in self._rebound}
+        return replace(_with_events(reading, self._events), reset=frozenset(reset))
 
     def _sample_cards(self) -> dict[str, CardSample]:
         handles = self._sampled if self._session.is_open else {}
         return {card: sampling.sample(handle) for card, handle in handles.items()}
 
-    def _count(self, card: str, event: NvmlEvent) -> None:
+    def _report(self, card: str, event: NvmlEvent | None) -> None:
+        """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
+        if event is None:
+            if self._listener:
+                self._listener(FaultEvent(node=self._node))
+            return
+        cards = [card] if card else list(self._reader.handles)
         if event.kind == library.XID_EVENT:
             number = event.data if event.data in catalogue.NUMBERS else catalogue.OTHER
             with self._counting:
-                self._xids.update((each, number) for each in ([card] if card else list(self._reader.handles)))
-
-    def _report(self, card: str, event: NvmlEvent | None) -> None:
-        """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
-        if event:
-            self._count(card, event)
-        if self._listener is None:
-            return
-        fault = _fault(event, self._checks) if event else None
-        if fault or event is None:
-            cards = [card] if card else list(self._reader.handles)
-            faults = (fault,) if fault else ()
-            for card_id in cards if faults else [""]:
-                self._listener(FaultEvent(node=self._node, card=card_id, faults=faults))
-
-    def _without_driver(self, error: NvmlError) -> Reading:
-        """Return the reading of a node whose driver does not answer; one that has no card needs none."""
-        if sysfs.has_cards(self._sysfs) is False:
-            message = "the PCI bus has no GPU of NVIDIA's, so no driver is needed"
-            findings = (
-                Finding(type=names.DRIVER_LOADED, ok=True, reason="NotNeeded", message=message),
-                Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead"),
-            )
-            return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=Facts())
-        return without_driver(reason=error.reason, message=str(error))
-
-
-def _fault(event: NvmlEvent, checks: Checks) -> Fault | None:
-    if event.kind == library.XID_EVENT:
-        return rules.of_xid(event.data, checks, gpu_instance=event.gpu_instance)
-    return rules.of_double_bit(checks)
+                self._xids.update((uuid, number) for uuid in cards)
+            fault = rules.of_xid(event.data, self._checks, gpu_instance=event.gpu_instance)
+        else:
+            fault = rules.of_double_bit(self._checks)
+        if fault and self._listener:
+            for uuid in cards:
+                self._listener(FaultEvent(node=self._node, card=uuid, faults=(fault,)))
 
 
 def _with_events(reading: Reading, events: EventWatcher) -> Reading:
@@ -151,21 +149,12 @@ def _with_events(reading: Reading, events: EventWatcher) -> Reading:
     troubles = {device.id: events.failure or events.unregistered.get(device.id, "") for device in reading.spec.devices}
     if not any(troubles.values()):
         return reading
-    marked = [
-        with_more(
-            device, [Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {troubles[device.id]}")]
-        )
-        if troubles[device.id]
-        else device
-        for device in reading.spec.devices
-    ]
+    marked = list(reading.spec.devices)
+    for position, device in enumerate(marked):
+        if trouble := troubles[device.id]:
+            fault = Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {trouble}")
+            marked[position] = with_more(device, [fault])
     return replace(reading, spec=reading.spec.model_copy(update={"devices": marked}))
-
-
-def _at(reading: Reading, addresses: frozenset[str]) -> frozenset[str]:
-    """Return the UUIDs of the cards at PCI addresses: the driver bound these again, so they were reset."""
-    cards = reading.spec.devices
-    return frozenset(card.id for card in cards if card.topology and card.topology.bus_id in addresses)
 
 
 def without_driver(*, reason: str, message: str) -> Reading:

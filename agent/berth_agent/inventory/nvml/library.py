@@ -317,19 +317,14 @@ def mig_enabled(handle: Handle) -> bool:
 
 def mig_devices(handle: Handle) -> list[Handle]:
     """Return the MIG devices of a card; their numbers may have gaps."""
-    instances = (
-        _mig_device(handle, index) for index in range(int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)))
-    )
-    return [device for device in instances if device is not None]
-
-
-def _mig_device(handle: Handle, index: int) -> Handle | None:
-    try:
-        return call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-    except NvmlError as error:
-        if error.code == pynvml.NVML_ERROR_NOT_FOUND:
-            return None
-        raise
+    devices = []
+    for index in range(int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))):
+        try:
+            devices.append(call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+    return devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

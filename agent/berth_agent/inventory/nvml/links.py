@@ -4,6 +4,7 @@ NVLinks are counted between two cards directly, and through NVSwitch: cards whos
 one machine reach each other over all of them, as `nvidia-smi topo -m` shows it (`NV12`).
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,17 +50,16 @@ def wires(handle: Handle) -> ActiveNvlinks:
 
 def links(node: LinkEnd, others: Sequence[LinkEnd]) -> list[Link]:
     """Return the row of one card. A pair that the driver does not report has no entry."""
-    return [link for other in others if other is not node for link in _link(node, other)]
-
-
-def _link(node: LinkEnd, other: LinkEnd) -> list[Link]:
-    count = nvlinks(node, other)
-    try:
-        peer = library.peer_to_peer(node.handle, other.handle)
-        way = "NVLink" if count else library.ancestor(node.handle, other.handle)
-    except NvmlError:
-        return []
-    return [Link(minor=other.minor, type=way, count=count, peer_to_peer=peer)]
+    row = []
+    for other in others:
+        if other is node:
+            continue
+        count = nvlinks(node, other)
+        with contextlib.suppress(NvmlError):
+            peer = library.peer_to_peer(node.handle, other.handle)
+            way = "NVLink" if count else library.ancestor(node.handle, other.handle)
+            row.append(Link(minor=other.minor, type=way, count=count, peer_to_peer=peer))
+    return row
 
 
 def nvlinks(node: LinkEnd, other: LinkEnd) -> int:

@@ -3,7 +3,7 @@
 What a failing card no longer reports (UUID, minor, model) is kept from its last successful reading.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -27,12 +27,6 @@ from berth_api.resources import quantity
 
 MAX_READS: Final = 3
 """Reads of all cards while their number changes; the reading after the last one is soon."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
-    index: int
-    error: NvmlError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,37 +61,55 @@ class Reader:
         Raises:
             NvmlError: the driver does not answer at all.
         """
-        readings = self._read_each()
-        sound = {index: reading for index, reading in enumerate(readings) if not isinstance(reading, _Failed)}
-        cards = self._with_links([reading.node for reading in sound.values()], sound)
+        # All again if their number changes meanwhile: an index would pass for another card's.
+        for _ in range(MAX_READS):
+            count = library.cards()
+            sound: dict[int, _CardReading] = {}
+            failed: dict[int, NvmlError] = {}
+            for index in range(count):
+                try:
+                    sound[index] = self._read_card(library.card(index))
+                except NvmlError as error:
+                    if error.lost_session:
+                        raise
+                    failed[index] = error
+            if library.cards() == count:
+                break
+        ends = [reading.node for reading in sound.values()]
+        cards = {
+            index: reading.card.model_copy(update={"links": links(reading.node, ends)})
+            for index, reading in sound.items()
+        }
         self.handles = {reading.card.id: reading.node.handle for reading in sound.values()}
-        failed = [reading for reading in readings if isinstance(reading, _Failed)]
+        # A card that failed is listed as what it was at this index, unless its id or minor is a listed card's by now: a
+        # reloaded driver may exchange them, and the API server refuses all cards if two have one minor.
         listed = list(cards.values())
-        remembered = [self._remembered(failure, listed) for failure in failed]
-        self._known = {index: self._known[index] for index in range(len(readings)) if index in self._known} | cards
-        unread = [failure for failure, card in zip(failed, remembered, strict=True) if card is None]
+        unread: dict[int, NvmlError] = {}
+        for index, failure in failed.items():
+            card = self._known.get(index)
+            if card is None or any(card.id == other.id or card.minor == other.minor for other in listed):
+                unread[index] = failure
+            else:
+                listed.append(mark(card, [Fault(kind=failure.reason, message=str(failure))]))
+        self._known = {index: card for index, card in self._known.items() if index < count} | cards
         facts = self._facts | {reading.card.id: reading.facts for reading in sound.values()}
         self._facts = {card.id: facts[card.id] for card in listed}
-        reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
+        spec = DeviceSpec(
+            driver_version=library.driver_version(),
+            cuda_version=library.cuda_version(),
+            mig_strategy=self._mig_strategy,
+            boot_id=self._boot_id,
+            devices=sorted(listed, key=lambda card: card.minor),
+        )
+        loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
+        reading = Reading(
+            spec=spec,
+            findings=(loaded, _read_finding(unread)),
+            labels=labels_of(spec),
+            facts=Facts(machine=sysfs.machine(self._sysfs), cards=self._facts),
+        )
         processes = {reading.card.minor: reading.processes for reading in sound.values()}
         return replace(reading, processes=processes) if self._with_processes else reading
-
-    def _read_each(self) -> "list[_CardReading | _Failed]":
-        """Read each card; all again if their number has changed meanwhile: an index would pass for another card's."""
-        readings: list[_CardReading | _Failed] = []
-        for _ in range(MAX_READS):
-            readings = [self._read_or_failure(index) for index in range(library.cards())]
-            if library.cards() == len(readings):
-                break
-        return readings
-
-    def _read_or_failure(self, index: int) -> _CardReading | _Failed:
-        try:
-            return self._read_card(library.card(index))
-        except NvmlError as error:
-            if error.lost_session:
-                raise
-            return _Failed(index=index, error=error)
 
     def _read_card(self, handle: Handle) -> _CardReading:
         bus_id = library.bus_id(handle)
@@ -109,25 +121,11 @@ class Reader:
             is_vgpu=library.unless_unsupported(default=False, function=library.is_vgpu, of=(handle,)),
             parts=parts,
         )
-        place = LinkEnd(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
-        return _CardReading(card=card, node=place, facts=facts, processes=self._processes(handle))
-
-    def _processes(self, handle: Handle) -> tuple[Process, ...]:
-        if not self._with_processes:
-            return ()
-        return library.unless_unsupported(default=(), function=library.processes, of=(handle,))
-
-    def _reading(self, cards: list[DeviceInfo], *, unread: Sequence[_Failed]) -> Reading:
-        spec = DeviceSpec(
-            driver_version=library.driver_version(),
-            cuda_version=library.cuda_version(),
-            mig_strategy=self._mig_strategy,
-            boot_id=self._boot_id,
-            devices=cards,
-        )
-        loaded = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
-        facts = Facts(machine=sysfs.machine(self._sysfs), cards=self._facts)
-        return Reading(spec=spec, findings=(loaded, _read_finding(unread)), labels=labels_of(spec), facts=facts)
+        end = LinkEnd(handle=handle, minor=card.minor, bus_id=bus_id, wires=wires(handle))
+        processes: tuple[Process, ...] = ()
+        if self._with_processes:
+            processes = library.unless_unsupported(default=(), function=library.processes, of=(handle,))
+        return _CardReading(card=card, node=end, facts=facts, processes=processes)
 
     def _card(self, handle: Handle, bus_id: str, state: Mig | None) -> DeviceInfo:
         card = DeviceInfo(
@@ -146,23 +144,6 @@ class Reader:
         )
         update = _capabilities(handle, card.model).fields() | ({"mig": state} if state else {})
         return card.model_copy(update=update) if update else card
-
-    def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _CardReading]) -> dict[int, DeviceInfo]:
-        return {
-            index: reading.card.model_copy(update={"links": links(reading.node, nodes)})
-            for index, reading in sound.items()
-        }
-
-    def _remembered(self, failed: _Failed, listed: list[DeviceInfo]) -> DeviceInfo | None:
-        """List what the card at this index was and return it, unless its id or minor is that of a listed card.
-
-        A reloaded driver may exchange indices and minors. The API server refuses all cards if two have one minor.
-        """
-        card = self._known.get(failed.index)
-        if card is None or any(card.id == other.id or card.minor == other.minor for other in listed):
-            return None
-        listed.append(mark(card, [Fault(kind=failed.error.reason, message=str(failed.error))]))
-        return card
 
 
 _Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]
@@ -211,10 +192,10 @@ def _mig(handle: Handle) -> "_Division":
     return Mig(enabled=enabled, instances=instances), {fact.uuid: fact.parts for fact in facts}
 
 
-def _read_finding(unread: Sequence[_Failed]) -> Finding:
+def _read_finding(unread: Mapping[int, NvmlError]) -> Finding:
     if not unread:
         return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
-    errors = "; ".join(f"card {failed.index}: {failed.error}" for failed in unread)
+    errors = "; ".join(f"card {index}: {failure}" for index, failure in unread.items())
     return Finding(
         type=names.INVENTORY_READ,
         ok=False,

@@ -65,16 +65,14 @@ class Session:
 
     def _serve(self) -> None:
         while (item := self._work.get()) is not None:
-            self._do(*item)
+            work, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except NvmlError as error:
+                self._open = self._open and not error.lost_session
+                future.set_exception(error)
+            except Exception as error:  # noqa: BLE001 -- the caller of `run` gets it
+                future.set_exception(error)
         self.reset()
-
-    def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(work())
-        except NvmlError as error:
-            self._open = self._open and not error.lost_session
-            future.set_exception(error)
-        except Exception as error:  # noqa: BLE001 -- the caller of `run` gets it
-            future.set_exception(error)

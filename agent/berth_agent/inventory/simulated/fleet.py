@@ -17,7 +17,7 @@ nodes:
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -86,8 +86,13 @@ class NodeGroup(_FleetModel):
 
     def node_names(self) -> list[str]:
         """Return the names, with a range written out."""
-        span = _RANGE.fullmatch(self.names)
-        names = _written_out(span) if span else [self.names]
+        names = [self.names]
+        if span := _RANGE.fullmatch(self.names):
+            first, last = int(span["first"]), int(span["last"])
+            if last - first >= MAX_NODES:
+                raise ValueError(f'names: "{span[0]}" is a range of more than {MAX_NODES} nodes')
+            width = len(span["first"]) if span["first"].startswith("0") else 0
+            names = [f"{span['head']}{number:0{width}d}{span['tail']}" for number in range(first, last + 1)]
         if not names or not all(map(_NAME.fullmatch, names)):
             raise ValueError(f'names: "{self.names}" is no node name, nor a range such as node-[0-9]')
         return names
@@ -105,21 +110,19 @@ class SimulatedFleet:
         self.profiles = BUILT_IN | file.profiles
         self.nodes: dict[str, NodeGroup] = {}
         for index, group in enumerate(file.nodes):
-            self._add(group, where=f"nodes[{index}]")
-
-    def _add(self, group: NodeGroup, *, where: str) -> None:
-        for profile in group.cards():
-            if profile not in self.profiles:
-                raise FleetError(f'{where}: no profile "{profile}"; there are {", ".join(sorted(self.profiles))}')
-        for minor in group.mig:
-            if not self.profiles[profile := group.cards()[minor]].mig:
-                raise FleetError(f"{where}.mig.{minor}: {profile} is not capable of MIG")
-        for name in group.node_names():
-            if name in self.nodes:
-                raise FleetError(f"{where}: {name} is there twice")
-            self.nodes[name] = group
-        if len(self.nodes) > MAX_NODES:
-            raise FleetError(f"{where}: more than {MAX_NODES} nodes in all")
+            where = f"nodes[{index}]"
+            for profile in group.cards():
+                if profile not in self.profiles:
+                    raise FleetError(f'{where}: no profile "{profile}"; there are {", ".join(sorted(self.profiles))}')
+            for minor in group.mig:
+                if not self.profiles[profile := group.cards()[minor]].mig:
+                    raise FleetError(f"{where}.mig.{minor}: {profile} is not capable of MIG")
+            for name in group.node_names():
+                if name in self.nodes:
+                    raise FleetError(f"{where}: {name} is there twice")
+                self.nodes[name] = group
+            if len(self.nodes) > MAX_NODES:
+                raise FleetError(f"{where}: more than {MAX_NODES} nodes in all")
 
 
 def load(path: Path) -> SimulatedFleet:
@@ -135,21 +138,10 @@ def load(path: Path) -> SimulatedFleet:
     except DocumentError as error:
         raise FleetError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
-        raise FleetError(f"{path}: {'; '.join(map(_plain, error.errors()))}") from error
+        mistakes = []
+        for mistake in error.errors():
+            where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in mistake["loc"])
+            mistakes.append(f"{where.removeprefix('.') or 'fleet'}: {mistake['msg'].removeprefix('Value error, ')}")
+        raise FleetError(f"{path}: {'; '.join(mistakes)}") from error
     except FleetError as error:
         raise FleetError(f"{path}: {error}") from error
-
-
-def _plain(error: Any) -> str:
-    """Write one validation error as `nodes[0].gpus: Input should be …`."""
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{where.removeprefix('.') or 'fleet'}: {message}"
-
-
-def _written_out(span: re.Match[str]) -> list[str]:
-    first, last = span["first"], span["last"]
-    width = len(first) if first.startswith("0") else 0
-    if int(last) - int(first) >= MAX_NODES:
-        raise ValueError(f'names: "{span[0]}" is a range of more than {MAX_NODES} nodes')
-    return [f"{span['head']}{number:0{width}d}{span['tail']}" for number in range(int(first), int(last) + 1)]

@@ -22,7 +22,7 @@ from berth_agent.inventory.simulated.profiles import CardProfile
 from berth_agent.readings import Reading
 from berth_api import names
 from berth_api.allocation import mig
-from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology
 
 FINDINGS: Final = (
     Finding(type=names.DRIVER_LOADED, ok=True, reason="Simulated"),
@@ -82,19 +82,45 @@ class SimulatedInventory(NothingMeasured):
 def simulate(node: str, group: NodeGroup, cards: Sequence[CardProfile]) -> Reading:
     """Build one node."""
     wiring = SimulatedMachine(cards=cards)
-    gpus = [_divided(_gpu(node, minor=minor, wiring=wiring), group) for minor in range(len(cards))]
-    devices = [
-        *(_failed(gpu) if gpu.minor in group.unhealthy else gpu for gpu in gpus),
-        *(_nic(minor, wiring) for minor in range(group.rdma)),
-        *(_fpga(minor, wiring) for minor in range(group.fpga)),
-    ]
+    devices: list[DeviceInfo] = []
+    for minor in range(len(cards)):
+        gpu = _gpu(node, minor=minor, wiring=wiring)
+        if minor in group.mig:
+            instances = [
+                MigInstance(
+                    id=f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.id}/{number}')}",
+                    profile=profile,
+                    gpu_instance=number + 1,
+                    compute_instance=0,
+                    memory=f"{mig.gibibytes(profile)}Gi",
+                )
+                for number, profile in enumerate(group.mig[minor])
+            ]
+            gpu = gpu.model_copy(update={"mig": Mig(enabled=True, instances=instances)})
+        elif group.replicas > 1:
+            gpu = gpu.model_copy(update={"replicas": group.replicas})
+        if minor in group.unhealthy:
+            gpu = unhealthy(gpu, reason="Simulated", message="the fleet file calls this card unhealthy")
+        devices.append(gpu)
+    nics = [wiring.other(minor, first=machine.FIRST_NIC) for minor in range(group.rdma)]
+    fpgas = [wiring.other(minor, first=machine.FIRST_FPGA) for minor in range(group.fpga)]
+    devices += [_other(names.RDMA, minor, "Mellanox ConnectX-7", place) for minor, place in enumerate(nics)]
+    devices += [_other(names.FPGA, minor, "Xilinx Alveo U50", place) for minor, place in enumerate(fpgas)]
     driver, cuda = (cards[0].driver, cards[0].cuda) if cards else ("", "")
     spec = DeviceSpec(driver_version=driver, cuda_version=cuda, mig_strategy=group.mig_strategy, devices=devices)
     return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
 
 
 def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
+    """Return a healthy card, whole and not shared."""
     profile = wiring.cards[minor]
+    encoders, decoders = capabilities.video_engines(profile.model) or (None, None)
+    known = Capabilities(
+        multiprocessors=profile.multiprocessors,
+        memory_bandwidth=profile.memory_bandwidth,
+        encoders=encoders,
+        decoders=decoders,
+    )
     card = DeviceInfo(
         type="gpu",
         minor=minor,
@@ -110,64 +136,19 @@ def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
         topology=wiring.gpu(minor),
         links=wiring.links(minor),
     )
-    update = _capabilities(profile).fields() | ({"mig": Mig(enabled=False)} if profile.mig else {})
+    update = known.fields() | ({"mig": Mig(enabled=False)} if profile.mig else {})
     return card.model_copy(update=update) if update else card
 
 
-def _capabilities(profile: CardProfile) -> Capabilities:
-    encoders, decoders = capabilities.video_engines(profile.model) or (None, None)
-    return Capabilities(
-        multiprocessors=profile.multiprocessors,
-        memory_bandwidth=profile.memory_bandwidth,
-        encoders=encoders,
-        decoders=decoders,
-    )
-
-
-def _divided(gpu: DeviceInfo, group: NodeGroup) -> DeviceInfo:
-    """Return the card in MIG mode or time-sliced, if the fleet file says so."""
-    if gpu.minor in group.mig:
-        instances = [_instance(gpu, profile, number) for number, profile in enumerate(group.mig[gpu.minor])]
-        return gpu.model_copy(update={"mig": Mig(enabled=True, instances=instances)})
-    return gpu if group.replicas == 1 else gpu.model_copy(update={"replicas": group.replicas})
-
-
-def _instance(gpu: DeviceInfo, profile: str, number: int) -> MigInstance:
-    return MigInstance(
-        id=f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{gpu.id}/{number}')}",
-        profile=profile,
-        gpu_instance=number + 1,
-        compute_instance=0,
-        memory=f"{mig.gibibytes(profile)}Gi",
-    )
-
-
-def _failed(gpu: DeviceInfo) -> DeviceInfo:
-    return unhealthy(gpu, reason="Simulated", message="the fleet file calls this card unhealthy")
-
-
-def _nic(minor: int, wiring: SimulatedMachine) -> DeviceInfo:
-    place = wiring.other(minor, first=machine.FIRST_NIC)
+def _other(device_type: str, minor: int, model: str, place: Topology) -> DeviceInfo:
+    """Return a NIC or FPGA, which is known by its PCI address."""
     return DeviceInfo(
-        type="rdma",
+        type=device_type,
         minor=minor,
         id=place.bus_id,
         health=True,
-        model="Mellanox ConnectX-7",
-        resources={names.PREFIX + names.RDMA: 100},
-        topology=place,
-    )
-
-
-def _fpga(minor: int, wiring: SimulatedMachine) -> DeviceInfo:
-    place = wiring.other(minor, first=machine.FIRST_FPGA)
-    return DeviceInfo(
-        type="fpga",
-        minor=minor,
-        id=place.bus_id,
-        health=True,
-        model="Xilinx Alveo U50",
-        resources={names.PREFIX + names.FPGA: 100},
+        model=model,
+        resources={names.PREFIX + device_type: 100},
         topology=place,
     )
 

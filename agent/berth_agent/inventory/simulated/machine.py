@@ -62,18 +62,18 @@ class SimulatedMachine:
 
     def links(self, minor: int) -> list[Link]:
         """Return how a GPU reaches each other one."""
-        return [self._link(minor, other) for other in range(len(self.cards)) if other != minor]
-
-    def _link(self, one: int, other: int) -> Link:
-        count = self._nvlinks(one, other)
-        if count:
-            return Link(minor=other, type="NVLink", count=count, peer_to_peer=True)
-        near, far = self.gpu(one), self.gpu(other)
-        if near.pcie_id == far.pcie_id:
-            return Link(minor=other, type="SingleSwitch", peer_to_peer=True)
-        return Link(minor=other, type="SameNUMANode" if near.node_id == far.node_id else "System")
-
-    def _nvlinks(self, one: int, other: int) -> int:
-        mesh = {frozenset(pair): count for *pair, count in self.cards[one].mesh}
-        direct = mesh.get(frozenset((one, other)), 0)
-        return direct + min(self.cards[one].nvlinks, self.cards[other].nvlinks)
+        card, near = self.cards[minor], self.gpu(minor)
+        mesh = {frozenset(pair): count for *pair, count in card.mesh}
+        links = []
+        for other in range(len(self.cards)):
+            if other == minor:
+                continue
+            far = self.gpu(other)
+            nvlinks = mesh.get(frozenset((minor, other)), 0) + min(card.nvlinks, self.cards[other].nvlinks)
+            if nvlinks:
+                links.append(Link(minor=other, type="NVLink", count=nvlinks, peer_to_peer=True))
+            elif near.pcie_id == far.pcie_id:
+                links.append(Link(minor=other, type="SingleSwitch", peer_to_peer=True))
+            else:
+                links.append(Link(minor=other, type="SameNUMANode" if near.node_id == far.node_id else "System"))
+        return links

@@ -228,8 +228,9 @@ class Admission:
         try:
             reports = await self._kubelet.list_containers()
         except UnavailableError as error:
-            self._log_failure(str(error))
-            self.answers = False
+            if str(error) != self._failure:
+                _log.warning("PodResources not read, will try again", reason=str(error))
+            self.answers, self._failure = False, str(error)
             return
         if self.answers is False:
             _log.info("kubelet answers again")
@@ -243,12 +244,6 @@ class Admission:
         """Release the devices of containers that do not run any more."""
         if self.mirror.has_lingering:
             self.mirror.release_ended(await asyncio.to_thread(self._running))
-
-    def _log_failure(self, reason: str) -> None:
-        """Log a failure once, not at each retry."""
-        if reason != self._failure:
-            _log.warning("PodResources not read, will try again", reason=reason)
-        self._failure = reason
 
     async def _list_pods(self) -> None:
         """List the pods: kubelet may know one that our watch has not delivered yet."""
@@ -270,9 +265,8 @@ class Admission:
     async def _refuse(self, resource: str, ids: Ids) -> None:
         snapshot = self.mirror.snapshot()
         waiting = {candidate.pod.uid: candidate.pod for candidate in snapshot.pending_containers(resource, len(ids))}
-        waiting_pods = "; ".join(
-            f"{pod.key} was given {_listed(pod.granted) or 'none'}" for pod in _some(waiting.values())
-        )
+        named = list(waiting.values())[:NAMED]
+        waiting_pods = "; ".join(f"{pod.key} was given {_listed(pod.granted) or 'none'}" for pod in named)
         text = f"{resource} {_listed(sorted(ids))}: no pod that waits on this node can be given these" + (
             f" ({waiting_pods})" if waiting_pods else f", and none waits for {len(ids)} of them"
         )
@@ -285,7 +279,3 @@ def _listed(ids: Sequence[str]) -> str:
     """Return ids for a message, up to a number."""
     rest = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
     return ", ".join(ids[:LISTED]) + rest
-
-
-def _some(pods: Iterable[Pod]) -> list[Pod]:
-    return list(pods)[:NAMED]

@@ -65,8 +65,7 @@ class _Payload(_Entry):
     holdings: list[_Held]
     minors: dict[str, int]
     cards: list[str]
-    parents: dict[str, str] = {}
-    """Earlier agents wrote none; those of instances that are there come with the first reading."""
+    parents: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +89,41 @@ class Checkpoint:
     def load(self) -> CheckpointData:
         """Return the data of the last run; empty, with a log line, if the file cannot be used."""
         try:
-            return _saved(self._payload(files.read(self._path)))
+            payload = self._payload(files.read(self._path))
         except FileNotFoundError:
             _log.info("no checkpoint, starting empty", path=str(self._path))
+            return CheckpointData()
         except _OtherBootError as error:
             _log.warning("checkpoint rejected, starting empty", path=str(self._path), reason=str(error))
+            return CheckpointData()
         except (_DamagedError, OSError) as error:
             kept = self._set_aside()
             _log.warning("checkpoint rejected, starting empty", path=str(self._path), reason=str(error), kept_as=kept)
-        return CheckpointData()
+            return CheckpointData()
+        return CheckpointData(
+            pending=tuple(
+                PendingAllocation(
+                    key=ContainerKey(uid=entry.uid, container=entry.container),
+                    resource=entry.resource,
+                    ids=frozenset(entry.ids),
+                    never_reported=entry.silent,
+                    # The clock of another run says nothing: it is as if it were given when this one begins.
+                    at=0.0,
+                )
+                for entry in payload.promises
+            ),
+            holdings=tuple(
+                Holding(
+                    uid=entry.uid,
+                    namespace=entry.namespace,
+                    pod=entry.pod,
+                    container=entry.container,
+                    ids=tuple(entry.ids),
+                )
+                for entry in payload.holdings
+            ),
+            units=Units(minors=payload.minors, cards=frozenset(payload.cards), parents=payload.parents),
+        )
 
     def _set_aside(self) -> str:
         """Keep a file that cannot be used under another name, in place of an earlier one; return the name."""
@@ -117,8 +142,26 @@ class Checkpoint:
         """
         payload = {
             "bootID": self._boot_id,
-            "promises": [_pending_entry(allocation) for allocation in pending],
-            "holdings": [_holding_entry(holding) for holding in holdings],
+            "promises": [
+                {
+                    "uid": allocation.key.uid,
+                    "container": allocation.key.container,
+                    "resource": allocation.resource,
+                    "ids": sorted(allocation.ids),
+                    "silent": allocation.never_reported,
+                }
+                for allocation in pending
+            ],
+            "holdings": [
+                {
+                    "uid": holding.uid,
+                    "namespace": holding.namespace,
+                    "pod": holding.pod,
+                    "container": holding.container,
+                    "ids": list(holding.ids),
+                }
+                for holding in holdings
+            ],
             "minors": dict(units.minors),
             "cards": sorted(units.cards),
             "parents": dict(units.parents),
@@ -126,16 +169,13 @@ class Checkpoint:
         text = orjson.dumps({"version": VERSION, "checksum": _checksum(payload), "payload": payload})
         if text == self._last:
             return
-        self._prepare_folder()
-        files.write(self._path, text, mode=MODE, draft=self._path.with_suffix(DRAFT).name)
-        self._last = text
-
-    def _prepare_folder(self) -> None:
-        """Create the folder; one that has only files of ours is closed to others."""
         folder = self._path.parent
         own = {self._path.with_suffix(suffix).name for suffix in (self._path.suffix, DRAFT, ASIDE)}
         if files.is_own_folder(folder, own):
+            # It has only files of ours, or is not there yet: it is closed to others.
             files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+        files.write(self._path, text, mode=MODE, draft=self._path.with_suffix(DRAFT).name)
+        self._last = text
 
     def _payload(self, text: bytes) -> _Payload:
         try:
@@ -159,36 +199,3 @@ class Checkpoint:
 
 def _checksum(payload: Any) -> str:
     return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def _pending_entry(allocation: PendingAllocation) -> dict[str, Any]:
-    where = {"uid": allocation.key.uid, "container": allocation.key.container}
-    return {
-        **where,
-        "resource": allocation.resource,
-        "ids": sorted(allocation.ids),
-        "silent": allocation.never_reported,
-    }
-
-
-def _holding_entry(holding: Holding) -> dict[str, Any]:
-    where = {"uid": holding.uid, "namespace": holding.namespace, "pod": holding.pod, "container": holding.container}
-    return {**where, "ids": list(holding.ids)}
-
-
-def _saved(payload: _Payload) -> CheckpointData:
-    return CheckpointData(
-        pending=tuple(map(_pending_allocation, payload.promises)),
-        holdings=tuple(
-            Holding(uid=each.uid, namespace=each.namespace, pod=each.pod, container=each.container, ids=tuple(each.ids))
-            for each in payload.holdings
-        ),
-        units=Units(minors=payload.minors, cards=frozenset(payload.cards), parents=payload.parents),
-    )
-
-
-def _pending_allocation(entry: _Pending) -> PendingAllocation:
-    key = ContainerKey(uid=entry.uid, container=entry.container)
-    # The clock of another run says nothing: it is as if it were given when this one begins.
-    ids = frozenset(entry.ids)
-    return PendingAllocation(key=key, resource=entry.resource, ids=ids, never_reported=entry.silent, at=0.0)

@@ -51,35 +51,34 @@ def propose(
     if not candidates:
         return None
     candidate = min(candidates, key=lambda option: (option.reusable != must, option.order))
-    ids = _filled(snapshot, candidate.pod, candidate, request, default_preference)
-    return Proposal(key=candidate.key, resource=request.resource, ids=frozenset(ids))
-
-
-def prefer_unclaimed(
-    snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
-) -> list[str]:
-    """Choose for an unknown pod, among what no pod has and no annotation names."""
-    return _chosen(snapshot, request, default_preference)
+    # From one pool after the other, until there are enough.
+    available = set(request.available)
+    held_by_others = snapshot.had_by_others(candidate.pod)
+    picked = dict.fromkeys(request.must)
+    for pool in _pools(snapshot, candidate, request, default_preference):
+        for unit in pool:
+            if len(picked) < request.size and unit in available and held_by_others.leaves(unit, snapshot.units):
+                picked[unit] = None
+    return Proposal(key=candidate.key, resource=request.resource, ids=frozenset(picked))
 
 
 def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Proposal | None) -> ContainerKey | None:
     """Return the container that kubelet can be allocating these devices to; None if there is none."""
-    candidates = [
-        option for option in snapshot.pending_containers(resource, len(ids)) if _possible(snapshot, option, ids)
-    ]
+    candidates = []
+    for candidate in snapshot.pending_containers(resource, len(ids)):
+        held_by_others = snapshot.had_by_others(candidate.pod)
+        if all(held_by_others.leaves(unit, snapshot.units) for unit in ids):
+            candidates.append(candidate)
     if proposal is not None and proposal.resource == resource and proposal.ids == ids:
         candidates.sort(key=lambda option: option.key != proposal.key)
         return candidates[0].key if candidates else None
-    for allowed in (_own, _any):
-        for candidate in candidates:
-            if _is_explained(candidate, ids, allowed(snapshot, candidate.pod, ids)):
-                return candidate.key
+    for candidate in candidates:
+        if _is_explained(candidate, ids, frozenset(candidate.pod.granted)):
+            return candidate.key
+    for candidate in candidates:
+        if _is_explained(candidate, ids, _allowed(snapshot, candidate.pod, ids)):
+            return candidate.key
     return None
-
-
-def _possible(snapshot: AdmissionSnapshot, candidate: PendingContainer, ids: Ids) -> bool:
-    held_by_others = snapshot.had_by_others(candidate.pod)
-    return all(held_by_others.leaves(unit, snapshot.units) for unit in ids)
 
 
 def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
@@ -87,51 +86,27 @@ def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
     return ids <= candidate.reusable or (candidate.reusable <= ids and ids - candidate.reusable <= allowed)
 
 
-def _own(_snapshot: AdmissionSnapshot, pod: Pod, _ids: Ids) -> Ids:
-    return frozenset(pod.granted)
-
-
-def _any(snapshot: AdmissionSnapshot, pod: Pod, ids: Ids) -> Ids:
+def _allowed(snapshot: AdmissionSnapshot, pod: Pod, ids: Ids) -> Ids:
     """Return all that a pod may have; only its own set as long as that is free."""
+    # What its init containers can have had that we took for another's.
+    sizes = {size for container in pod.containers if container.ends for size in container.wants.values()}
+    reused = NONE.union(*(given for given in snapshot.unconfirmed if len(given) in sizes))
     role = _role(snapshot, pod)
     if role and snapshot.holders().keys().isdisjoint(role):
-        return _reused(snapshot, pod).union(role)
-    return _reused(snapshot, pod).union(pod.granted, role, _orphans(snapshot), _unclaimed(snapshot, ids, ()))
-
-
-def _reused(snapshot: AdmissionSnapshot, pod: Pod) -> Ids:
-    """Return what init containers of a pod can have had that we took for another's."""
-    sizes = {size for container in pod.containers if container.ends for size in container.wants.values()}
-    return NONE.union(*(ids for ids in snapshot.unconfirmed if len(ids) in sizes))
-
-
-def _filled(
-    snapshot: AdmissionSnapshot,
-    pod: Pod,
-    candidate: PendingContainer,
-    request: PreferenceRequest,
-    default_preference: DefaultPreference,
-) -> list[str]:
-    """Return devices that kubelet has available, from one pool after the other until there are enough."""
-    available = set(request.available)
-    held_by_others = snapshot.had_by_others(pod)
-    picked = dict.fromkeys(request.must)
-    for pool in _pools(snapshot, pod, candidate, request, default_preference):
-        for unit in pool:
-            if len(picked) < request.size and unit in available and held_by_others.leaves(unit, snapshot.units):
-                picked[unit] = None
-    return list(picked)
+        return reused.union(role)
+    return reused.union(pod.granted, role, _orphans(snapshot), _unclaimed(snapshot, ids, ()))
 
 
 def _pools(
     snapshot: AdmissionSnapshot,
-    pod: Pod,
     candidate: PendingContainer,
     request: PreferenceRequest,
     default_preference: DefaultPreference,
 ) -> Iterator[Iterable[str]]:
+    """Yield what a container may get, the best first."""
+    pod = candidate.pod
     if not pod.grants:
-        yield _chosen(snapshot, request, default_preference)
+        yield prefer_unclaimed(snapshot, request, default_preference)
         yield _orphans(snapshot)
         return
     role = _role(snapshot, pod)
@@ -142,10 +117,10 @@ def _pools(
     yield _unclaimed(snapshot, request.available, request.must)
 
 
-def _chosen(
+def prefer_unclaimed(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> list[str]:
-    """Choose among what no pod has and no annotation names; all of it if it is not enough."""
+    """Choose among what no pod has and no annotation names, as for an unknown pod; all of it if it is not enough."""
     free = dict.fromkeys((*request.must, *_unclaimed(snapshot, request.available, request.must)))
     if len(free) <= request.size:
         return list(free)

@@ -122,7 +122,8 @@ class Mirror:
 
         If some of it was recorded for another pod, that was this pod: kubelet admits one pod after the other.
         """
-        allocation = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=self._ends(key))
+        ends = any(container.ends for container in self._pods[key.uid].containers if container.name == key.container)
+        allocation = PendingAllocation(key=key, resource=resource, ids=ids, at=now, never_reported=ends)
         mistaken = {allocated.key.uid for allocated in self._pending.values() if allocated.ids & ids} - {key.uid}
         for mistake in [allocated for allocated in self._pending.values() if allocated.key.uid in mistaken]:
             del self._pending[mistake.key, mistake.resource]
@@ -130,25 +131,26 @@ class Mirror:
         self._pending[key, resource] = allocation
 
     def _reassign(self, mistake: PendingAllocation, uid: str) -> None:
-        """Assign an allocation to the init container of another pod, whose later containers reuse it."""
-        for name in self._init_containers(uid, mistake.resource, len(mistake.ids)):
-            owner = ContainerKey(uid=uid, container=name)
-            self._pending.setdefault((owner, mistake.resource), replace(mistake, key=owner, never_reported=True))
-
-    def _ends(self, key: ContainerKey) -> bool:
-        return any(container.ends for container in self._pods[key.uid].containers if container.name == key.container)
-
-    def _init_containers(self, uid: str, resource: str, size: int) -> list[str]:
-        """Return the first init container that wants so many, as a list of one or none."""
-        listed = self._pods[uid].containers if uid in self._pods else ()
-        return [container.name for container in listed if container.ends and container.wants.get(resource) == size][:1]
+        """Assign an allocation to the first init container of another pod that wants so many; later ones reuse it."""
+        for container in self._pods[uid].containers if uid in self._pods else ():
+            if container.ends and container.wants.get(mistake.resource) == len(mistake.ids):
+                owner = ContainerKey(uid=uid, container=container.name)
+                self._pending.setdefault((owner, mistake.resource), replace(mistake, key=owner, never_reported=True))
+                return
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
         """Apply kubelet's reports, of a moment after `asked_at`; keep the pending allocations that they leave open."""
         reports_before, self._reports = self._reports, {self._named(report): report for report in reports}
-        lingering = {key: _lingering(key, report) for key, report in reports_before.items() if key not in self._reports}
-        self._lingering |= lingering
-        self._unreported |= {key.uid for key in lingering}
+        for key, report in reports_before.items():
+            if key not in self._reports:
+                self._unreported.add(key.uid)
+                self._lingering[key] = Holding(
+                    uid=key.uid,
+                    namespace=report.namespace,
+                    pod=report.pod,
+                    container=report.container,
+                    ids=tuple(sorted(NONE.union(*report.by_resource.values()))),
+                )
         recorded = {
             unit: key.uid
             for key, report in self._reports.items()
@@ -178,10 +180,9 @@ class Mirror:
         }
         self._pending = {key: allocation for key, allocation in self._pending.items() if key not in void}
         self._doubtful |= {key.uid for key, _ in void}
-        never_reported = (allocation for allocation in void.values() if allocation.never_reported)
-        self._lingering |= {
-            allocation.key: self._holding(allocation.key, allocation.ids) for allocation in never_reported
-        }
+        for (key, _), allocation in void.items():
+            if allocation.never_reported:
+                self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
 
     def _named(self, report: ContainerReport) -> ContainerKey:
         """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
@@ -193,14 +194,12 @@ class Mirror:
             for other_key, other_report in self._reports.items()
             if other_report == report and other_key in self._lingering
         )
-        return key if self._is_pending(key) else next(lingering, key)
+        is_pending = any(container == key for container, _ in self._pending)
+        return key if is_pending else next(lingering, key)
 
     def _name_again(self) -> None:
         """Assign reports to pods that kubelet knew before this watch did."""
         self._reports = {self._named(report): report for report in self._reports.values()}
-
-    def _is_pending(self, key: ContainerKey) -> bool:
-        return any(container == key for container, _ in self._pending)
 
     def _stands(self, allocation: PendingAllocation, recorded: Mapping[str, str], asked_at: float) -> bool:
         if allocation.key.uid not in self._pods or self._pods[allocation.key.uid].ended:
@@ -246,6 +245,9 @@ class Mirror:
         }
         for allocation in self._pending.values():
             allocated.setdefault(allocation.key, {}).setdefault(allocation.resource, allocation.ids)
+        lingering: dict[str, Ids] = {}
+        for key, holding in self._lingering.items():
+            lingering[key.uid] = lingering.get(key.uid, NONE).union(holding.ids)
         return AdmissionSnapshot(
             pods=self.pods,
             unreported=frozenset(self._unreported),
@@ -253,7 +255,7 @@ class Mirror:
             allocated=allocated,
             recorded=frozenset(key.uid for key in self._reports),
             unconfirmed=tuple(allocation.ids for allocation in self._pending.values()),
-            lingering=self._lingering_ids(),
+            lingering=lingering,
             running=self._running,
             units=self.units,
         )
@@ -272,12 +274,6 @@ class Mirror:
         """Restore the last run's data: pending allocations, as if made now, and what containers had."""
         self._pending = {(allocation.key, allocation.resource): replace(allocation, at=now) for allocation in pending}
         self._lingering |= {holding.key: holding for holding in holdings}
-
-    def _lingering_ids(self) -> dict[str, Ids]:
-        ids_by_resource: dict[str, Ids] = {}
-        for key, holding in self._lingering.items():
-            ids_by_resource[key.uid] = ids_by_resource.get(key.uid, NONE).union(holding.ids)
-        return ids_by_resource
 
     def _had(self, pod: Pod) -> tuple[Holding, ...]:
         """Return what a pod has, of kubelet or by its annotation alone."""
@@ -311,14 +307,6 @@ class Mirror:
             if ids_by_container.get(container.name)
         ]
 
-    def _holding(self, key: ContainerKey, ids: Ids) -> Holding:
-        return _holding(self._pods[key.uid], key.container, sorted(ids))
-
 
 def _holding(pod: Pod, container: str, ids: Iterable[str]) -> Holding:
     return Holding(uid=pod.uid, namespace=pod.namespace, pod=pod.name, container=container, ids=tuple(ids))
-
-
-def _lingering(key: ContainerKey, report: ContainerReport) -> Holding:
-    ids = tuple(sorted(NONE.union(*report.by_resource.values())))
-    return Holding(uid=key.uid, namespace=report.namespace, pod=report.pod, container=report.container, ids=ids)

@@ -103,6 +103,15 @@ def of_object(raw: Object) -> Pod:
     last = [_container(container, annotations, init=False) for container in spec.get("containers") or ()]
     allocated = _allocated(annotations.get(names.ALLOCATED) or "{}")
     grants = tuple(grant for grant in allocated or () if grant.id)
+    # ResourceClaims, also one for an extended resource that a DeviceClass provides.
+    has_claims = bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus"))
+    container_ids, started_at = {}, {}
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if runtime_id := container.get("containerID"):
+            # Without the runtime: `containerd://1f2e…`.
+            container_ids[runtime_id.rpartition("/")[2]] = container["name"]
+        if since := ((container.get("state") or {}).get("running") or {}).get("startedAt"):
+            started_at[container["name"]] = since
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -113,28 +122,13 @@ def of_object(raw: Object) -> Pod:
         grants=grants,
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
-        may_hold_any=_has_claims(spec, status)
+        may_hold_any=has_claims
         or (not grants and _uses_other_plugin(spec))
         or (grants != allocated and not any(container.wants for container in (*first, *last))),
         static_uid=annotations.get(CONFIG_HASH) or "",
-        container_ids=_container_ids(status),
-        started_at=_started_at(status),
+        container_ids=container_ids,
+        started_at=started_at,
     )
-
-
-def _statuses(status: Object) -> tuple[Object, ...]:
-    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-
-
-def _container_ids(status: Object) -> dict[str, str]:
-    """Return the names of the containers that run, by their ids without the runtime: `containerd://1f2e…`."""
-    ids = ((container.get("containerID") or "", container["name"]) for container in _statuses(status))
-    return {identifier.rpartition("/")[2]: name for identifier, name in ids if identifier}
-
-
-def _started_at(status: Object) -> dict[str, str]:
-    running = ((each["name"], (each.get("state") or {}).get("running") or {}) for each in _statuses(status))
-    return {name: state["startedAt"] for name, state in running if state.get("startedAt")}
 
 
 def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> ContainerSpec:
@@ -156,11 +150,6 @@ def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Co
 def is_of_plugin(resource: str) -> bool:
     """Return whether the device plugin offers a resource of this name."""
     return resource in PLUGIN or resource.startswith(mig.PREFIX)
-
-
-def _has_claims(spec: Object, status: Object) -> bool:
-    """Return whether a pod has ResourceClaims, also one for an extended resource that a DeviceClass provides."""
-    return bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus"))
 
 
 def _uses_other_plugin(spec: Object) -> bool:

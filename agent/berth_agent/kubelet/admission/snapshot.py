@@ -106,7 +106,8 @@ class AdmissionSnapshot:
 
     def is_waiting(self, pod: Pod) -> bool:
         """Return whether some container of a pod has yet to be admitted."""
-        return any(True for name in _wanted(pod) for _ in self._pending_containers(pod, name))
+        wanted = {resource for container in pod.containers for resource in container.wants}
+        return any(True for resource in wanted for _ in self._pending_containers(pod, resource))
 
     def had_by(self, pod: Pod) -> Ids:
         """Return all that a pod's containers have."""
@@ -144,7 +145,3 @@ class AdmissionSnapshot:
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)
         lingering = Taken.of(NONE.union(*running), self.units).touched
         return (lingering | shared) - Taken.of(self.holders(), self.units).touched
-
-
-def _wanted(pod: Pod) -> set[str]:
-    return {name for container in pod.containers for name in container.wants}

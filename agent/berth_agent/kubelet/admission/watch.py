@@ -48,15 +48,14 @@ class NodePods:
     async def warn(self, of: Sequence[Pod], text: str) -> None:
         """Create an Event on pods that kubelet was refused, once for each text."""
         for pod in of:
-            if (pod.uid, text) not in self._warned:
-                self._warned.add((pod.uid, text))
-                await self._warn(pod, text)
-
-    async def _warn(self, pod: Pod, text: str) -> None:
-        try:
-            await self._client.create(f"/api/v1/namespaces/{pod.namespace}/events", event(pod, text, node=self._node))
-        except CallError as error:
-            _log.warning("Event not written", pod=pod.key, error=str(error))
+            if (pod.uid, text) in self._warned:
+                continue
+            self._warned.add((pod.uid, text))
+            path = f"/api/v1/namespaces/{pod.namespace}/events"
+            try:
+                await self._client.create(path, event(pod, text, node=self._node))
+            except CallError as error:
+                _log.warning("Event not written", pod=pod.key, error=str(error))
 
     async def follow(self, admission: Admission) -> None:
         """Keep the mirror's pods up to date until cancelled."""

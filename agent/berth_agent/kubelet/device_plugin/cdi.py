@@ -32,18 +32,30 @@ def specifications(context: AllocationContext) -> dict[str, Specification]:
     if not flags.by_cdi or not any(_cards(context.spec)):
         return {}
     root = flags.dev_root.rstrip("/")
-    specifications = {"gpu": _specification("gpu", _gpus(context, root))}
+    # Cards and instances, by UUID or index, whichever containers get, and `all` cards.
+    paths = device_nodes.paths(context.spec, context.nodes)
+    names = resources.indices(context.spec) if flags.device_id_strategy == "index" else {uuid: uuid for uuid in paths}
+    gpus = [{"name": names[uuid], "containerEdits": _edits(paths[uuid], root)} for uuid in paths]
+    cards = [path for card in _cards(context.spec) for path in paths[card]]
+    specifications = {"gpu": _specification("gpu", [*gpus, {"name": "all", "containerEdits": _edits(cards, root)}])}
     specifications["gpu"]["containerEdits"] = _edits(context.nodes.control, root)
     if flags.by_cdi_only:
         # Else NVIDIA's container runtime would add what an image asks for. With another strategy the environment
         # is that strategy's.
         specifications["gpu"]["containerEdits"]["env"] = [f"{VISIBLE}=void"]
     for kind in extras(flags):
-        if paths := context.nodes.extras.get(kind):
-            specifications[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(paths, root)}])
+        if nodes := context.nodes.extras.get(kind):
+            specifications[kind] = _specification(kind, [{"name": "all", "containerEdits": _edits(nodes, root)}])
     if channels := [channel for channel in flags.imex_channel_ids if channel in context.nodes.channels]:
         specifications["imex-channel"] = _specification(
-            "imex-channel", [_channel(channel, root) for channel in channels]
+            "imex-channel",
+            [
+                {
+                    "name": str(channel),
+                    "containerEdits": _edits([f"/dev/nvidia-caps-imex-channels/channel{channel}"], root),
+                }
+                for channel in channels
+            ],
         )
     return specifications
 
@@ -52,25 +64,8 @@ def _specification(kind: str, devices: Sequence[Mapping[str, Any]]) -> Specifica
     return {"cdiVersion": VERSION, "kind": f"{OWN_VENDOR}/{kind}", "devices": list(devices)}
 
 
-def _gpus(context: AllocationContext, root: str) -> list[dict[str, Any]]:
-    """Return cards and instances, by UUID or index, whichever containers get, and `all` cards."""
-    device_paths = device_nodes.paths(context.spec, context.nodes)
-    by_index = context.options.flags.device_id_strategy == "index"
-    called: Mapping[str, str] = (
-        resources.indices(context.spec) if by_index else {device: device for device in device_paths}
-    )
-    cards = [path for card in _cards(context.spec) for path in device_paths[card]]
-    named = [(called[device], device_paths[device]) for device in device_paths]
-    return [{"name": name, "containerEdits": _edits(paths, root)} for name, paths in [*named, ("all", tuple(cards))]]
-
-
 def _cards(spec: DeviceSpec) -> Iterable[str]:
     return (device.id for device in spec.devices if device.type == "gpu")
-
-
-def _channel(number: int, root: str) -> dict[str, Any]:
-    path = f"/dev/nvidia-caps-imex-channels/channel{number}"
-    return {"name": str(number), "containerEdits": _edits([path], root)}
 
 
 def _edits(paths: Iterable[str], root: str) -> dict[str, Any]:

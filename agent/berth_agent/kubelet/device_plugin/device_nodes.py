@@ -1,12 +1,12 @@
 """The device nodes under /dev by which a container uses its cards and instances."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api.device import DeviceSpec
 
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """What every container needs, if it exists."""
@@ -44,11 +44,15 @@ class DeviceNodes:
 
 def read(*, dev: Path, proc: Path) -> DeviceNodes:
     """Return the device nodes that exist."""
-    extras = {kind: tuple(_found(dev, patterns)) for kind, patterns in EXTRAS.items()}
+    extras: dict[str, tuple[str, ...]] = {}
+    for kind, patterns in EXTRAS.items():
+        matches = [path for pattern in patterns for path in sorted(dev.glob(pattern))]
+        if matches:
+            extras[kind] = tuple(f"/dev/{path.relative_to(dev)}" for path in matches)
     return DeviceNodes(
         control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
         capabilities=_capabilities(proc / _MIG_MINORS),
-        extras={kind: paths for kind, paths in extras.items() if paths},
+        extras=extras,
         channels=tuple(sorted(int(path.name[7:]) for path in dev.glob("nvidia-caps-imex-channels/channel[0-9]*"))),
     )
 
@@ -73,24 +77,17 @@ def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
         if card.type == "gpu":
             card_node = f"/dev/nvidia{card.minor}"
             nodes_by_device[card.id] = (card_node,)
-            nodes_by_device |= {name: (card_node, *caps) for name, caps in _of_instances(card, nodes)}
+            for instance in card.mig.instances if card.mig else ():
+                capabilities = [
+                    (card.minor, instance.gpu_instance, _NO_COMPUTE_INSTANCE),
+                    (card.minor, instance.gpu_instance, instance.compute_instance),
+                ]
+                numbers = [nodes.capabilities[key] for key in capabilities if key in nodes.capabilities]
+                nodes_by_device[instance.id] = (
+                    card_node,
+                    *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers),
+                )
     return nodes_by_device
-
-
-def _of_instances(card: DeviceInfo, nodes: DeviceNodes) -> Iterator[tuple[str, list[str]]]:
-    for instance in card.mig.instances if card.mig else ():
-        names = [
-            (card.minor, instance.gpu_instance, _NO_COMPUTE_INSTANCE),
-            (card.minor, instance.gpu_instance, instance.compute_instance),
-        ]
-        numbers = [nodes.capabilities[key] for key in names if key in nodes.capabilities]
-        yield instance.id, [f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers]
-
-
-def _found(dev: Path, patterns: tuple[str, ...]) -> Iterator[str]:
-    for pattern in patterns:
-        for path in sorted(dev.glob(pattern)):
-            yield f"/dev/{path.relative_to(dev)}"
 
 
 def _capabilities(file: Path) -> dict[Capability, int]:

@@ -154,10 +154,6 @@ class PluginManager:
             self._kubelet_ready = can_give
             self.on_kubelet()
 
-    def _watch_changed(self) -> None:
-        self._check_kubelet()
-        self._wake.set()
-
     async def _round(self) -> None:
         if self._restart:
             await self._reload()
@@ -170,14 +166,25 @@ class PluginManager:
         except (ServingError, OSError) as error:
             self._set_condition(ok=False, reason="NotRegistered", message=str(error))
         else:
-            self._set_offered_condition()
+            if self._offers.offers:
+                self._set_condition(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
+            else:
+                message = "the node has no GPU, or none that can be offered"
+                self._set_condition(ok=False, reason="NoDevices", message=message)
 
     async def _offer(self, spec: DeviceSpec) -> None:
         if self._context is None:
-            self._context = self._allocation_context(spec)
+            writes_cdi = self._settings.cdi_specification == "own"
+            self._context = AllocationContext(
+                spec=spec,
+                options=self._options,
+                nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
+                vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
+            )
         context = self._context
         try:
-            device_nodes.check(context.nodes, channels=_needed(self._options))
+            flags = self._options.flags
+            device_nodes.check(context.nodes, channels=flags.imex_channel_ids if flags.imex_required else ())
             offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
         except (LayoutError, MissingDeviceNodeError):
             self._offers = Offers()
@@ -190,15 +197,6 @@ class PluginManager:
         handler = GpuHandler(context=context, chooser=self._chooser)
         await self._servers.keep(Service(offer=offer, handler=handler) for offer in offers.offers)
 
-    def _allocation_context(self, spec: DeviceSpec) -> AllocationContext:
-        writes_cdi = self._settings.cdi_specification == "own"
-        return AllocationContext(
-            spec=spec,
-            options=self._options,
-            nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
-            vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
-        )
-
     async def _reload(self) -> None:
         self._restart = False
         try:
@@ -210,20 +208,16 @@ class PluginManager:
         await self._servers.stop()
 
     def _server(self, service: Service) -> PluginServer:
+        def watch_changed() -> None:
+            self._check_kubelet()
+            self._wake.set()
+
         return PluginServer(
             service,
             folder=Path(self._settings.kubelet_socket or KUBELET_SOCKET).parent,
             with_numa=self._settings.numa_to_kubelet,
-            changed=self._watch_changed,
+            changed=watch_changed,
         )
-
-    def _set_offered_condition(self) -> None:
-        if self._offers.offers:
-            self._set_condition(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
-        else:
-            self._set_condition(
-                ok=False, reason="NoDevices", message="the node has no GPU, or none that can be offered"
-            )
 
     def _set_condition(self, *, ok: bool, reason: str, message: str = "") -> None:
         finding = Finding(type=names.DEVICES_OFFERED, ok=ok, reason=reason, message=message)
@@ -250,7 +244,3 @@ def _failure(reading: Reading, chosen: Options) -> str:
     except LayoutError as error:
         return str(error)
     return ""
-
-
-def _needed(chosen: Options) -> tuple[int, ...]:
-    return chosen.flags.imex_channel_ids if chosen.flags.imex_required else ()

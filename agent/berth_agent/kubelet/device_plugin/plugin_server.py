@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -14,7 +14,6 @@ from berth_agent import files
 from berth_agent.kubelet.api.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
-    ContainerAllocateResponse,
     ContainerPreferredAllocationRequest,
     ContainerPreferredAllocationResponse,
     Device,
@@ -94,7 +93,11 @@ class PluginServer(DevicePluginServicer):
         add_DevicePluginServicer_to_server(self, server)
         try:
             files.make_folder(self.path.parent, mode=FOLDER_MODE)
-            _bind(server, self.path)
+            # When gRPC stops, it removes whatever is at the path that it bound. By then that may be the socket of
+            # another agent, which replaces this one; so it binds another path, and the socket is moved.
+            bound = self.path.with_name(f".{self.path.name}")
+            server.add_insecure_port(f"unix:{bound}")
+            bound.rename(self.path)
         except (RuntimeError, OSError) as error:
             await server.stop(None)
             raise ServingError(f"cannot listen at {self.path}: {error}") from error
@@ -198,7 +201,16 @@ class PluginServer(DevicePluginServicer):
         """Return which units containers should get."""
         try:
             _check_containers(request)
-            answers = [await self._preferred(container) for container in request.container_requests]
+            answers = []
+            for container in request.container_requests:
+                self._offered.check(container.must_include_deviceIDs, one_at_most=False)
+                offered = ContainerPreferredAllocationRequest(
+                    available_deviceIDs=self._offered.only(container.available_deviceIDs),
+                    must_include_deviceIDs=container.must_include_deviceIDs,
+                    allocation_size=container.allocation_size,
+                )
+                ids = await self._handler.prefer(self._offer, offered)
+                answers.append(ContainerPreferredAllocationResponse(deviceIDs=ids))
         except RefusedError as error:
             await _refuse(context, f"error getting list of preferred allocation devices: {error}")
         return PreferredAllocationResponse(container_responses=answers)
@@ -207,7 +219,10 @@ class PluginServer(DevicePluginServicer):
         """Return how containers are given their units."""
         try:
             _check_containers(request)
-            answers = [await self._allocated(container.devices_ids) for container in request.container_requests]
+            answers = []
+            for container in request.container_requests:
+                self._offered.check(container.devices_ids, one_at_most=self._handler.one_at_most)
+                answers.append(await self._handler.allocate(self._offer.resource, container.devices_ids))
         except RefusedError as error:
             await _refuse(context, str(error))
         return AllocateResponse(container_responses=answers)
@@ -222,38 +237,10 @@ class PluginServer(DevicePluginServicer):
             await _refuse(context, str(error))
         return PreStartContainerResponse()
 
-    async def _preferred(self, container: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
-        self._offered.check(container.must_include_deviceIDs, one_at_most=False)
-        request = ContainerPreferredAllocationRequest(
-            available_deviceIDs=self._offered.only(container.available_deviceIDs),
-            must_include_deviceIDs=container.must_include_deviceIDs,
-            allocation_size=container.allocation_size,
-        )
-        return ContainerPreferredAllocationResponse(deviceIDs=await self._handler.prefer(self._offer, request))
-
-    async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:
-        self._offered.check(ids, one_at_most=self._handler.one_at_most)
-        return await self._handler.allocate(self._offer.resource, ids)
-
     def _device(self, unit: Unit) -> Device:
         nodes = [NUMANode(ID=unit.numa)] if self._with_numa and unit.numa >= 0 else []
         topology = TopologyInfo(nodes=nodes) if nodes else None
         return Device(ID=unit.id, health="Healthy" if unit.healthy else "Unhealthy", topology=topology)
-
-
-def _bind(server: aio.Server, path: Path) -> None:
-    """Listen at a path.
-
-    When gRPC stops, it removes whatever is at the path that it bound. By then that may be the socket of another agent,
-    which replaces this one; so it binds another path, and the socket is moved.
-
-    Raises:
-        RuntimeError: the path cannot be bound.
-        OSError: the socket cannot be moved.
-    """
-    bound = path.with_name(f".{path.name}")
-    server.add_insecure_port(f"unix:{bound}")
-    bound.rename(path)
 
 
 def _check_containers(request: AllocateRequest | PreferredAllocationRequest) -> None:

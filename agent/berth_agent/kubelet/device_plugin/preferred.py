@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from berth_agent.kubelet.device_plugin.handler import RefusedError
 from berth_agent.kubelet.device_plugin.resources import Offer, device_of
-from berth_api.device import DeviceInfo, DeviceSpec, Link
+from berth_api.device import DeviceInfo, DeviceSpec
 
 PATHS: Final = {
     "System": 10,
@@ -66,7 +66,7 @@ class LinkScores:
     def __init__(self, cards: dict[str, DeviceInfo]) -> None:
         ids = {card.minor: card.id for card in cards.values()}
         self._of: dict[tuple[str, str], int] = {
-            (card.id, ids[link.minor]): _score(link)
+            (card.id, ids[link.minor]): NVLINK * link.count if link.type == "NVLink" else PATHS[link.type]
             for card in cards.values()
             for link in card.links
             if link.minor in ids
@@ -85,13 +85,15 @@ class LinkScores:
         return sum(self.between(card, other_card) for other_card in cards)
 
 
-def _score(link: Link) -> int:
-    return NVLINK * link.count if link.type == "NVLink" else PATHS[link.type]
-
-
 def _best(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> Sequence[str]:
     if comb(len(candidates), needed) > MAX_SETS:
-        return _grown(affinity, candidates, fixed, needed)
+        # Add, one by one, the card that reaches those before it best; the first is the one that reaches the most.
+        grown: list[str] = []
+        for _ in range(needed):
+            neighbours = [*fixed, *grown] or candidates
+            remaining = [card for card in candidates if card not in grown]
+            grown.append(max(remaining, key=lambda card: affinity.towards(card, neighbours)))
+        return grown
     pool = [*fixed, *candidates]
     scores = {card: affinity.towards(card, pool) for card in pool}
 
@@ -101,16 +103,6 @@ def _best(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str],
 
     # The first of equals wins: `max` keeps the order in which the units are offered.
     return max(combinations(candidates, needed), key=worth)
-
-
-def _grown(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str], needed: int) -> list[str]:
-    """Add, one by one, the card that reaches those before it best; the first is the one that reaches the most."""
-    chosen: list[str] = []
-    for _ in range(needed):
-        neighbours = [*fixed, *chosen] or candidates
-        remaining = [card for card in candidates if card not in chosen]
-        chosen.append(max(remaining, key=lambda card: affinity.towards(card, neighbours)))
-    return chosen
 
 
 # --- replicas and instances -------------------------------------------------------------------------------------

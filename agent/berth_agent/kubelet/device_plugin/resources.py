@@ -3,7 +3,7 @@
 A unit is what kubelet counts as one: a whole card, a MIG instance, or a replica `<id>::<n>` of a time-sliced one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -53,7 +53,6 @@ class _Device:
 
     resource: str
     id: str
-    card: DeviceInfo
     profile: str = ""
     """Of an instance that is offered by it."""
 
@@ -72,7 +71,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
     gpus = [device for device in spec.devices if device.type == "gpu"]
     strategy = options.flags.mig_strategy
     if strategy == "single":
-        _check_single(gpus)
+        _check_divided_alike(gpus)
     by_resource: dict[str, list[Unit]] = {}
     warnings = []
     for gpu in gpus:
@@ -82,19 +81,39 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
             if problem := device_ids.problem("gpu", device.id):
                 warnings.append(f"device {gpu.minor}: id {problem}; it is not offered")
                 continue
-            if device.profile and _is_unusual(device.profile):
+            if device.profile and (mig.is_part(device.profile) or not mig.is_profile(device.profile)):
                 warnings.append(f"MIG profile '{device.profile}' does not match any resource patterns")
                 continue
-            name = _named(device, options)
-            by_resource.setdefault(name, []).extend(_units(device, options, withheld=withheld))
+            healthy = gpu.health and gpu.id not in withheld
+            numa = gpu.topology.node_id if gpu.topology else -1
+            count = _replicas(device, options)
+            ids = [f"{device.id}{REPLICA_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
+            by_resource.setdefault(_named(device, options), []).extend(
+                Unit(id=unit_id, minor=gpu.minor, healthy=healthy, numa=numa) for unit_id in ids
+            )
     by_name = tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items())
     return Offers(offers=by_name, warnings=tuple(warnings))
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
     """Return the spec with the MIG strategy and the replicas by which its cards are offered."""
-    devices = [_shown(device, options) if device.type == "gpu" else device for device in spec.devices]
-    return spec.model_copy(update={"mig_strategy": options.flags.mig_strategy, "devices": devices})
+    strategy = options.flags.mig_strategy
+    shown_devices = []
+    for device in spec.devices:
+        shown_device = device
+        if device.type == "gpu":
+            offered = list(_devices(device, strategy))
+            if strategy == "none" or device.mig is None or not device.mig.enabled:
+                shown_device = _with_replicas(device, offered[0], options)
+            else:
+                instances = [
+                    _with_replicas(instance, unit, options)
+                    for instance, unit in zip(device.mig.instances, offered, strict=True)
+                ]
+                mig_state = device.mig.model_copy(update={"instances": instances})
+                shown_device = device.model_copy(update={"mig": mig_state})
+        shown_devices.append(shown_device)
+    return spec.model_copy(update={"mig_strategy": strategy, "devices": shown_devices})
 
 
 def is_divided(gpu: DeviceInfo) -> bool:
@@ -120,43 +139,21 @@ def indices(spec: DeviceSpec) -> dict[str, str]:
 def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
     """Return the whole card, or its instances."""
     if strategy == "none" or not is_divided(gpu) or gpu.mig is None:
-        yield _Device(resource=GPU, id=gpu.id, card=gpu)
+        yield _Device(resource=GPU, id=gpu.id)
         return
     for instance in gpu.mig.instances:
         if strategy == "single":
-            yield _Device(resource=GPU, id=instance.id, card=gpu)
+            yield _Device(resource=GPU, id=instance.id)
         else:
-            yield _Device(resource=mig.resource(instance.profile), id=instance.id, card=gpu, profile=instance.profile)
+            yield _Device(resource=mig.resource(instance.profile), id=instance.id, profile=instance.profile)
 
 
 def _named(device: _Device, options: Options) -> str:
     return f"{device.resource}.shared" if options.sharing.rename and _replicas(device, options) > 1 else device.resource
 
 
-def _units(device: _Device, options: Options, *, withheld: frozenset[str]) -> Iterator[Unit]:
-    card = device.card
-    healthy = card.health and card.id not in withheld
-    numa = card.topology.node_id if card.topology else -1
-    count = _replicas(device, options)
-    ids = [f"{device.id}{REPLICA_MARK}{number}" for number in range(count)] if count > 1 else [device.id]
-    for device_id in ids:
-        yield Unit(id=device_id, minor=card.minor, healthy=healthy, numa=numa)
-
-
 def _replicas(device: _Device, options: Options) -> int:
     return options.sharing.replicas.get(device.resource, 1)
-
-
-def _shown(gpu: DeviceInfo, options: Options) -> DeviceInfo:
-    """Return a card with its replicas, or those of its instances."""
-    strategy = options.flags.mig_strategy
-    devices = tuple(_devices(gpu, strategy))
-    if strategy == "none" or gpu.mig is None or not gpu.mig.enabled:
-        return _with_replicas(gpu, devices[0], options)
-    instances = [
-        _with_replicas(instance, device, options) for instance, device in zip(gpu.mig.instances, devices, strict=True)
-    ]
-    return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"instances": instances})})
 
 
 def _with_replicas(shared: Shared, device: _Device, options: Options) -> Shared:
@@ -167,15 +164,8 @@ def _with_replicas(shared: Shared, device: _Device, options: Options) -> Shared:
     return shared.model_copy(update={"replicas": replicas, "replica_resource": name})
 
 
-def _is_unusual(profile: str) -> bool:
-    """Return whether instances of a profile are no resource."""
-    return mig.is_part(profile) or not mig.is_profile(profile)
-
-
-# --- strategy single --------------------------------------------------------------------------------------------
-
-
-def _check_single(gpus: Sequence[DeviceInfo]) -> None:
+def _check_divided_alike(gpus: Sequence[DeviceInfo]) -> None:
+    """Check that all cards have instances of one profile, or none has any, as strategy `single` needs it."""
     divided = [gpu for gpu in gpus if is_divided(gpu)]
     for gpu in divided:
         if not instances(gpu):
@@ -183,13 +173,7 @@ def _check_single(gpus: Sequence[DeviceInfo]) -> None:
                 "invalid MIG configuration: at least one device with migEnabled=true was not configured correctly: "
                 f"device {gpu.minor} has no MIG devices configured"
             )
-    if len(set(_shapes(divided))) > 1:
+    if len({instance.profile for gpu in divided if gpu.mig for instance in gpu.mig.instances}) > 1:
         raise LayoutError("invalid MIG configuration: more than one MIG device type present on node")
     if divided and len(divided) < len(gpus):
         raise LayoutError("all devices on the node must be configured with the same migEnabled value")
-
-
-def _shapes(gpus: Iterable[DeviceInfo]) -> Iterator[str]:
-    for gpu in gpus:
-        for instance in gpu.mig.instances if gpu.mig else ():
-            yield instance.profile

@@ -1,6 +1,6 @@
 """The response to Allocate: how a container gets its devices, by the configured strategies."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,7 +54,8 @@ class OfferedIds:
             raise InvalidRequestError(f"{wrong}{len(ids)} devices; offered are {len(self._known)}")
         for device in ids:
             if device not in self._known:
-                raise InvalidRequestError(f"{wrong}unknown device: {_shortened(device)}")
+                shown = device if len(device) <= MAX_SHOWN else f"{device[:MAX_SHOWN]}... ({len(device)} characters)"
+                raise InvalidRequestError(f"{wrong}unknown device: {shown}")
         if one_at_most and len(ids) > 1 and any(REPLICA_MARK in device for device in ids):
             raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
 
@@ -63,18 +64,25 @@ class OfferedIds:
         return [device for device in ids if device in self._known]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
-
-
 def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:
     """Compose the answer for one container; `key` ends the name of its CDI annotation."""
     flags = context.options.flags
     devices = list(dict.fromkeys(map(resources.device_of, ids)))
-    device_names = list(_device_names(context, devices))
+    device_names = devices
+    if flags.device_id_strategy == "index":
+        numbers = resources.indices(context.spec)
+        device_names = [numbers[device] for device in devices]
     channels = [channel for channel in flags.imex_channel_ids if channel in context.nodes.channels]
+    qualified = [
+        *(f"{context.vendor}/gpu={device}" for device in device_names),
+        *(f"{context.vendor}/imex-channel={channel}" for channel in channels),
+        *(f"{context.vendor}/{kind}=all" for kind in extras(flags) if kind in context.nodes.extras),
+    ]
     answer = ContainerAllocateResponse()
-    _by_cdi(answer, context, device_names, channels, key=key)
+    if "cdi-annotations" in flags.device_list_strategy:
+        answer.annotations[f"{flags.cdi_annotation_prefix}nvidia-device-plugin_{key}"] = ",".join(qualified)
+    if "cdi-cri" in flags.device_list_strategy:
+        answer.cdi_devices.extend(CDIDevice(name=name) for name in qualified)
     if flags.by_cdi_only:
         return answer
     if "envvar" in flags.device_list_strategy:
@@ -83,9 +91,15 @@ def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
             answer.envs["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
     if "volume-mounts" in flags.device_list_strategy:
         answer.envs[VISIBLE] = LISTED
-        answer.mounts.extend(_mounts([*device_names, *(f"imex/{channel}" for channel in channels)]))
+        entries = [*device_names, *(f"imex/{channel}" for channel in channels)]
+        answer.mounts.extend(Mount(host_path="/dev/null", container_path=f"{LISTED}/{entry}") for entry in entries)
     if flags.pass_device_specs:
-        answer.devices.extend(_device_nodes(context, devices))
+        nodes_by_device = device_nodes.paths(context.spec, context.nodes)
+        paths = [*context.nodes.control, *(path for device in devices for path in nodes_by_device[device])]
+        root = flags.dev_root.rstrip("/")
+        answer.devices.extend(
+            DeviceNode(container_path=path, host_path=root + path, permissions="rw") for path in dict.fromkeys(paths)
+        )
     answer.envs.update({f"NVIDIA_{kind.upper()}": "enabled" for kind in extras(flags)})
     return answer
 
@@ -94,43 +108,3 @@ def extras(flags: Flags) -> list[str]:
     """Return the further CDI classes that containers get."""
     switches = {"gdrcopy": flags.gdrcopy_enabled, "gds": flags.gds_enabled, "mofed": flags.mofed_enabled}
     return [kind for kind, enabled in switches.items() if enabled]
-
-
-def _device_names(context: AllocationContext, devices: Iterable[str]) -> Iterable[str]:
-    if context.options.flags.device_id_strategy == "uuid":
-        return devices
-    numbers: Mapping[str, str] = resources.indices(context.spec)
-    return [numbers[device] for device in devices]
-
-
-def _by_cdi(
-    answer: ContainerAllocateResponse,
-    context: AllocationContext,
-    device_names: Sequence[str],
-    channels: Sequence[int],
-    *,
-    key: str,
-) -> None:
-    flags = context.options.flags
-    qualified = [
-        *(f"{context.vendor}/gpu={device}" for device in device_names),
-        *(f"{context.vendor}/imex-channel={channel}" for channel in channels),
-        *(f"{context.vendor}/{kind}=all" for kind in extras(flags) if kind in context.nodes.extras),
-    ]
-    if "cdi-annotations" in flags.device_list_strategy:
-        answer.annotations[f"{flags.cdi_annotation_prefix}nvidia-device-plugin_{key}"] = ",".join(qualified)
-    if "cdi-cri" in flags.device_list_strategy:
-        answer.cdi_devices.extend(CDIDevice(name=name) for name in qualified)
-
-
-def _mounts(entries: Iterable[str]) -> Iterator[Mount]:
-    for mount in entries:
-        yield Mount(host_path="/dev/null", container_path=f"{LISTED}/{mount}")
-
-
-def _device_nodes(context: AllocationContext, devices: Iterable[str]) -> Iterator[DeviceNode]:
-    paths = device_nodes.paths(context.spec, context.nodes)
-    every = [path for device in devices for path in paths[device]]
-    root = context.options.flags.dev_root.rstrip("/")
-    for path in dict.fromkeys([*context.nodes.control, *every]):
-        yield DeviceNode(container_path=path, host_path=root + path, permissions="rw")

@@ -66,45 +66,36 @@ class PluginServers:
             CrashLoopError: they break again and again.
         """
         if self._kubelet:
-            self._follow(self._kubelet)
+            identity = registration.identity(self._kubelet)
+            if identity is None:
+                raise ServingError(f"no kubelet at {self._kubelet} yet")
+            if identity != self._seen:
+                # A new kubelet knows no plugin: all register again.
+                self._seen = identity
+                for server in self._running.values():
+                    server.registered = False
         by_resource = {service.offer.resource: service for service in services}
         for resource in self._running.keys() - by_resource.keys():
             await self._running.pop(resource).withdraw()
         for resource, service in by_resource.items():
-            await self._serve(resource, service)
+            running = self._running.get(resource)
+            if running is not None and running.broken:
+                await self._running.pop(resource).stop()
+                self._crashes.count(asyncio.get_running_loop().time(), what=str(running.path))
+                running = None
+            if running is None:
+                running = self._make(service)
+                try:
+                    await running.start()
+                except ServingError:
+                    await running.stop()
+                    raise
+                self._running[resource] = running
+            running.update(service)
+            if self._kubelet:
+                await running.register(self._kubelet)
 
     async def stop(self) -> None:
         """Stop all of them."""
         stopping = [self._running.pop(resource).stop() for resource in list(self._running)]
         await asyncio.gather(*stopping)
-
-    def _follow(self, kubelet: Path) -> None:
-        """Register all again with a new kubelet: it knows no plugin."""
-        identity = registration.identity(kubelet)
-        if identity is None:
-            raise ServingError(f"no kubelet at {kubelet} yet")
-        if identity != self._seen:
-            self._seen = identity
-            for server in self._running.values():
-                server.registered = False
-
-    async def _serve(self, resource: str, service: Service) -> None:
-        running = self._running.get(resource)
-        if running is not None and running.broken:
-            await self._running.pop(resource).stop()
-            self._crashes.count(asyncio.get_running_loop().time(), what=str(running.path))
-            running = None
-        if running is None:
-            running = await self._started(self._make(service))
-            self._running[resource] = running
-        running.update(service)
-        if self._kubelet:
-            await running.register(self._kubelet)
-
-    async def _started(self, server: PluginServer) -> PluginServer:
-        try:
-            await server.start()
-        except ServingError:
-            await server.stop()
-            raise
-        return server

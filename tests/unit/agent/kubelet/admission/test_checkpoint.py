@@ -41,18 +41,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["checkpoint.json"]
 
 
-def test_what_an_earlier_agent_saved_without_the_cards_of_instances_is_loaded(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.json"
-    save(path)
-    document = json.loads(path.read_bytes())
-    del document["payload"]["parents"]
-    text = orjson.dumps(document["payload"], option=orjson.OPT_SORT_KEYS)
-    document["checksum"] = hashlib.sha256(text).hexdigest()
-    path.write_text(json.dumps(document))
-    loaded = Checkpoint(path=path, boot_id="boot").load()
-    assert (loaded.holdings, loaded.units.minors, loaded.units.parents) == (ALL.holdings, ALL.units.minors, {})
-
-
 def test_where_nothing_was_saved_nothing_is_loaded(tmp_path: Path) -> None:
     assert Checkpoint(path=tmp_path / "checkpoint", boot_id="boot").load() == CheckpointData()
 
