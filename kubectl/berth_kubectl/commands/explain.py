@@ -90,13 +90,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action=_Target,
         metavar="POD | KIND/NAME",
-        help=f"a pod, or one of a {', '.join(KINDS)}; KIND NAME is the same",
+        help=f"a pod, or a kind and a name; kinds: {', '.join(KINDS)}. KIND NAME works, too",
     )
     parser.add_argument(
         "--scheduler-names",
         default=names.SCHEDULER,
         metavar="NAMES",
-        help="Berth's, joined by commas, where the visibility API is not served (default: %(default)s)",
+        help="Berth's scheduler names, separated by commas, if the visibility API is not served (default: %(default)s)",
     )
     namespace(parser)
     forms(parser, ("wide", "json", "yaml"))
