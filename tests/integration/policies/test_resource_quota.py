@@ -84,7 +84,7 @@ def test_a_limit_range_counts_as_a_quota_does(arena: Arena) -> None:
     arena.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec})
     try:
         waiting.until(lambda: refusal(arena, limits), deadline=DEADLINE, what="the LimitRange")
-        assert "LimitRange most counts nvidia.com/gpumem once, and the pod gets more of it" in refusal(arena, limits)
+        assert "LimitRange most counts nvidia.com/gpumem once, but the pod gets more" in refusal(arena, limits)
         assert refusal(arena, limits | {GPU: "1"}) == ""
     finally:
         arena.delete("limitranges", "most")
