@@ -333,9 +333,7 @@ class PodExplanation(TypedDict, total=False):
     remedies: Annotated[list[RemedyAnswer], "Examples; none for members of gangs with more than 16 waiting pods."]
     inVain: Annotated[bool, "Whether no change of the cluster can end the wait: the request cannot be met as it is."]
     outlook: Annotated[list[TitledAnswer], "The answers that people see, one for each question about the wait."]
-    changes: Annotated[
-        TriedChanges, "The answers about changes other than new nodes; absent if there are no such answers."
-    ]
+    changes: Annotated[TriedChanges, "The answers about changes other than new nodes; absent without such answers."]
     fitsWhenEmpty: Annotated[
         int, "Nodes that it would fit if they had no pods; for a gang, its member alone. Absent if no node matters yet."
     ]
