@@ -39,18 +39,18 @@ EVERYWHERE: Final = {
 """Pattern of a word or turn that is banned in code and documents, and what to write instead."""
 IN_DOCUMENTS: Final = {
     r"\bof late\b": "recently",
-    r"\bin order\b(?! of\b)": "healthy, without a fault; or: to",
+    r"\b(?:is|are|them) in order\b|\bin order to\b": "healthy, without a fault; or: to",
     r"\bby hand\b": "manually",
     r"\bse(?:e|es|en) to (?:that|it)\b": "ensure, enforce",
-    r"\bwants\b": "needs, requests",
+    r"(?<!\bwho )(?<!\buser )\bwants\b": "needs, requests",
     r"\bask(?:s|ed|ing)? for\b": "request",
     r"\bth(?:at|ose) of\b": "the noun again",
     r"\bthe same of\b": "the noun again",
-    r"\bthe (?:former|latter)\b": "the noun again",
+    r"\bthe (?:former|latter)(?= (?:is|are|has|have|ones?|two)\b|[.,;:)]|$)": "the noun again",
     r"\bas it is\b(?! \w+(?:ed|en|ing)\b)": "unchanged, or the noun",
     r"\bkeeps? account of\b": "tracks",
     r"\b(?:has|have) (?:a )?findings? for\b": "reports",
-    r"\bgives? (?:a|the) reason\b": "shows why",
+    r"\bgives? (?:a|the) reason that\b": "shows why",
     r"\b(?:is|are) by (?!default\b)": "a verb",
 }
 """The same for phrases in documents."""

@@ -19,18 +19,16 @@ def migrate(parser: argparse.ArgumentParser) -> None:
         "--file",
         action="append",
         default=[],
-        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
+        help="file or folder of manifests, - for standard input; may be repeated (default: the live cluster)",
     )
     parser.add_argument(
         "--scheduler-name",
         default=names.SCHEDULER,
         metavar="NAME",
-        help="what becomes the schedulerName (default: %(default)s)",
+        help="schedulerName to write (default: %(default)s)",
     )
-    parser.add_argument(
-        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
+    parser.add_argument("--in-place", action="store_true", help="change the files instead of printing them")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print notes and progress to standard error")
     parser.add_argument("-o", "--output", default="", choices=FORMS, metavar="FORM", help="json | yaml")
 
 

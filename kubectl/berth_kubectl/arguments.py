@@ -10,17 +10,17 @@ from berth_kubectl.errors import NOT_ANSWERED, CommandError
 
 PROGRAM: Final = "kubectl berth"
 VERBS: Final = {
-    "explain": "show why a pod waits and what it lacks, or why it is where it is",
+    "explain": "show why a pod waits and what it lacks, or why it was placed on its node",
     "queue": "show the pods that wait, in the order in which they will be tried",
-    "top": "show use, memory and watts of cards, and which pods hold cards that are idle",
+    "top": "show utilization, memory and watts of cards, and which pods hold idle cards",
     "devices": "show every device: health, use, MIG, NUMA node, links",
     "free": "show what is free, by model, and the largest request that fits one node",
     "who": "show which pods hold devices: by pod, namespace, owner, node or card",
-    "simulate": "show whether and where the pods of a workload would fit, and what would be left",
+    "simulate": "show whether and where the pods of a workload would fit, and what would stay free",
     "advise": "show which few pods to move so that a pod fits",
-    "migrate": "write other systems' manifests in Berth's words, and show how to move a cluster",
+    "migrate": "convert manifests of other systems to Berth's names, and show how to move a cluster",
     "dashboard": "show nodes, queue, holders and health in the browser, live",
-    "doctor": "look for what is wrong with the installation, and show what to type",
+    "doctor": "check the installation, and show what to type to repair it",
     "completion": "install completion of verbs, flags and names",
 }
 """Verb -> what it does, for the help; each has a module in `berth_kubectl.commands`."""
@@ -39,11 +39,11 @@ FLAGS: Final = (
     ("--client-certificate", "FILE", "client certificate"),
     ("--client-key", "FILE", "key of the client certificate"),
     ("--tls-server-name", "NAME", "name in the API server's certificate"),
-    ("--request-timeout", "DURATION", "as kubectl's: 10s"),
+    ("--request-timeout", "DURATION", "timeout of one request: 10s"),
 )
 """Global flags of kubectl that are passed on."""
 EPILOG: Final = """\
-Exit status: 0 for an answer, 1 if the answer is negative (a pod does not fit, something is wrong), 2 if there is none.
+Exit status: 0 for an answer, 1 for a negative answer (a pod does not fit, something is wrong), 2 for no answer.
 docs/kubectl.md explains every column.
 """
 FORMS: Final = ("wide", "json", "yaml", "name")
@@ -160,13 +160,15 @@ def namespaces(parser: argparse.ArgumentParser) -> None:
 
 def no_namespaces(parser: argparse.ArgumentParser) -> None:
     """Add `-n` and `-A` without effect, as kubectl has them for objects that belong to no namespace."""
-    parser.add_argument("-n", "--namespace", dest="unused", metavar="NAME", help="no effect: nodes belong to none")
-    parser.add_argument("-A", "--all-namespaces", dest="unused", action="store_true", help="the same")
+    parser.add_argument(
+        "-n", "--namespace", dest="unused", metavar="NAME", help="accepted without effect: nodes are not namespaced"
+    )
+    parser.add_argument("-A", "--all-namespaces", dest="unused", action="store_true", help="accepted without effect")
 
 
 def namespace(parser: argparse.ArgumentParser) -> None:
     """Add `-n` alone."""
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default that of the context")
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="namespace (default: the context's)")
 
 
 def selector(parser: argparse.ArgumentParser, what: str) -> None:
@@ -177,10 +179,10 @@ def selector(parser: argparse.ArgumentParser, what: str) -> None:
 def forms(parser: argparse.ArgumentParser, allowed: Sequence[str] = FORMS) -> None:
     """Add `-o` and `--no-headers`."""
     parser.add_argument("-o", "--output", default="", choices=allowed, metavar="FORM", help=" | ".join(allowed))
-    parser.add_argument("--no-headers", dest="headers", action="store_false", help="leave out the titles of columns")
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes on standard error")
+    parser.add_argument("--no-headers", dest="headers", action="store_false", help="do not print the titles of columns")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print notes to standard error")
 
 
 def watching(parser: argparse.ArgumentParser) -> None:
     """Add `--watch`."""
-    parser.add_argument("-w", "--watch", action="store_true", help="then print what changes, until interrupted")
+    parser.add_argument("-w", "--watch", action="store_true", help="keep printing changes until interrupted")

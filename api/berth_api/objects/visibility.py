@@ -226,9 +226,7 @@ class RequestedDevices(TypedDict):
 class ClaimDevices(TypedDict):
     """What the requests of a pod's ResourceClaims that are not allocated yet find."""
 
-    nodes: Annotated[
-        int, "Nodes that were compared: only those that nothing but the claims excludes, if there are any."
-    ]
+    nodes: Annotated[int, "Nodes that were compared. If claims alone exclude some nodes, only these are compared."]
     complete: Annotated[bool, "Whether all of them were compared: comparing ends after 20,000 devices."]
     together: Annotated[
         str, "Why a node that has enough for each single request does not fit; empty if there is no such node."
@@ -335,9 +333,9 @@ class PodExplanation(TypedDict, total=False):
     remedies: Annotated[list[RemedyAnswer], "Examples; none for members of gangs with more than 16 waiting pods."]
     inVain: Annotated[bool, "Whether no change of the cluster can end the wait: the request cannot be met as it is."]
     outlook: Annotated[list[TitledAnswer], "The answers that people see, one for each question about the wait."]
-    changes: Annotated[TriedChanges, "The answers about changes other than new nodes; absent if there are none."]
+    changes: Annotated[TriedChanges, "The answers about changes other than new nodes; absent without such answers."]
     fitsWhenEmpty: Annotated[
-        int, "Nodes that it would fit if they had no pods; for a gang, the member alone. Absent if it was not tried."
+        int, "Nodes that it would fit if they had no pods; for a gang, its member alone. Absent if no node matters yet."
     ]
     newNodeHelps: Annotated[bool, "Whether it would fit another node that equals one of the cluster."]
     claims: Annotated[ClaimDevices, "Which devices its ResourceClaims find; absent unless claims exclude a node."]

@@ -27,7 +27,9 @@ ENABLED: Final = "kubectl's own completion has to be enabled in the shell: `sour
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("action", choices=("install",), help="write the program that kubectl's completion calls")
-    parser.add_argument("--folder", default="", metavar="FOLDER", help="by default a folder of PATH in your home")
+    parser.add_argument(
+        "--folder", default="", metavar="FOLDER", help="folder to write to (default: a folder on PATH in your home)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

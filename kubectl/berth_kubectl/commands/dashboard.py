@@ -39,11 +39,9 @@ LIBRARIES: Final = "LD_LIBRARY_PATH"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
-        "--port", type=_port, default=0, metavar="PORT", help="port on 127.0.0.1; by default a free one"
+        "--port", type=_port, default=0, metavar="PORT", help="port on 127.0.0.1 (default: a free port)"
     )
-    parser.add_argument(
-        "--no-browser", dest="browser", action="store_false", help="print the address, and open nothing"
-    )
+    parser.add_argument("--no-browser", dest="browser", action="store_false", help="only print the address")
     namespace(parser)
     doctor.installation(parser)
 

@@ -32,10 +32,16 @@ def installation(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name an installation."""
     usual = Installation()
     parser.add_argument(
-        "--system-namespace", default=usual.namespace, metavar="NAME", help="the operator's (default: %(default)s)"
+        "--system-namespace",
+        default=usual.namespace,
+        metavar="NAME",
+        help="namespace of the operator (default: %(default)s)",
     )
     parser.add_argument(
-        "--agent-namespace", default=usual.agent_namespace, metavar="NAME", help="the agents' (default: %(default)s)"
+        "--agent-namespace",
+        default=usual.agent_namespace,
+        metavar="NAME",
+        help="namespace of the agents (default: %(default)s)",
     )
     parser.add_argument(
         "--lease", default=usual.lease, metavar="NAME", help="name of the LeaderLease (default: %(default)s)"

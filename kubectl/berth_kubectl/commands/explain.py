@@ -57,7 +57,7 @@ WORKLOADS: Final[dict[str, tuple[str, Resource]]] = {
 """Key of KINDS -> the kind, and where its objects are."""
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 WITHOUT: Final = (
-    "this is the pod's condition: reasons per node, what is nearest and the place in the queue come from the "
+    "this is only the pod's condition: reasons by node, the nearest nodes and the place in the queue come from the "
     "visibility API (visibility.berth.dev), which "
 )
 
@@ -90,13 +90,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action=_Target,
         metavar="POD | KIND/NAME",
-        help=f"a pod, or one of a {', '.join(KINDS)}; KIND NAME is the same",
+        help=f"a pod, or a kind and a name; kinds: {', '.join(KINDS)}. KIND NAME works, too",
     )
     parser.add_argument(
         "--scheduler-names",
         default=names.SCHEDULER,
         metavar="NAMES",
-        help="Berth's, joined by commas, where the visibility API is not served (default: %(default)s)",
+        help="Berth's scheduler names, separated by commas, if the visibility API is not served (default: %(default)s)",
     )
     namespace(parser)
     forms(parser, ("wide", "json", "yaml"))
@@ -241,7 +241,7 @@ def explained(
             raise
         whole = session.object(PODS, session.namespace, name)
         session.notes.append(WITHOUT + ("is not served" if error.is_missing else f"was not readable: {error}"))
-        views.note_age(session, "its condition is as old")
+        views.note_age(session, "its condition is from then")
         return explanations.of_pod(whole, schedulers), explanations.events(
             list(_events(session, whole["metadata"]["uid"]))
         )

@@ -208,10 +208,10 @@ def notes(kind: Kind, pool: Pool) -> list[str]:
     free, (_, largest) = sum(pool.free.values()), _largest(pool)
     listed = []
     if kind[2] == WHOLE and free > 1 and largest == 1:
-        listed.append(f"of no use together: each of the {free} free ones is on another node")
+        listed.append(f"cannot be used together: each of the {free} free ones is on another node")
     elif kind[2] == WHOLE and pool.unlinked and set(pool.free) <= pool.unlinked:
         listed.append("no two free ones of a node have an NVLink")
     if kind[2] == SHARE and free >= FULL > largest:
-        listed.append(f"of no use together: no card has more than {amounts.cards(largest)} free")
+        listed.append(f"cannot be used together: no card has more than {amounts.cards(largest)} free")
     listed += [f"{count} {why}" for why, count in sorted(pool.unusable.items()) if count]
     return listed

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="NAME",
-        help="show how to move the live cluster; with a value that cluster of the kubeconfig file, as kubectl's",
+        help="show how to move the live cluster; with a value, this cluster of the kubeconfig file",
     )
     parser.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
     arguments.migrate(parser)

@@ -12,15 +12,17 @@ from berth_kubectl.printing import output
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     namespace(parser)
-    parser.add_argument("--snapshot", metavar="FILE", help="what `berth-operator snapshot` wrote, not the live cluster")
+    parser.add_argument(
+        "--snapshot", metavar="FILE", help="read a file that `berth-operator snapshot` wrote, not the live cluster"
+    )
     own = parser.add_argument_group("settings in place of the operator's")
-    own.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration")
+    own.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration file")
     own.add_argument("--genius-priorities", metavar="LIMITS", help="highest genius/priority of namespaces: ml=10,*=5")
     own.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
-    own.add_argument("--trusted-schedulers", metavar="NAMES", help="others whose allocations are trusted")
-    own.add_argument("--node-selector", metavar="LABELS", help="the nodes to use")
+    own.add_argument("--trusted-schedulers", metavar="NAMES", help="other schedulers whose allocations are trusted")
+    own.add_argument("--node-selector", metavar="LABELS", help="label selector of the nodes to use")
     own.add_argument("--agent-namespace", metavar="NAME", help="namespace of the agents' Leases")
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes on standard error")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print notes to standard error")
     parser.add_argument("-o", "--output", default="", choices=("json", "yaml"), metavar="FORM", help="json | yaml")
 
 

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--scheduler-names",
         default=names.SCHEDULER,
         metavar="NAMES",
-        help="Berth's, joined by commas, where the visibility API is not served (default: %(default)s)",
+        help="Berth's scheduler names, separated by commas, if the visibility API is not served (default: %(default)s)",
     )
     namespaces(parser)
     selector(parser, "pods")

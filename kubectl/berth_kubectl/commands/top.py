@@ -61,7 +61,7 @@ COLUMNS: Final[dict[str, Sequence[Column]]] = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--by", choices=BY, default="node", help=f"one row for each {' | '.join(BY)} (default: node)")
-    parser.add_argument("--idle", action="store_true", help="only what is held and idle")
+    parser.add_argument("--idle", action="store_true", help="show only cards that are held and idle")
     namespaces(parser)
     watching(parser)
     forms(parser, ("wide", "json", "yaml"))

@@ -88,7 +88,7 @@ def missing_policy(facts: Facts) -> Iterator[Finding]:
     bindings = facts.by_name("validatingadmissionpolicybindings")
     for name in DENYING:
         if problem := _policy_problem(name, policies, bindings, facts.installation.lease):
-            message = f"{problem}: {_HARM.get(name, 'what Berth trusts can be written by others')}"
+            message = f"{problem}: {_HARM.get(name, 'other accounts can write what Berth trusts')}"
             yield Finding(check="MissingPolicy", object=f"validatingadmissionpolicy/{name}", message=message, fix=APPLY)
     injects = INJECTION in facts.by_name("mutatingadmissionpolicies") and INJECTION in facts.by_name(
         "mutatingadmissionpolicybindings"
@@ -132,7 +132,7 @@ def unreachable_webhook(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     check="UnreachableWebhook",
                     object=f"{kind.removesuffix('s')}/{name_of(configuration)}",
-                    message=f"{problem}: pods of Berth are refused, or are created without what it adds",
+                    message=f"{problem}: Berth's pods are refused, or are created without what the webhook adds",
                     fix=f"kubectl get pods -n {place} -l app.kubernetes.io/name=berth-webhook -o wide",
                 )
 
@@ -236,7 +236,7 @@ def other_device_plugin(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 check="OtherDevicePlugin",
                 object=f"node/{name_of(device)}",
-                message=f"{PLUGINS[plugin]} (pod {namespace}/{name}) gives the same cards to pods as Berth",
+                message=f"{PLUGINS[plugin]} (pod {namespace}/{name}) gives pods the same cards as Berth",
                 fix=f"kubectl describe pod -n {namespace} {name}   # keep its DaemonSet off the nodes of Berth",
             )
 
@@ -264,7 +264,7 @@ def missing_capacity(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 check="MissingCapacity",
                 object=f"node/{name_of(device)}",
-                message=f"{problem}: pods that request it are not placed there",
+                message=f"{problem}: pods that request this are not placed there",
                 fix=f"kubectl describe node {name_of(device)}",
             )
 
@@ -296,7 +296,7 @@ def uncounted_gpus(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check="UncountedGpus",
             object=f"namespace/{namespace}",
-            message=f"its {has}, and a ResourceQuota counts no {ours}: pods get more GPUs by it",
+            message=f"its {has}, and a ResourceQuota does not count {ours}: pods that request that get more GPUs",
             fix=f"kubectl edit configmap -n {facts.installation.namespace} berth-operator   # or Helm's value: "
             "namespaceLimits counts all names; then delete the quota",
         )

@@ -59,7 +59,7 @@ def lost_places(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check="LostPlaces",
             object=f"node/{node}" if node else f"leaderlease/{facts.installation.lease}",
-            message=f"{lost['count']} times what was freed for {_title(lost['preemptor'])} was {taken}: no pods are "
+            message=f"{lost['count']} times the place freed for {_title(lost['preemptor'])} was {taken}: no pods are "
             f"preempted for it {'there' if node else 'anywhere'} before {lost['until']}",
             fix="kubectl get events -A --field-selector reason=Preempted   # keep the other scheduler off the node",
         )
@@ -141,7 +141,7 @@ def version_skew(facts: Facts) -> Iterator[Finding]:
     operator = _version(facts.by_name("deployments").get(OPERATOR))
     agent = _version(facts.by_name("daemonsets").get(AGENT))
     if operator and agent and operator != agent:
-        fix = f"kubectl rollout status -n {place.agent_namespace} daemonset/{AGENT}   # then upgrade the older one"
+        fix = f"kubectl rollout status -n {place.agent_namespace} daemonset/{AGENT}   # then upgrade the older program"
         message = f"the operator has the version {operator}, the agents {agent}"
         yield Finding(check="VersionSkew", object=f"daemonset/{AGENT}", message=message, fix=fix)
     if operator and facts.version and operator != facts.version:
@@ -182,7 +182,7 @@ def missing_rights(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check="MissingRights",
             object=f"serviceaccount/{account}",
-            message=f"the account {namespace}/{account} has not {lacks}: the API server refuses its requests",
+            message=f"the account {namespace}/{account} lacks {lacks}: the API server refuses its requests",
             fix="kubectl apply -k manifests/base   # or `helm upgrade` of the release",
         )
 

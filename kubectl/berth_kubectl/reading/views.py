@@ -66,7 +66,7 @@ def fleets(labels: str = "") -> list[View[FleetNode]]:
         View(
             sources=(Source(resource=DEVICES), nodes),
             rows=_fleet_of_devices if not labels else _selected_fleet,
-            old="what is held and free is as old, and pods deleted since then are in it",
+            old="what is held and free is from then, and still counts pods deleted since",
         ),
     ]
 
@@ -100,7 +100,7 @@ def holding(namespace: str, labels: str = "") -> list[View[HoldingPod]]:
                 Source(resource=GPU_PODS, namespace=namespace, optional=True),
             ),
             rows=_holders_of_pods,
-            old="DRIFTED and EXCEEDED are as old; the pods are those of now",
+            old="DRIFTED and EXCEEDED are from then; the list of pods is current",
         ),
     ]
 
@@ -135,7 +135,7 @@ def queues(namespace: str, schedulers: Collection[str], labels: str = "") -> lis
         View(
             sources=(pending,),
             rows=lambda lists, now: queue.rows(lists[0] or (), schedulers=schedulers, now=now),
-            old="no pod is decided meanwhile, and MESSAGE is as old",
+            old="no pod is decided meanwhile, and MESSAGE is from then",
             lacks="the order of the queue is not known: pods are listed by priority and age",
         ),
     ]

@@ -213,14 +213,14 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     cluster = _Parser(add_help=False)
     cluster.add_argument(
-        "--kubeconfig", type=Path, help="like kubectl's; by default $KUBECONFIG, ~/.kube/config or this pod's"
+        "--kubeconfig", type=Path, help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config or this pod's account)"
     )
     scheduling = _Parser(add_help=False, parents=[cluster])
     scheduling.add_argument("--node-selector", help="label selector of the nodes to use, like the operator's")
     scheduling.add_argument("--agent-namespace", help="namespace of the agents' Leases, like the operator's")
     asking = _Parser(add_help=False, parents=[scheduling])
-    asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, instead of the live cluster")
-    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default the operator's")
+    asking.add_argument("--snapshot", type=Path, help="read a file that `snapshot` wrote, not the live cluster")
+    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file (default: the operator's)")
     asking.add_argument(
         "--trusted-schedulers", help="other schedulers whose allocations are trusted, like the operator's"
     )
@@ -233,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
     asking.set_defaults(min_age=0.0, file="", pod="")
 
     simulate = commands.add_parser(
-        "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
+        "simulate", parents=[asking], help="show whether and where pods would fit, and what would stay free"
     )
     arguments.simulate(simulate)
     simulate.set_defaults(answer=_simulate)
@@ -259,10 +259,10 @@ def parser() -> argparse.ArgumentParser:
     migrate = commands.add_parser(
         "migrate",
         parents=[cluster],
-        help="write other systems' manifests in Berth's words, and show how to move a cluster",
+        help="convert manifests of other systems to Berth's names, and show how to move a cluster",
     )
     arguments.migrate(migrate)
-    migrate.add_argument("-n", "--namespace", default="", help="of the live cluster; by default all")
+    migrate.add_argument("-n", "--namespace", default="", help="namespace of the live cluster (default: all)")
     migrate.add_argument(
         "--cluster", dest="takeover", action="store_true", help="show how to move the live cluster, node by node"
     )

@@ -130,10 +130,10 @@ async def test_no_more_than_our_own_entry_is_written(checks: Checks) -> None:
         (added("/status/admissionChecks/-", check_state(name="third")), "neither add nor remove"),
         ({"op": "remove", "path": "/status/admissionChecks/1"}, "neither add nor remove"),
         (checks.ready(retryCount=9), "nor count its retries"),
-        (checks.ready(podSetUpdates=[{"name": "main", "labels": {"a": "b"}}]), "no more to the pods"),
-        (checks.ready(podSetUpdates=[{"name": "main", "annotations": {"a": "b"}}]), "no more to the pods"),
-        (added("/status/requeueState", {"count": 1}), "no more of this status than admissionChecks"),
-        (added("/status/conditions", [kueue_objects.condition("Admitted")]), "no more of this status than"),
+        (checks.ready(podSetUpdates=[{"name": "main", "labels": {"a": "b"}}]), "to the pods of a Workload only"),
+        (checks.ready(podSetUpdates=[{"name": "main", "annotations": {"a": "b"}}]), "to the pods of a Workload only"),
+        (added("/status/requeueState", {"count": 1}), "only this part of the status: admissionChecks"),
+        (added("/status/conditions", [kueue_objects.condition("Admitted")]), "only this part of the status"),
     ):
         assert why in await checks.refusal(checks.create(), operation, term=7), operation
     spec = checks.create().removesuffix("/status")
@@ -151,10 +151,8 @@ async def test_of_our_checks_alone_the_condition_active_is_written(checks: Check
     ours, other = (f"{PATH}/admissionchecks/{name}/status" for name in (checks.kueue.check, checks.other))
     assert await checks.refusal(ours, added("/status", {"conditions": [active]}), term=7) == ""
     more = [active, {**active, "type": "Other"}]
-    assert "no more than the condition Active" in await checks.refusal(
-        ours, added("/status", {"conditions": more}), term=7
-    )
-    assert "no more than the condition Active" in await checks.refusal(
+    assert "only the condition Active" in await checks.refusal(ours, added("/status", {"conditions": more}), term=7)
+    assert "only the condition Active" in await checks.refusal(
         other, added("/status", {"conditions": [active]}), term=7
     )
     assert "is over" in await checks.refusal(ours, added("/status", {"conditions": []}), term=6)

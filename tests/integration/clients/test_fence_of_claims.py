@@ -145,14 +145,14 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
     ]
     for metadata in changes:
         other = {**claim, "metadata": {**claim["metadata"], **metadata}}
-        assert "no more of the metadata" in await claims.refusal(other, term=7), metadata
+        assert "the metadata of a ResourceClaim only by" in await claims.refusal(other, term=7), metadata
     allocated = await claims.put(claim, status=claims.allocated, term=7)
     reported = {"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d", "data": {}}]}
     job = {"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "uid-j"}
     # The API server itself allows no other allocation in place of one.
     for more in (reported, {"reservedFor": [job]}):
         why = await claims.refusal(allocated, status={**claims.allocated, **more}, term=7)
-        assert "no more of a ResourceClaim's status" in why
+        assert "a ResourceClaim's status only to" in why
     # As many as the API allows, by one write: their comparison stays within the cost that a policy may have.
     more_pods = [{"resource": "pods", "name": f"q{number}", "uid": f"uid-{number}"} for number in range(255)]
     references = [*claims.allocated["reservedFor"], *more_pods]
@@ -164,7 +164,7 @@ async def test_only_claims_for_extended_resources_of_a_pod_are_created_and_delet
     theirs, arena = await claims.create(protected=False), claims.arena
     path = claim_objects.path(f"{arena.namespace}/{theirs['metadata']['name']}")
     collection = path.rpartition("/")[0]
-    with pytest.raises(ApiError, match="no ResourceClaims but those for the extended resources"):
+    with pytest.raises(ApiError, match="only ResourceClaims for the extended resources"):
         await claims.client.request("DELETE", path)
     [pod] = claims.allocated["reservedFor"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["uid"], "controller": True}
@@ -187,7 +187,7 @@ async def test_only_claims_for_extended_resources_of_a_pod_are_created_and_delet
             await claims.client.request("POST", collection, body={"metadata": made | metadata, "spec": theirs["spec"]})
     own = await claims.client.request("POST", collection, body={"metadata": made, "spec": theirs["spec"]})
     stolen = {**theirs, "metadata": {**theirs["metadata"], "annotations": made["annotations"]}}
-    assert "no more of the metadata" in await claims.refusal(stolen, term=7)
+    assert "the metadata of a ResourceClaim only by" in await claims.refusal(stolen, term=7)
     free = await claims.put({**own, "metadata": {**own["metadata"], "finalizers": []}}, term=7)
     await claims.client.request("DELETE", claim_objects.path(f"{arena.namespace}/{free['metadata']['name']}"))
 

@@ -130,7 +130,7 @@ def test_a_stolen_token_of_the_operator_reaches_no_rules_but_its_own(serving: Cl
         "annotate": rule(annotations={"a": "b"}),
     }
     assert [what for what, body in attempts.items() if POLICY not in refusal("POST", body=body)] == []
-    assert "may delete no DeviceTaintRules but its own" in refusal("DELETE", others)
+    assert "may delete only its own DeviceTaintRules" in refusal("DELETE", others)
     assert refusal("PUT", own, {**rule(selector={"driver": "e"}), "metadata": api.get(own)["metadata"]})
     for method, path, body in (
         ("POST", RULES, rule()),

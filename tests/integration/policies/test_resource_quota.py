@@ -67,7 +67,7 @@ def pod(arena: Arena, limits: dict[str, str], **fields: Any) -> Manifest:
 def test_a_word_takes_no_card_from_the_count(arena: Arena) -> None:
     quota(arena, GPU, "1")
     message = refusal(arena, {GPU: "2", CORES: "100"})
-    assert "ResourceQuota cards counts nvidia.com/gpu, and not the kubernetes.io/gpu.shared" in message
+    assert "ResourceQuota cards counts nvidia.com/gpu, but Berth reads it as kubernetes.io/gpu.shared" in message
     assert "write nvidia.com/gpu alone for whole cards, or let namespaceLimits" in message
     assert "exceeded quota: cards" in refusal(arena, {GPU: "2"})
     # A name that the user writes for admission changes nothing.
@@ -84,7 +84,7 @@ def test_a_limit_range_counts_as_a_quota_does(arena: Arena) -> None:
     arena.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}, "spec": spec})
     try:
         waiting.until(lambda: refusal(arena, limits), deadline=DEADLINE, what="the LimitRange")
-        assert "LimitRange most counts nvidia.com/gpumem once, and the pod gets more of it" in refusal(arena, limits)
+        assert "LimitRange most counts nvidia.com/gpumem once, but the pod gets more" in refusal(arena, limits)
         assert refusal(arena, limits | {GPU: "1"}) == ""
     finally:
         arena.delete("limitranges", "most")

@@ -256,7 +256,7 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             ),
             "LostPlaces",
             "node/n",
-            "3 times what was freed for ReplicaSet ns/web was taken by pods of default-scheduler: no pods are",
+            "3 times the place freed for ReplicaSet ns/web was taken by pods of default-scheduler: no pods are",
         ),
         (drop("leases"), "SilentAgent", "node/n", "has no Lease"),
         (
@@ -470,7 +470,7 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             put("resourcequotas", quota("memory", "requests.memory"), quota("gpus", "requests.nvidia.com/gpu")),
             "UncountedGpus",
             "namespace/ml",
-            "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota counts no kubernetes.io/gpu: ",
+            "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota does not count kubernetes.io/",
         ),
         (
             waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": LONG_AGO}),
@@ -501,13 +501,13 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             put("clusterrolebindings", bound("berth-operator", "berth-system")),
             "MissingRights",
             "serviceaccount/berth-agent",
-            "has not a ClusterRoleBinding",
+            "lacks a ClusterRoleBinding",
         ),
         (
             put("clusterroles", named("berth-agent")),
             "MissingRights",
             "serviceaccount/berth-operator",
-            "has not the ClusterRole",
+            "lacks the ClusterRole",
         ),
     ],
 )

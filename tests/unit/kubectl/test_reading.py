@@ -335,9 +335,9 @@ def test_the_visibility_api_comes_first_and_is_left_where_it_has_no_leader() -> 
 @pytest.mark.parametrize(
     ("shown", "old"),
     [
-        (views.fleets(), "what is held and free is as old, and pods deleted since then are in it"),
-        (views.holding("ml"), "DRIFTED and EXCEEDED are as old; the pods are those of now"),
-        (views.queues("ml", ["berth-scheduler"]), "no pod is decided meanwhile, and MESSAGE is as old"),
+        (views.fleets(), "what is held and free is from then, and still counts pods deleted since"),
+        (views.holding("ml"), "DRIFTED and EXCEEDED are from then; the list of pods is current"),
+        (views.queues("ml", ["berth-scheduler"]), "no pod is decided meanwhile, and MESSAGE is from then"),
     ],
 )
 def test_what_no_leader_keeps_up_to_date_has_its_age(shown: Any, old: str) -> None:
@@ -359,7 +359,7 @@ def test_a_condition_has_its_age_without_a_leader() -> None:
     session = Session(api=Answers(a=raw_pod("a"), events={"items": []}, leaderleases={"items": [old]}), namespace="ns")
     session.api.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
     explain.explain(session, explain.target("a"), frozenset({"berth-scheduler"}))
-    assert session.notes[-1] == "no operator has led for 10m: its condition is as old"
+    assert session.notes[-1] == "no operator has led for 10m: its condition is from then"
 
 
 def test_top_says_why_the_visibility_api_does_not_answer() -> None:

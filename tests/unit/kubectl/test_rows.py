@@ -100,13 +100,13 @@ def test_one_node_is_chosen_by_its_name() -> None:
         ),
         pytest.param(
             [fleet_node("a", card(0), card(1, used=100)), fleet_node("b", card(0))],
-            [("whole", "3", "2", "1", "a", "of no use together: each of the 2 free ones is on another node")],
+            [("whole", "3", "2", "1", "a", "cannot be used together: each of the 2 free ones is on another node")],
             id="free cards on different nodes",
         ),
         pytest.param(
             [fleet_node("a", card(0, used=40), card(1, used=50))],
             [
-                ("share", "-", "1.1", "0.6", "a", "of no use together: no card has more than 0.6 free"),
+                ("share", "-", "1.1", "0.6", "a", "cannot be used together: no card has more than 0.6 free"),
                 ("whole", "2", "0", "0", "-", "-"),
             ],
             id="shares that do not add up",

@@ -114,7 +114,11 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = _Parser(prog=NAME, description="Berth's CustomResourceDefinitions, as this version defines them.")
-    parser.add_argument("action", choices=["apply"], help="create or update them; a foreign PodGroup is left as it is")
-    parser.add_argument("--kubeconfig", type=Path, help="by default $KUBECONFIG, ~/.kube/config, or this pod's account")
+    parser.add_argument(
+        "action", choices=["apply"], help="create or update them; a PodGroup CRD of scheduler-plugins stays unchanged"
+    )
+    parser.add_argument(
+        "--kubeconfig", type=Path, help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config or this pod's account)"
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds until all are established (default: 60)")
     return parser
