@@ -101,9 +101,9 @@ def _order(system: System) -> Iterator[str]:
     )
     yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
     yield (
-        "[Install](../install.md) has the commands that install Berth. If pods request whole cards by `nvidia.com/gpu`, "
-        "let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes that move, and limit "
-        "the agents to these nodes by the value `nodeSelectorDaemonSet`."
+        "[Install](../install.md) has the commands that install Berth. If pods request whole cards by "
+        "`nvidia.com/gpu`, let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes "
+        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet`."
     )
     use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")

@@ -37,7 +37,7 @@ _EACH_CARD: Final = (
 )
 _QUOTAS: Final = (
     "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets. For "
-    "example, it counts an amount of two cards only once. Write one card in each container, or limit the namespace by "
+    "example, it counts the amount for each of two cards only once. Write one card in each container, or limit the namespace by "
     "`namespaceLimits`"
 )
 _LIMITS: Final = (
@@ -110,7 +110,7 @@ HAMI: Final = System(
         Word(
             name="nvidia.com/priority",
             role=Role.CHOICE,
-            means="whether the limit of cores always applies (1), or only next to other tasks with 0 (0)",
+            means="whether the limit of cores always applies (1), or only next to other tasks of this priority (0)",
             choices={
                 "1": Choice(),
                 "0": Choice(refused='remove it, and set the variable CUDA_TASK_PRIORITY: "0" in the container'),
