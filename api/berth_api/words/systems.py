@@ -37,8 +37,8 @@ _EACH_CARD: Final = (
 )
 _QUOTAS: Final = (
     "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets. For "
-    "example, it counts the amount for each of two cards only once. Write one card in each container, or limit the namespace by "
-    "`namespaceLimits`"
+    "example, it counts the amount for each of two cards only once. Write one card in each container, or limit the "
+    "namespace by `namespaceLimits`"
 )
 _LIMITS: Final = (
     "containers are limited to their parts of cards only if the component `isolation` is installed and their pod "
