@@ -50,7 +50,7 @@ def _manifests(system: System) -> Iterator[str]:
         "names Berth's scheduler. If Berth cannot honour one, it says what to write instead."
     )
     yield (
-        "[`kubectl berth migrate`](../kubectl.md#migrate) ([install it](../kubectl.md#install)) converts manifests, and "
+        "[`kubectl berth migrate`](../kubectl.md#migrate) ([install it](../kubectl.md#install)) converts manifests. It "
         f"keeps their comments, order and quoting. This example requests {_example(system)}"
     )
 
@@ -103,8 +103,8 @@ def _order(system: System) -> Iterator[str]:
     yield (
         "[Install](../install.md) has the commands that install Berth. If pods request whole cards by "
         "`nvidia.com/gpu`, let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes "
-        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet.scheduler=berth`. After the "
-        "last node, remove this value together with `operator.managedNodes`."
+        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet.scheduler=berth`. After "
+        "the last node, remove this value together with `operator.managedNodes`."
     )
     use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
