@@ -50,8 +50,8 @@ def _manifests(system: System) -> Iterator[str]:
         "names Berth's scheduler. If Berth cannot honour one, it says what to write instead."
     )
     yield (
-        "[`kubectl berth migrate`](../kubectl.md#migrate) converts manifests, and keeps their comments, order and "
-        f"quoting. An example with {_example(system)}"
+        "[`kubectl berth migrate`](../kubectl.md#migrate) ([install it](../kubectl.md#install)) converts manifests. It "
+        f"keeps their comments, order and quoting. This example requests {_example(system)}"
     )
 
 
@@ -100,11 +100,17 @@ def _order(system: System) -> Iterator[str]:
         "your cluster. It reads with your rights, and names what it may not read:"
     )
     yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
+    yield (
+        "[Install](../install.md) has the commands that install Berth. If pods request whole cards by "
+        "`nvidia.com/gpu`, let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes "
+        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet.scheduler=berth`. After "
+        "the last node, remove this value together with `operator.managedNodes`."
+    )
     use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
     found = takeover.Found(system=system.name, programs=(plugin,), webhooks=(), pods=1)
     yield _steps("Before the first node", takeover.before((found,), (plugin,)))
-    yield _steps("Each node, those with the fewest pods first", takeover.of_node(use))
+    yield _steps("Each node, beginning with the nodes that have the fewest pods", takeover.of_node(use))
     yield _steps("After each node", takeover.WATCH)
     yield _steps("After the last node", takeover.AFTER)
     yield _steps("To go back", takeover.back((plugin,)))

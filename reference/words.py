@@ -75,4 +75,4 @@ def _choice(choice: Choice) -> str:
     written = [code(f"{name}: {value}") for name, value in (*choice.annotations.items(), *choice.labels.items())]
     if choice.note:
         written.append(f"no effect: {choice.note}")
-    return " ".join(written) or "as it is"
+    return " ".join(written) or ("unchanged" if choice.kept else "removed: Berth does this in any case")

@@ -260,7 +260,7 @@ def test_nvidia_smi_gets_no_minor() -> None:
 def test_faults_of_the_fleet_to_try_are_named_as_meant(page: str) -> None:
     fleet = yaml.safe_load((ROOT / "manifests/configuration/fleet.yaml").read_text())
     faulty = [each["names"] for each in fleet["nodes"] if each.get("unhealthy") or not each.get("heartbeat", True)]
-    [sentence] = re.findall(r"On purpose [^.|]*", (ROOT / page).read_text())
+    [sentence] = re.findall(r"[Oo]n purpose[^.|]*", (ROOT / page).read_text())
     assert set(re.findall(r"`(node-\d+)`", sentence)) == set(faulty)
 
 

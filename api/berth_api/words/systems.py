@@ -13,7 +13,7 @@ _ISOLATION: Final = names.ISOLATION
 _HAMI_CORE: Final = "HAMi-core"
 
 _OWN_PROFILE: Final = (
-    "how pods are packed is decided by the profile of the scheduler name: for another strategy name the scheduler of "
+    "the profile of the scheduler name decides how pods are packed: for another strategy, set the scheduler name of "
     "another profile"
 )
 _INSTANCES: Final = "request MIG instances by their profile, such as nvidia.com/mig-1g.10gb: 1"
@@ -23,25 +23,26 @@ _QUEUE: Final = "Berth has no queues: for quotas use the label kueue.x-k8s.io/qu
 _OTHER_VENDOR: Final = (
     "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
 )
-_LIMIT: Final = "Berth has one amount, which is kept free and is the limit: write it as the request"
+_LIMIT: Final = "in Berth, the amount of the request is also the limit: write it as the request"
 
 
 _OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"
 _COUNTED_PARTS: Final = (
-    "in HAMi, `nvidia.com/gpu` in a Node's capacity counts parts of cards. With Berth it counts cards, and a request "
-    "for it without any of these words is for whole cards"
+    "in HAMi, `nvidia.com/gpu` in a Node's capacity counts parts of cards. With Berth it counts cards. A request for "
+    "it without any of the words below is a request for whole cards"
 )
 _EACH_CARD: Final = (
     "amounts are for each card. Berth's own amounts are totals of all cards of the container, so `migrate` multiplies "
     "them"
 )
 _QUOTAS: Final = (
-    "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets, for "
-    "example with an amount for each of two cards. Write one card in each container, or limit the namespace by "
-    "`namespaceLimits`"
+    "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets. For "
+    "example, it counts the amount for each of two cards only once. Write one card in each container, or limit the "
+    "namespace by `namespaceLimits`"
 )
 _LIMITS: Final = (
-    "containers are limited to their parts of cards only with the component `isolation`, in pods that request it"
+    "containers are limited to their parts of cards only if the component `isolation` is installed and their pod "
+    "requests a limit"
 )
 _NO_QUEUES: Final = "queues have no effect. For quotas, use Kueue"
 _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
@@ -87,7 +88,7 @@ HAMI: Final = System(
         _COUNTED_PARTS,
         _QUOTAS,
         _LIMITS,
-        "policies for nodes and cards are part of the profile of a scheduler name, not of a pod",
+        "policies for nodes and cards are set in the profile of a scheduler name, not in a pod",
     ),
     schedulers=("hami-scheduler",),
     words=(
@@ -109,7 +110,7 @@ HAMI: Final = System(
         Word(
             name="nvidia.com/priority",
             role=Role.CHOICE,
-            means="whether the limit of cores applies (1), or only among tasks of its kind (0)",
+            means="whether the limit of cores always applies (1), or only next to other tasks of this priority (0)",
             choices={
                 "1": Choice(),
                 "0": Choice(refused='remove it, and set the variable CUDA_TASK_PRIORITY: "0" in the container'),

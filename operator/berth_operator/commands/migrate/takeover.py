@@ -244,11 +244,11 @@ def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]
         commands=("kubectl berth migrate -A", "kubectl get all -A -o yaml > before.yaml"),
     )
     yield Step(
-        title=f"install Berth only for nodes with the label {LABEL}, which no node has yet: set the value {MANAGED}"
+        title=f"install Berth only for nodes with the label {LABEL}: set the value {MANAGED}. No node has the label yet"
     )
     opt_outs = [system.opt_out for each in found for system in TABLE.systems if system.name == each.system]
     for opt_out in filter(None, opt_outs):
-        yield Step(title=f"keep the other webhook out of each namespace that moves: set the label {opt_out}")
+        yield Step(title=f"keep the other webhook out of each namespace that moves: label the namespace {opt_out}")
     if plugins:
         yield Step(
             title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin has its own node "
