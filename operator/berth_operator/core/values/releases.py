@@ -1,4 +1,7 @@
-"""Since which minor version of Kubernetes kube-scheduler does what; that of the API server counts (docs/next-to.md)."""
+"""The minor versions of Kubernetes in which kube-scheduler's behaviour changed. The API server's version counts.
+
+docs/next-to.md has the details.
+"""
 
 from typing import Final
 
