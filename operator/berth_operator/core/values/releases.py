@@ -1,7 +1,4 @@
-"""The minor versions of Kubernetes in which kube-scheduler's behaviour changed. The API server's version counts.
-
-docs/next-to.md has the details.
-"""
+"""kube-scheduler's changes by minor version of Kubernetes. The API server's version counts (docs/next-to.md)."""
 
 from typing import Final
 
