@@ -1,7 +1,7 @@
-"""One test's corner of a shared cluster.
+"""One test's part of a shared cluster.
 
-Everything an arena makes carries its id: a namespace, a prefix of node names, the label `berth.dev/arena`,
-a scheduler name and a lease name. An operator confined to these sees nothing of other tests.
+Everything that an arena creates carries its id: a namespace, a prefix of node names, the label `berth.dev/arena`, a
+scheduler name and a lease name. An operator confined to these sees nothing of other tests.
 """
 
 import secrets

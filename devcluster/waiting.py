@@ -1,7 +1,8 @@
-"""Wait for conditions: always with a deadline, never by guessing a time.
+"""Wait for conditions, always with a deadline, and never by guessing a time.
 
-A wait that runs out goes on for twice its deadline, to learn which of two things has happened: a condition that then
-becomes true is late, as on a busy machine; one that never becomes true has been lost. Both raise a `WaitError`.
+A wait that runs out continues for twice its deadline, to learn which of two things happened. If the condition then
+becomes true, it is late, for example on a busy machine. If it never becomes true, it has been lost. Both raise a
+`WaitError`.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The reference pages of the documents, generated from the code."""
+"""Generate the reference pages of the documents from the code."""

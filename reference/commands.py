@@ -1,4 +1,4 @@
-"""The commands: their arguments, as the parsers have them."""
+"""The commands and their arguments, from the parsers."""
 
 import argparse
 from collections.abc import Iterator, Mapping

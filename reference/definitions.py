@@ -1,4 +1,4 @@
-"""The fields of Berth's objects, as their CustomResourceDefinitions have them."""
+"""The fields of Berth's objects, from their CustomResourceDefinitions."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,8 @@
 """Write how Kueue counts what pods request of devices: `python -m reference.kueue [--check]`.
 
 Kueue counts the templates of workloads, by a linear rule for each resource (`resources.transformations` of its
-Configuration). No rule counts less than Berth charges; docs/kueue.md says by how much one may count more. What no such
-rule can count is refused by the policy (`kueue.yaml`) in the namespaces that Kueue manages.
+Configuration). No rule counts less than Berth charges. docs/kueue.md shows by how much a rule may count more. In the
+namespaces that Kueue manages, the policy (`kueue.yaml`) refuses requests that no linear rule can count.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The series that programs expose: name, type, labels and meaning."""
+"""The series that programs expose, with their name, type, labels and meaning."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""A page about migrating from each system of the table that has one: its words, the order, what differs."""
+"""Pages about migrating from the systems of the table that have a page: words, order of steps, and differences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""The names of annotations, labels, taints, resources and conditions: a row for each constant of `berth_api.names`."""
+"""The names of annotations, labels, taints, resources and conditions: a row per constant of `berth_api.names`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

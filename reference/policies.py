@@ -1,8 +1,10 @@
-"""Write what admission policies have of the table of other systems' words: `python -m reference.policies [--check]`.
+"""Write the parts of admission policies that come from the table of other systems' words.
 
-`manifests/base/words.yaml` is written as a whole. In the manifests that people write, the lines between two marks are.
-The expressions say in CEL what `berth_api.words` says in Python, as far as CEL can state it simply; tests compare the
-two for every manifest of `tests/manifests_of_others`.
+`python -m reference.policies [--check]`
+
+`manifests/base/words.yaml` is generated as a whole. In manifests that people write, only the lines between two marks
+are generated. The expressions state in CEL what `berth_api.words` does in Python, as far as CEL can state it simply.
+Tests compare the two for every manifest of `tests/manifests_of_others`.
 """
 
 import json

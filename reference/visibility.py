@@ -1,4 +1,4 @@
-"""The fields of what the visibility API answers: the TypedDicts of `berth_api.objects.visibility`."""
+"""The fields of the visibility API's answers, from the TypedDicts of `berth_api.objects.visibility`."""
 
 from berth_operator.apis.aggregated.openapi import Schema, of_type
 from berth_operator.apis.visibility.documents import OBJECTS

@@ -1,4 +1,4 @@
-"""Writes generated files, or with --check reports which differ."""
+"""Write generated files, or with --check report which files differ."""
 
 import argparse
 import sys

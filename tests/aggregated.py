@@ -1,4 +1,4 @@
-"""What tests of aggregated APIs share: a cluster of their own, and requests to one replica of a server."""
+"""Code that tests of aggregated APIs share: their own cluster, and requests to one replica of a server."""
 
 import base64
 import contextlib

@@ -1,8 +1,8 @@
 """Objects with sensible defaults, so that a test names only what it is about.
 
-`node`, `device`, `pod` and `lease` are objects as the API server sends them; `node_info`, `inventory`, `card` and
-`waiting` are the values that the core reads. Functions take what differs from a healthy node with A100 cards, and from
-a pod without requests.
+`node`, `device`, `pod` and `lease` are objects as the API server sends them. `node_info`, `inventory`, `card` and
+`waiting` are the values that the core reads. The functions take the differences from a healthy node with A100 cards,
+and from a pod without requests.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Chromium for the tests of the page, as this machine has it: `python -m tests.chromium` installs one if it is missing.
+"""Chromium for the tests of the page, as installed here. `python -m tests.chromium` installs it if it is missing.
 
-The variable BERTH_CHROMIUM names another one than that on PATH. Only root on Debian can have it installed.
+The variable BERTH_CHROMIUM names another Chromium than the one on PATH. Only root on Debian can install one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One cluster for all workers of a session, started by the first test that uses it; one arena in it for each test."""
+"""One cluster for all workers of a session, started by the first test that uses it, with one arena for each test."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What tests of the dashboard use: its server, an upstream on a Unix socket in place of `kubectl proxy`, a client."""
+"""What tests of the dashboard use: its server, a client, and an upstream on a Unix socket for `kubectl proxy`."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback whose answers come late, as from an overloaded API server.
+"""A TCP proxy on loopback that delays answers, like an overloaded API server.
 
 with DelayProxy(server=cluster.server) as proxy:
         proxy.seconds = 2.0     # from now on, also for answers that are on their way

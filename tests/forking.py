@@ -1,8 +1,8 @@
-"""Operators and agents that are forked from a process that has loaded their modules, by `multiprocessing`.
+"""Operators and agents that are forked from a process that has loaded their modules, with `multiprocessing`.
 
-Loading them takes a second of CPU, which hundreds of starts would pay. What follows is the program's own start: its
-arguments, environment, log, signals and exit code are those of a process that Python starts. Tests of the start
-itself, and of variables that Python or the linker reads, use `children.spawn`.
+Loading the modules takes a second of CPU, which hundreds of starts would pay. After the fork comes the program's own
+start. Its arguments, environment, log, signals and exit code are the same as in a process that Python starts. Tests of
+the start itself, and of variables that Python or the linker reads, use `children.spawn`.
 """
 
 import io

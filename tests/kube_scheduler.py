@@ -1,4 +1,4 @@
-"""kube-scheduler with the extender, as it is shipped, and what stands in for its Service and its certificates."""
+"""kube-scheduler with the extender as shipped, and stand-ins for its Service and its certificates."""
 
 import asyncio
 import contextlib

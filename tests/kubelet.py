@@ -1,6 +1,6 @@
 """A kubelet in memory as a device plugin sees it, on real sockets: registration, and kubelet's calls to plugins.
 
-Like the real one it empties its folder when it starts, learns about devices only from the stream, and forgets all
+Like a real kubelet, it empties its folder when it starts, learns about devices only from the stream, and forgets all
 plugins when it restarts.
 """
 

@@ -1,6 +1,7 @@
-"""A pytest plugin: which failed tests were only late (`devcluster.waiting`), recorded for `tests.steady`.
+"""A pytest plugin that records for `tests.steady` which failed tests were only late (`devcluster.waiting`).
 
-The record is a JSON object in the file that the variable names: `failures`, one for each phase of a test that failed.
+The record is a JSON object in the file that the variable names: `failures`, with an entry for each failed phase of a
+test.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""The two layers of tests: folders of the first need no cluster and start no compiled program; all others may.
+"""The two layers of tests. Folders of the first need no cluster and start no compiled program. All others may.
 
-A test of the first layer that starts one fails, whatever the code under test does with exceptions.
+If a test of the first layer starts a compiled program, it fails, whatever the code under test does with exceptions.
 """
 
 import os

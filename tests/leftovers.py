@@ -1,6 +1,7 @@
-"""Fail the test that leaves something to the next one: sockets, tasks, processes, or objects that all tests share.
+"""Fail a test that leaves something to the next one: sockets, tasks, processes, or objects that all tests share.
 
-What fixtures of a module hold or start is looked at when the module ends, and the session's objects when that ends.
+What fixtures of a module hold or start is checked when the module ends. Objects of the session are checked when the
+session ends.
 """
 
 import asyncio

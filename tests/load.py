@@ -1,4 +1,4 @@
-"""Pods that come all the time, and end some time after they were bound: what an upgrade must not disturb."""
+"""Pods that arrive all the time, and end some time after their bind: the load that an upgrade must not disturb."""
 
 import itertools
 import threading

@@ -1,11 +1,11 @@
-"""Whether tests notice a mistake: mutants of the product, each with one operator or constant changed.
+"""Check that tests notice a mistake, with mutants of the product. Each mutant has one operator or constant changed.
 
-`python -m tests.mutants --seed 1 --count 300` draws as many from each room of the product as it can, by the seed. One
-run of `make test` records which test executes which line. Each mutant then runs the tests that execute its line, until
-one fails. The last line is JSON. A mutant that no test finds is printed with its change; a mutant that runs for longer
-than `--seconds` counts as found, because its tests end within that time on the unchanged code.
+`python -m tests.mutants --seed 1 --count 300` draws mutants by the seed, as many as possible from each part of the
+product. One run of `make test` records which test executes which line. Each mutant then runs the tests that execute its
+line, until one fails. The last line is JSON. A mutant that no test finds is printed with its change. A mutant that runs
+for longer than `--seconds` counts as found, because its tests end within this time on the unchanged code.
 
-As a plugin of pytest (`-p tests.mutants`), it puts the mutant of the environment variable in place of its module.
+As a plugin of pytest (`-p tests.mutants`), it replaces a module by the mutant in the environment variable.
 """
 
 import argparse

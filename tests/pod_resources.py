@@ -1,4 +1,4 @@
-"""PodResources as a kubelet serves it, on a socket of its own; the test sets what it reports."""
+"""PodResources as a kubelet serves it, on its own socket. The test sets what it reports."""
 
 from collections.abc import Mapping
 from concurrent import futures

@@ -1,6 +1,7 @@
-"""The version before: a commit of this repository, whose programs run next to ours and read what ours write.
+"""The previous version: a commit of this repository, whose programs run next to ours and read what ours write.
 
-Its files are unpacked once into `.build`. It runs in our virtual environment, so its dependencies have to be there.
+Its files are unpacked once into `.build`. It runs in this version's virtual environment, so its dependencies must be
+installed there.
 """
 
 import fcntl

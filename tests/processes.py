@@ -1,6 +1,6 @@
 """Real operators and agents as processes of a test, confined to one arena.
 
-They stop with the test run, however it ends, and each writes a log; a test that fails shows the ends of all logs.
+They stop with the test run, however it ends. Each writes a log. A test that fails shows the ends of all logs.
 """
 
 import signal

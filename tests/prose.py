@@ -1,7 +1,7 @@
-"""The linter of Berth's English: `python -m tests.prose [FILE ...]` prints what breaks its rules in all or some files.
+"""The linter of Berth's English: `python -m tests.prose [FILE ...]` prints violations in all or some files.
 
-Some words and turns are banned in code and documents. In documents that no program writes, the rules are also about
-more phrases, the beginning and the length of a sentence, and heads of tables.
+Some words and turns are banned in code and documents. Documents that people write have more rules: for more phrases,
+for the beginning and the length of a sentence, and for heads of tables.
 """
 
 import re

@@ -1,7 +1,7 @@
 """A reverse proxy on loopback that makes single requests fail.
 
-It stands between an operator and the API server, passes everything on (watches and the Authorization header included),
-and applies the faults of a network to chosen requests:
+The proxy stands between an operator and the API server. It passes everything on, including watches and the
+Authorization header, and applies the faults of a network to chosen requests:
 
         with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
                 operator.start(kubeconfig=proxy.kubeconfig(token))
@@ -9,7 +9,7 @@ and applies the faults of a network to chosen requests:
                 bind.wait()      # it has arrived
                 bind.release()   # on its way, even if its sender is long dead
 
-It runs in a thread and event loop of its own, so that synchronous tests can use it.
+It runs in its own thread and event loop, so that synchronous tests can use it.
 """
 
 import asyncio

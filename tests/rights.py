@@ -1,4 +1,4 @@
-"""The tables of docs/rights.md, the roles of the manifests, and what programs asked of API servers, as sets of rights.
+"""The tables of docs/rights.md, the manifests' roles, and programs' requests to API servers, as sets of rights.
 
 python -m tests.rights FOLDER     compare the audit logs in a folder with the tables
 """

@@ -1,6 +1,6 @@
-"""One control plane for all processes of a test session: an idle one takes a tenth of a core, and a start five seconds.
+"""One control plane for all processes of a test session. An idle one takes a tenth of a core, and a start five seconds.
 
-The process that comes first starts it; it ends with the last process that uses it.
+The first process starts it. It ends with the last process that uses it.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Run tests so that the verdict depends on the code, not on the machine: `python -m tests.steady <pytest's arguments>`.
 
-A test that failed only because a condition was late (`tests.late`) runs once more, alone, after all others. It is no
-second chance: a condition that never became true, a finding of an audit, any other failure, and more than a few late
-tests fail the run at once.
+A test that failed only because a condition was late (`tests.late`) runs once more, alone, after all others. This is not
+a second chance for real failures. Four things fail the run at once: a condition that never became true, a finding of an
+audit, any other failure, and more than a few late tests.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Builds a sysfs as the kernel would show it of NICs and FPGAs."""
+"""Build a sysfs as the kernel would show it for NICs and FPGAs."""
 
 import os
 import shutil

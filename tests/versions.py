@@ -1,4 +1,4 @@
-"""Versions of Kubernetes on which tests start clusters of their own; TEST_KUBERNETES requests them."""
+"""Versions of Kubernetes with which tests start their own clusters. TEST_KUBERNETES requests them."""
 
 import os
 from typing import Final

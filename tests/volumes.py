@@ -1,6 +1,6 @@
-"""Claims, volumes and classes with sensible defaults: values of the core, and objects of the API server.
+"""VolumeClaims, volumes and classes with sensible defaults: values of the core, and objects of the API server.
 
-By default everything has the class "local", whose claims wait for their first consumer and which has no provisioner.
+By default, everything has the class "local". Its claims wait for their first consumer, and it has no provisioner.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Wires the parts and runs them until a signal comes.
+"""Wire the parts and run them until a signal arrives.
 
-One loop reads the inventory, one publishes it; the heartbeat runs in tasks of its own, so that a slow reading or a
-hanging driver call costs no renewal.
+One loop reads the inventory, and another publishes it. The heartbeat runs in its own tasks, so that a slow reading or a
+hanging driver call delays no renewal.
 """
 
 import asyncio

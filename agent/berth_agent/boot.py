@@ -1,4 +1,4 @@
-"""Which boot of the node this is."""
+"""The id of the node's current boot."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Conditions: what was found, why, and since when.
 
-The server's object is the memory of "since when": a condition keeps its lastTransitionTime until its status flips.
+The object on the server remembers "since when": a condition keeps its lastTransitionTime until its status changes.
 """
 
 from collections.abc import Sequence

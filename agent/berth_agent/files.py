@@ -1,4 +1,4 @@
-"""Reads and writes the agent's own files on the node: no link is followed, and a file is complete or not there."""
+"""Read and write the agent's own files on the node. No link is followed, and a file is either complete or absent."""
 
 import contextlib
 import os

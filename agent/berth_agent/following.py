@@ -1,4 +1,4 @@
-"""Follows objects of the API server: whole lists, and the changes in between."""
+"""Follow objects of the API server: whole lists, and the changes between them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is known of a node: values that the agent's layers share."""
+"""Facts about a node: values that the agent's layers share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """The arguments that a command has in both programs, `berth-operator` and `kubectl berth`.
 
-They stand here because the plug-in shows help without loading the operator.
+They are here so that the plug-in can show help without loading the operator.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Generate the CustomResourceDefinitions from the models: `python -m berth_api.crd [--check] FOLDER`.
 
-The JSON schema of pydantic becomes a structural schema: references are inlined, and keywords that the API server does
-not allow (titles, defaults of optional fields, `const`) are left out or replaced.
+The JSON schema of pydantic becomes a structural schema. References are inlined. Keywords that the API server does not
+allow (titles, defaults of optional fields, `const`) are removed or replaced.
 """
 
 import argparse

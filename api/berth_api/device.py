@@ -1,7 +1,8 @@
 """The Device object: the inventory of one node, and its use as the operator accounts it.
 
-Cluster-scoped, with the name of its Node. The agent of the node writes the spec, its own conditions and some fields of
-the status; the operator writes the rest of the status. `make generate` writes the CRD in `crds/` from these models.
+A Device is cluster-scoped and has the name of its Node. The node's agent writes the spec, its own conditions and some
+fields of the status. The operator writes the rest of the status. `make generate` writes the CRD in `crds/` from these
+models.
 """
 
 from typing import Annotated, Literal

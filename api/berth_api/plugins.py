@@ -1,4 +1,4 @@
-"""Plug-ins: what other distributions add to Berth through entry points, loaded once at the start."""
+"""Plug-ins that other distributions add to Berth through entry points. They are loaded once, at the start."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What every program of Berth does at its start: read its settings, configure its log, say its version."""
+"""Code that every program of Berth runs at its start: read settings, configure the log, print the version."""

@@ -1,7 +1,7 @@
-"""YAML, every mistake in which is one error: PyYAML also raises Python's own errors, for numbers, dates and depth.
+"""Parse YAML, and report every mistake as one error. PyYAML also raises Python's errors for numbers, dates and depth.
 
-Aliases and merge keys let a few hundred bytes stand for more values than a machine can hold, so the size of a document
-is checked before it is constructed.
+With aliases and merge keys, a few hundred bytes can stand for more values than a machine can hold. So the size of a
+document is checked before it is constructed.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The form of log lines, ours and those of libraries: JSON for collectors, text for people.
+"""The format of log lines, both Berth's and libraries': JSON for collectors, text for people.
 
 No secret is ever passed to a logger.
 """

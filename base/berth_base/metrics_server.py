@@ -1,7 +1,7 @@
-"""Serves the metrics of a program over HTTP, in its loop.
+"""Serve the metrics of a program over HTTP, in its loop.
 
-Every client that reaches the port may send anything: connections, the size of a request and the time of an answer are
-bounded, so that no client can take the memory that the heartbeat needs. Each answer closes its connection.
+Every client that reaches the port may send anything. So the connections, the size of a request and the time of an
+answer are bounded, and no client can take the memory that the heartbeat needs. Each answer closes its connection.
 docs/decisions/0030-metrics-server.md compares libraries.
 """
 

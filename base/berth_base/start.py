@@ -1,4 +1,4 @@
-"""The start of a program: `--version`, its settings, and mistakes as one line on standard error with status 2."""
+"""The start of a program: `--version`, its settings, and errors as one line on standard error with status 2."""
 
 import difflib
 import os

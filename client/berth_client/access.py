@@ -1,7 +1,7 @@
-"""Access of HTTP clients, such as Prometheus, that the API server authenticates and authorizes.
+"""Authenticate and authorize HTTP clients (for example Prometheus) through the API server.
 
-As extension API servers do, a program sends the bearer token to the API server in a TokenReview, and then the user in a
-SubjectAccessReview for a nonResourceURL with verb `get`.
+Like extension API servers, a program first sends the bearer token to the API server in a TokenReview. It then sends the
+user in a SubjectAccessReview for a nonResourceURL with the verb `get`.
 """
 
 import ipaddress

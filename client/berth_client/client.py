@@ -1,11 +1,11 @@
 """The client of the API server: JSON in and out, bytes where a caller needs protobuf, and two kinds of failure.
 
-* The server answered with an error: `ApiError`, with what its Status says.
-* It did not answer, or not in time: `Unreachable`. A write may or may not have been executed, so this client never
-  repeats it; the caller knows how to find out.
+* The server answered with an error: `ApiError`, with the content of its Status.
+* The server did not answer, or not in time: `Unreachable`. A write may or may not have been executed, so this client
+  never repeats it. The caller knows how to find out.
 
-Only requests that were refused for now (429, or 503 with Retry-After; neither has been executed) are sent again, within
-the call's own time and at most `tries` times.
+A request is sent again only if the server refused it temporarily (429, or 503 with Retry-After). The server has
+executed neither. Retries stay within the call's own time, and within `tries` attempts.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The API server's address and our identity: from a kubeconfig, or the service account of the pod.
+"""The API server's address and the program's identity, from a kubeconfig or from the pod's service account.
 
-Tokens, token files and client certificates are supported, since they need no other program or provider. Any other
-field of a kubeconfig is an error that names the field, because a login that is only partly understood fails later and
-with a worse message.
+Tokens, token files and client certificates are supported, because they need no other program or provider. Any other
+field of a kubeconfig is an error that names the field. A login that is only partly understood would fail later and with
+a worse message.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""How a call to the API server fails: the server refused it (`ApiError`), or there was no answer (`Unreachable`).
+"""The failures of a call to the API server: refused by the server (`ApiError`), or without an answer (`Unreachable`).
 
 HTTP statuses are compared by the names of `http.HTTPStatus`.
 """

@@ -1,4 +1,4 @@
-"""Lists in pages, at quorum: no `resourceVersion` is sent, so the API server reads its newest state."""
+"""Lists in pages, at quorum. No `resourceVersion` is sent, so the API server reads its newest state."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping

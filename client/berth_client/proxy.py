@@ -1,4 +1,4 @@
-"""HTTP proxies on the way to the API server: TLS goes through a tunnel (CONNECT), plain HTTP is forwarded."""
+"""HTTP proxies on the way to the API server. TLS goes through a tunnel (CONNECT), and plain HTTP is forwarded."""
 
 import asyncio
 import os

@@ -1,19 +1,19 @@
-"""Keeps a consumer's copy of one selection of objects equal to the API server's, as client-go's Reflector does.
+"""Keep a consumer's copy of one selection of objects equal to the API server's, as client-go's Reflector does.
 
-A reflector lists (in pages, at quorum: a new leader must not decide on old state), passes page after page to its sink,
-and watches from there. Three things can happen to a watch:
+A reflector lists objects, passes page after page to its sink, and then watches. It lists in pages and at quorum,
+because a new leader must not decide on old state. Three things can happen to a watch:
 
-* it ends or breaks: it continues from the last version seen; nothing is lost, nothing is listed. A silent connection
-  counts as broken: bookmarks come about once a minute, so 90 s without a byte may be a stall. (The server skips one
-  now and then; to open a working watch again costs one request);
-* the server no longer has that version (410), or sends something that cannot be parsed: list again. The sink then gets
-  all objects, and removes those that are gone at the end;
-* the server is busy or does not answer: list and watch are retried forever, since there is nothing else to do, at
-  growing intervals up to half a minute, or less for programs of which there are few. `last_event_age` is the time since
-  the last answer, for liveness probes.
+* The watch ends or breaks. The reflector continues from the last version seen. Nothing is lost, and nothing is listed.
+  A silent connection counts as broken: bookmarks arrive about once a minute, so 90 s without a byte may be a stall.
+  (The server sometimes skips a bookmark. Opening a working watch again costs one request.)
+* The server no longer has the version (410), or sends something that cannot be parsed. The reflector lists again. The
+  sink then gets all objects, and at the end removes those that are gone.
+* The server is busy or does not answer. Lists and watches are retried forever, because nothing else can be done. The
+  intervals grow up to half a minute, or less for programs with few instances. `last_event_age` is the time since the
+  last answer, for liveness probes.
 
-The sink is called in the order of the server's versions; between a list's request and its end it gets nothing older.
-A list is never held in memory as a whole, and other tasks run between two pages.
+The sink is called in the order of the server's versions. Between a list's request and its end, it gets nothing older. A
+list is never held in memory as a whole, and other tasks run between two pages.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Which user a token belongs to and what a user may do, by reviews of the API server, cached for a few seconds.
+"""Ask the API server which user a token belongs to and what the user may do. Reviews are cached for a few seconds.
 
 Few reviews run at once, so that unauthenticated requests cost the API server almost nothing. They cannot delay the
-reviews of users that are known: those have turns of their own.
+reviews of known users, which have their own turns.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Leaves out of an apply what the API server's definition of the kind lacks, because it is older than the program.
+"""Omit fields from an apply if the API server's definition of the kind is older than the program and lacks them.
 
-The API server refuses a server-side apply with an undeclared field, whatever `fieldValidation` says; it prunes such
-fields only from other writes. So the fields are left out here, by the schema that the API server publishes.
+The API server refuses a server-side apply with an undeclared field, whatever `fieldValidation` says. It prunes
+undeclared fields only from other writes. So the fields are omitted here, by the schema that the API server publishes.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping

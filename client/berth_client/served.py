@@ -1,4 +1,4 @@
-"""What a program asks the API server at its start: whether it serves the kinds that it needs, and its version."""
+"""Check the API server at a program's start: its version, and whether it serves the kinds that are needed."""
 
 import re
 from collections.abc import Iterable

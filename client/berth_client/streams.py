@@ -1,4 +1,4 @@
-"""HTTP/1.1 for watches, whose answers are read as they arrive. Each has a connection of its own."""
+"""HTTP/1.1 for watches, whose answers are read as they arrive. Each watch has its own connection."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
-"""The token that goes with each request.
+"""The token that is sent with each request.
 
-By default the login is read again once a minute and after a 401, so that rotated tokens are used, while a request costs
-no more than reading the clock. A rotated *client certificate* needs a restart: the TLS context is created once.
+By default, the login is read again once a minute and after a 401, so that rotated tokens are used. A request costs no
+more than reading the clock. A rotated *client certificate* needs a restart, because the TLS context is created once.
 """
 
 import time

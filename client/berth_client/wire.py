@@ -1,7 +1,7 @@
-"""Protobuf's wire format, and the envelope in which the API server sends it: to change fields and keep all other bytes.
+"""Protobuf's wire format and the API server's envelope around it: change fields, and keep all other bytes.
 
-JSON does not keep what users write as free JSON (`RawExtension`): the API server compacts and escapes it, and a parser
-changes its numbers. In protobuf these bytes are passed through. Fields that are not known here are kept as they are.
+JSON does not preserve what users write as free JSON (`RawExtension`). The API server compacts and escapes it, and a
+parser changes its numbers. In protobuf, these bytes are passed through. Unknown fields are kept unchanged.
 """
 
 from collections.abc import Collection, Iterable

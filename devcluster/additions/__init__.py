@@ -1,1 +1,1 @@
-"""What joins a running cluster: Berth's programs, fleets, device plug-ins, machines of Karpenter."""
+"""Additions to a running cluster: Berth's programs, fleets, device plug-ins, machines of Karpenter."""

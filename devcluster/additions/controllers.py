@@ -1,9 +1,9 @@
-"""Controllers of others in a cluster, each as a process in place of a pod, with the rights of its own ServiceAccount.
+"""Third-party controllers in a cluster. Each runs as a process, not as a pod, with its own ServiceAccount's rights.
 
 controllers.start(cluster, [JOB_SET])
 
-Such a controller is made with controller-runtime: it reads a Configuration, and serves webhooks with the certificate
-that lies where it looks for it. Its objects are those of its module's kustomize folders.
+These controllers are built with controller-runtime. A controller reads a Configuration, and serves webhooks with a
+certificate at the path where it looks for one. Its objects come from its module's kustomize folders.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""Device plugins for nodes that kwok plays: what a Device has, its Node offers, as kubelet would show it.
+"""Device plugins for nodes that kwok simulates: a Node offers what its Device has, as kubelet would show it.
 
-It runs as a separate program (`Cluster.play_device_plugins`). It leaves alone nodes that were created with amounts of
-their own, or with the annotation `NO_PLUGIN`.
+It runs as a separate program (`Cluster.play_device_plugins`). It leaves nodes alone that were created with their own
+amounts or with the annotation `NO_PLUGIN`.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""A fleet of nodes with simulated GPUs: nodes that kwok plays, and one agent that reports devices for all."""
+"""A fleet of nodes with simulated GPUs: kwok simulates the nodes, and one agent reports the devices of all."""
 
 import sys
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Berth in a cluster, with its programs as processes of this checkout in place of pods.
+"""Berth in a cluster. Its programs run as processes of this checkout, not as pods.
 
 The programs are started, never imported. Each has only the rights of its shipped ServiceAccount.
 """

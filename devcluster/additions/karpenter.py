@@ -1,7 +1,7 @@
-"""Karpenter with its provider for kwok: it creates Nodes for pending pods, which kwok plays, and removes them again.
+"""Karpenter with its provider for kwok. It creates Nodes for pending pods and removes them. kwok simulates the Nodes.
 
-karpenter.start(cluster, types=[InstanceType(name="g6.12xlarge", …)])
-cluster.api.apply(NODE_CLASS)  # then NodePools that refer to it
+karpenter.start(cluster, types=[InstanceType(name="g6.12xlarge", …)]) cluster.api.apply(NODE_CLASS)  # then NodePools
+that refer to it
 """
 
 import json

@@ -1,9 +1,8 @@
-"""Kueue in a cluster, and the controllers whose workloads it holds: JobSet, LeaderWorkerSet and Kubeflow's trainer.
+"""Kueue in a cluster, with the controllers whose workloads it suspends: JobSet, LeaderWorkerSet, Kubeflow's trainer.
 
-kueue.start(cluster, neighbours=True)
-cluster.api.apply(…)  # then ResourceFlavors, ClusterQueues and LocalQueues
+kueue.start(cluster, neighbours=True) cluster.api.apply(…)  # then ResourceFlavors, ClusterQueues and LocalQueues
 
-Kueue's Configuration is that of `manifests/components/kueue`.
+Kueue uses the Configuration in `manifests/components/kueue`.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Programs and images: found, fetched or built once, and kept in the cache of the user."""
+"""Programs and images: found, fetched or built once, and kept in the user's cache."""

@@ -1,4 +1,4 @@
-"""The per-user cache of built programs and fetched toolchains; several processes may use it at once."""
+"""The per-user cache of built programs and fetched toolchains. Several processes may use it at once."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""A C compiler: the system's, else the one in the `ziglang` wheel."""
+"""A C compiler: the system's, or else the one in the `ziglang` wheel."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Packages of Debian: programs that are installed on this machine, and root filesystems for images.
 
-The mirrors are those of apt on this machine.
+The mirrors come from this machine's apt configuration.
 """
 
 import os

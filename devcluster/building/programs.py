@@ -1,7 +1,7 @@
-"""The cluster's programs: found where they exist, else built once per user from pinned Go modules.
+"""The cluster's programs: found if they exist, or else built once per user from pinned Go modules.
 
-They are searched for in the KUBEBUILDER_ASSETS folder and on PATH, where they must have the pinned minor version, and
-then in the cache, which a build fills. Only the go.mod files in `binaries/` name versions.
+They are searched for in the KUBEBUILDER_ASSETS folder and on PATH, where they must have the pinned minor version. Then
+they are searched for in the cache, which a build fills. Only the go.mod files in `binaries/` name versions.
 """
 
 import functools

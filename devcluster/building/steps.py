@@ -1,7 +1,7 @@
 """Progress of something slow: one line per step with its elapsed time.
 
-On a terminal the lines move; elsewhere each step is a plain line when it starts and when it ends, so that a
-CI log shows where it is.
+On a terminal, the lines move. Elsewhere, each step prints a plain line when it starts and when it ends, so that a CI
+log shows the current step.
 """
 
 import sys

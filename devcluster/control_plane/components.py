@@ -1,8 +1,8 @@
-"""The command line of each component: pure composition, nothing is started here.
+"""The command line of each component. Pure functions: nothing is started here.
 
-All of them are given the same data folder as working directory, listen on 127.0.0.1 or not at all, and run
-without leader election: there is one of each. The API server makes its own serving certificate on its first
-start; the same key signs the ServiceAccount tokens, so that no key has to be made beforehand.
+All components have the same data folder as working directory. They listen on 127.0.0.1 or not at all. They run without
+leader election, because there is one of each. The API server creates its own serving certificate on its first start.
+The same key signs the ServiceAccount tokens, so no key has to be created beforehand.
 """
 
 import base64

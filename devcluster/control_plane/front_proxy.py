@@ -1,4 +1,4 @@
-"""The client certificate by which the API server shows aggregated API servers that a request comes from it."""
+"""The client certificate with which the API server proves to aggregated API servers that it sends a request."""
 
 from pathlib import Path
 from typing import Final

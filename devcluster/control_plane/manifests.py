@@ -1,4 +1,4 @@
-"""Objects in YAML, as manifests have them and as kubectl and Helm print them."""
+"""Objects in YAML, in the forms of manifests and of kubectl's and Helm's output."""
 
 import yaml
 

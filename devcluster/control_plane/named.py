@@ -1,4 +1,4 @@
-"""Clusters that live on in the background, each under a name in the user's state folder."""
+"""Clusters that stay in the background, each under a name in the user's state folder."""
 
 import contextlib
 import os

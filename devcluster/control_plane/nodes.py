@@ -1,4 +1,4 @@
-"""Nodes that kwok plays: their names and manifests, and when one counts as ready."""
+"""Nodes that kwok simulates: their names and manifests, and when a node counts as ready."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,12 +1,14 @@
 """The parent process of a cluster's programs: `python -m devcluster.control_plane.supervisor <folder>`.
 
-It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
-`{"detach": true}` to stay without an owner, `{"detach": true, "users": <file>}` to stay while a process has locked that
-file; each is answered by one line on stdout. While it is not detached, the end of stdin means that the owner is gone,
-however it died, and everything is stopped in order. Where this process is killed itself, the kernel kills its children
-(see `children`).
+The supervisor exchanges JSON lines with its owner. The owner sends `{"start": …}` first, then `{"run": …}` for more
+programs. `{"detach": true}` lets the supervisor stay without an owner. `{"detach": true, "users": <file>}` lets it stay
+while a process has locked the file. The supervisor reads these lines from stdin and answers each with one line on
+stdout.
 
-Other processes read its state through `state`.
+While the supervisor is not detached, the end of stdin means that the owner is gone, however it died. Everything is then
+stopped in the right order. If the supervisor itself is killed, the kernel kills its children (see `children`).
+
+Other processes read the supervisor's state through `state`.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Processes of this machine: children that never outlive their parent, control groups, what runs."""
+"""Processes of this machine: children that never outlive their parent, control groups, running programs."""

@@ -1,7 +1,7 @@
 """The control groups of real nodes: one for each node, in every hierarchy that the machine has.
 
-The name of a group contains the process id of its cluster's supervisor, so that a later run can find leftovers. No
-process of a dead node runs, but its groups are folders of the kernel and stay until they are removed.
+The name of a group contains the process id of its cluster's supervisor, so that a later run can find leftovers. A dead
+node has no running process, but its groups are folders of the kernel and stay until they are removed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Programs that live no longer than the process that started them."""
+"""Programs that end no later than the process that started them."""
 
 import os
 import subprocess

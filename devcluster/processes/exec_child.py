@@ -1,8 +1,8 @@
 """Become another program that the kernel kills when the process that started it dies.
 
-Run as a file by the supervisor: `python exec_child.py <supervisor's pid> <program> <arguments…>`. The death
-signal belongs to the process that asked for it and lives through exec, so asking here, in the child, needs
-no code between fork and exec in the supervisor.
+The supervisor runs this file: `python exec_child.py <supervisor's pid> <program> <arguments…>`. The death signal
+belongs to the process that requests it, and survives exec. So requesting it here, in the child, needs no code between
+fork and exec in the supervisor.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """The state in the folder of a cluster: whether its supervisor is alive, and what it runs.
 
-The supervisor holds a lock on the file `lock` while it is alive, so that a stale process id is never mistaken for a
-running cluster.
+While the supervisor is alive, it holds a lock on the file `lock`. So a stale process id is never mistaken for a running
+cluster.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """A real node in a development cluster: kubelet and containerd, with root on Linux.
 
-`namespaces` holds its mounts and processes together and lets them go together, `cgroups` its control groups,
-`config` says how kubelet and containerd are set up, `image` and `tools` make what its containers run, `node` is
-the handle of all.
+`namespaces` ties the node's mounts and processes together, so that they end together. `cgroups` has its control groups.
+`config` has the setup of kubelet and containerd. `image` and `tools` build what its containers run. `node` is the
+handle of everything.
 """
 
 from devcluster.real_node.node import Container, RealNode, obstacle

@@ -1,6 +1,6 @@
-"""The configuration of kubelet and containerd: pure composition, nothing is written or started here.
+"""The configuration of kubelet and containerd. Pure functions: nothing is written or started here.
 
-Paths are those within the node's own mounts, see `namespaces`. Neither listens on the network.
+Paths are relative to the node's own mounts (see `namespaces`). Neither program listens on the network.
 """
 
 import json

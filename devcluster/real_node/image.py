@@ -1,4 +1,4 @@
-"""Images of a real node: OCI archives around one program, such as the static `box`, made here and never pulled."""
+"""Images of a real node: OCI archives around one program (the static `box` is one), built here and never pulled."""
 
 import hashlib
 import io

@@ -1,10 +1,10 @@
-"""A node's own mounts and processes, which end with it: run as a file, with nothing but the standard library.
+"""A node's own mounts and processes, which end with it. Runs as a file, with only the standard library.
 
     python namespaces.py hold <folder>                        make them; they live as long as this process
     python namespaces.py enter <pid> <program> <arguments…>   run a program in those that the process <pid> holds
 
-Where the holder ends, however it does, the kernel kills every process within, containers and all, and with the last
-of them the mounts go. So nothing of a node can be left running or mounted, and nothing outside sees its mounts.
+When the holder ends, for whatever reason, the kernel kills every process within, including containers. The mounts end
+with the last process. So nothing of a node can be left running or mounted, and nothing outside sees its mounts.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Our own small programs in Go, built once per version of their sources; see `programs/` for what each does."""
+"""Berth's own small programs in Go, built once per version of their sources. `programs/` shows what each does."""
 
 from pathlib import Path
 from typing import Final

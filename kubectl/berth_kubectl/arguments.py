@@ -1,4 +1,4 @@
-"""The command line: verbs, and the flags that several of them have. A verb's module is loaded only when it is used."""
+"""The command line: verbs, and the flags that several verbs share. A verb's module is loaded only when it is used."""
 
 import argparse
 import importlib

@@ -1,4 +1,4 @@
-"""Loads modules of `berth_kubectl.heavy` when a command runs, so that help and completion need none of them."""
+"""Load modules of `berth_kubectl.heavy` when a command runs, so that help and completion need none of them."""
 
 import importlib
 from typing import Any

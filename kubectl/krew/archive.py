@@ -1,7 +1,7 @@
 """Write the archive and the manifest with which krew installs `kubectl berth`: `python archive.py FOLDER [--uri URI]`.
 
-PyInstaller freezes the plug-in as a folder, which starts faster than a single file: nothing is unpacked at each start.
-The archive has the licences of all that is in it. Links become files, because krew unpacks no links.
+PyInstaller freezes the plug-in as a folder. A folder starts faster than a single file, because nothing is unpacked at
+each start. The archive has the licences of everything in it. Links become files, because krew unpacks no links.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The operator: decides which pod gets which devices, binds it, and keeps the status of Devices and Nodes current."""
+"""The operator. It decides which pod gets which devices, binds the pod, and updates the status of Devices and Nodes."""

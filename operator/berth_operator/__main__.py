@@ -1,7 +1,7 @@
 """The entry point of `berth-operator`, written for a fast start.
 
-Python's cycle collector would run many times while modules are loaded, find nothing, and take a fifth of the time.
-`operate` enables it once the program is loaded.
+While modules are loaded, Python's cycle collector would run many times, find nothing, and take a fifth of the time.
+`operate` enables the collector once the program is loaded.
 """
 
 import gc

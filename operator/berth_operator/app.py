@@ -1,4 +1,4 @@
-"""The parts of one operator process, and what each of them knows of the others."""
+"""The parts of one operator process, and how they are wired."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The shipped ServiceAccounts with their roles and policies, under the names of one arena, and tokens of them."""
+"""The shipped ServiceAccounts with their roles, policies and tokens, under the names of one arena."""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A tenant who may write its ResourceClaims cannot change who seems to have allocated them."""
+"""A tenant who may write its ResourceClaims cannot change which account seems to have allocated them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who reads metrics, by real tokens: operator and agent review clients with the rights of their shipped accounts."""
+"""Access to metrics with real tokens: operator and agent review clients with the rights of their shipped accounts."""
 
 import asyncio
 import http.client

@@ -1,4 +1,4 @@
-"""What a tenant with the role `edit` takes by another spelling, before the shipped policies: nothing."""
+"""A tenant with the role `edit` gains nothing by alternative spellings under the shipped policies."""
 
 from collections.abc import Iterator
 from functools import partial

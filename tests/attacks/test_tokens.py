@@ -1,7 +1,7 @@
-"""What a stolen token of each account reaches, on the real API server: a table of requests and which are refused.
+"""What a stolen token of each account can do on the real API server: a table of allowed and refused requests.
 
-Every request is a dry run, so that no row depends on another. The rows that are allowed are what the programs send:
-they show that the others are refused for what they change. `SECURITY.md` lists what remains.
+Every request is a dry run, so that no row depends on another. The programs send the requests of the allowed rows. These
+rows show that the others are refused because of what they change. `SECURITY.md` lists what remains.
 """
 
 import base64

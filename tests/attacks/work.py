@@ -1,4 +1,4 @@
-"""Work as a count of calls, which is the same on every machine; time is not."""
+"""Work as a count of calls, which, unlike time, is the same on every machine."""
 
 import sys
 from collections.abc import Callable

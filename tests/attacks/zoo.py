@@ -1,6 +1,6 @@
-"""Hostile objects: each is one that the API server accepts, and that once cost the operator memory or time.
+"""Hostile objects that the API server accepts. Each of them once cost the operator memory or time.
 
-A new row is all that a new attack needs: unit tests, `make bench-hostile` and its CI counterpart read these tables.
+To add an attack, add a row. Unit tests, `make bench-hostile` and its CI counterpart read these tables.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Karpenter adds exactly the nodes that pods of Berth need, none for pods that no node can take, and removes them."""
+"""Karpenter adds exactly the nodes that Berth's pods need, none for pods that no node can take, and removes them."""
 
 from collections import Counter
 from typing import Any, Final

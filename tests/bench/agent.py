@@ -1,10 +1,9 @@
 """What an agent costs while nothing changes: `python -m tests.bench.agent`.
 
-WARM, SECONDS and SCRAPED are read from the environment. One node with eight cards of the NVML fixture, a kubelet in
-memory, and eight pods that each hold a card and compute on it. The device plugin, PodResources, labels and health
-events are on, with the default intervals, and the metrics are scraped every SCRAPED seconds. The agent logs in with a
-token file, as a pod does, and imports only libraries that its image has. It runs for WARM seconds before it is measured
-for SECONDS.
+WARM, SECONDS and SCRAPED are environment variables. One node has eight cards of the NVML fixture, a kubelet in memory,
+and eight pods that each hold a card and compute on it. The device plugin, PodResources, labels and health events are
+on, with the default intervals. The metrics are scraped every SCRAPED seconds. The agent logs in with a token file, as a
+pod does, and imports only libraries that its image has. It runs for WARM seconds before it is measured for SECONDS.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A coroutine that runs during a benchmark, in a thread and an event loop of its own."""
+"""A coroutine that runs during a benchmark, in its own thread and event loop."""
 
 import abc
 import asyncio

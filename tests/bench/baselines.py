@@ -1,7 +1,7 @@
-"""Placement policies from the literature to compare Berth's with: scores that know the free thousandths of every card.
+"""Placement policies from the literature to compare Berth with: scores that know the free thousandths of every card.
 
-Each is what FGD's simulator calls a scoring plug-in, with whole numbers truncated as in Go. A score remembers for each
-row the card that it chose, so that the placement is the one that was scored.
+FGD's simulator calls each of them a scoring plug-in. As in Go, whole numbers are truncated. A score remembers the card
+that it chose for each row, so that the placement is the scored one.
 """
 
 from collections import Counter

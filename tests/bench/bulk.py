@@ -1,4 +1,4 @@
-"""Bulk requests: thousands of objects created 64 at a time, or deleted as a collection."""
+"""Bulk requests: thousands of objects, created 64 at a time or deleted as a collection."""
 
 import asyncio
 import ssl

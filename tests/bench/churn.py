@@ -1,16 +1,16 @@
 """What waiting pods cost while the cluster changes: `python -m tests.bench.churn`.
 
-NODES, WAITING, SECONDS and JOINING are read from the environment. kube-scheduler and Berth run one after the other on
-one API server. All nodes have their cpu requested in full, and one node is tainted throughout, as control plane nodes
-are. There are two scenarios:
+NODES, WAITING, SECONDS and JOINING are environment variables. kube-scheduler and Berth run one after the other on one
+API server. On all nodes, the cpu is requested in full. One node is tainted throughout, like a control plane node. There
+are two scenarios:
 
-* storm: WAITING pods of 200 classes wait; another node's taint is added or removed four times a second for SECONDS.
-* join: half as many pods wait, and JOINING nodes join, one every two seconds, each with capacity for seven of them.
+* storm: WAITING pods of 200 classes wait. Another node's taint is added or removed four times a second for SECONDS.
+* join: half as many pods wait. JOINING nodes join, one every two seconds, each with capacity for seven of the pods.
 
-Events and status writes are counted by the API server's audit log, from the creation of the pods until 15 s after the
-end of the scenario; so are the seconds from a pod's creation to its first reason. In the end each condition must state
-the current reason, which is that of a pod created then; `stale_s` is the seconds until all do, null if more than a
-minute.
+The API server's audit log counts Events and status writes, from the creation of the pods until 15 s after the end of
+the scenario. It also shows the seconds from a pod's creation to its first reason. In the end, each condition must state
+the current reason: the reason that a pod created at that time would get. `stale_s` is the seconds until all conditions
+do, or null if this takes more than a minute.
 """
 
 import asyncio

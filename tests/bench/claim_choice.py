@@ -1,12 +1,12 @@
 """What the choice of devices for ResourceClaims leaves for others: `python -m tests.bench.claim_choice --help`.
 
-A third of the nodes have eight GPUs each, below four PCIe roots and at two NUMA nodes; a third four GPUs that MIG
-divides on demand; a third four GPUs that are shared by memory. Pods with one claim arrive at random (Poisson) and run
-for an exponential lifetime; one that cannot be placed at once is turned away. The core's own `decide` places them, with
-the strategy `FirstFit` and with `Fragmentation`, on the same arrivals.
+A third of the nodes have eight GPUs each, below four PCIe roots and at two NUMA nodes. Another third have four GPUs
+that MIG divides on demand. The last third have four GPUs that are shared by memory. Pods with one claim arrive at
+random (Poisson) and run for an exponential lifetime. A pod that cannot be placed at once is turned away. The core's own
+`decide` places the pods on the same arrivals, with the strategy `FirstFit` and with `Fragmentation`.
 
-Pods with CPU requests are spread over nodes if claims have no preference, as kube-scheduler spreads them. Without any
-they fill one node after the other.
+If claims have no preference, pods with CPU requests are spread over nodes as by kube-scheduler. Pods without CPU
+requests fill one node after another.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """Whether claims that take long hold up other pods: `python -m tests.bench.claims_hold`.
 
-NODES, DEVICES (on each node), WAITING, SLOW and SECONDS are read from the environment. WAITING pods of one namespace
-wait for devices that do not exist, each with a selector of its own. Half of the selectors compare an attribute with a
-constant, as for a UUID. SLOW further pods have a selector that takes 10 ms or more for each device. For SECONDS, pods
-without claims are created and bound meanwhile, and in the middle a pod with a simple claim in another namespace.
+NODES, DEVICES (on each node), WAITING, SLOW and SECONDS are environment variables. WAITING pods of one namespace wait
+for devices that do not exist, each with its own selector. Half of the selectors compare an attribute with a constant,
+as for a UUID. SLOW further pods have a selector that takes 10 ms or more for each device. For SECONDS, pods without
+claims are created and bound. In the middle, a pod with a simple claim is created in another namespace.
 
-`p99_s` is how long pods without claims take to be bound, `cheap_s` the pod with the simple claim; `terms_lost` counts
-the terms that the operator lost, `rss_mb` is the highest memory of the operator, and of its worker process.
+`p99_s` is the time until pods without claims are bound, and `cheap_s` until the pod with the simple claim is.
+`terms_lost` counts the terms that the operator lost. `rss_mb` is the highest memory of the operator and of its worker
+process.
 """
 
 import contextlib

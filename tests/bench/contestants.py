@@ -1,4 +1,4 @@
-"""The schedulers that are compared, each a process with its own scheduler name and user."""
+"""The schedulers that are compared. Each is a process with its own scheduler name and user."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

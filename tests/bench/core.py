@@ -1,11 +1,11 @@
 """How fast the pure core decides: `python -m tests.bench.core`.
 
-NODES, CLASSES, DECISIONS, SEED, OWNED (1: all pods are replicas) and METRICS are read from the environment. With
-METRICS=1 all cards are measured and the score `genius` is computed, with a weight that changes no node, so that its
-cost alone is compared; METRICS=10 gives it this weight. No cluster and no I/O: a decision is `decide` plus the charge
-that makes it visible to the next decision. The fleet stays about 70 % full: after placements, older ones are released
-outside the measured time. The first decision of each class is measured separately (`cold_p99_ms`), because it fills
-the caches of the class.
+NODES, CLASSES, DECISIONS, SEED, OWNED (1: all pods are replicas) and METRICS are environment variables. With METRICS=1,
+all cards are measured and the score `genius` is computed. Its weight changes no node, so that only its cost is
+compared. METRICS=10 gives the score this weight. There is no cluster and no I/O. A decision is `decide` plus the charge
+that shows it to the next decision. The fleet stays about 70 % full: after placements, older ones are released outside
+the measured time. The first decision of each class is measured separately (`cold_p99_ms`), because it fills the caches
+of the class.
 """
 
 import itertools

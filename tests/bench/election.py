@@ -1,10 +1,10 @@
 """How slow an API server may become before a leader loses its term: `python -m tests.bench.election`.
 
-DELAYS (seconds, separated by spaces), SECONDS and OVERLOAD are read from the environment. kube-scheduler and Berth run
-elections at the same time, each through its own proxy that delays every answer, both with the default durations
-15/10/2. For each delay: the seconds until each leads, and the terms that it loses in the next `SECONDS`. At the end,
-the recovery: no request is answered for `OVERLOAD` seconds, which ends both terms. A process that exits is restarted at
-once, as the same pod; the figure is the seconds from the first answer to the next term.
+DELAYS (seconds, separated by spaces), SECONDS and OVERLOAD are environment variables. kube-scheduler and Berth run
+elections at the same time, with the default durations 15/10/2. Each has its own proxy, which delays every answer. For
+each delay, the benchmark measures the seconds until each leads, and the terms that it loses in the next `SECONDS`. At
+the end, it measures the recovery. No request is answered for `OVERLOAD` seconds, which ends both terms. A process that
+exits is restarted at once, as the same pod. The figure is the seconds from the first answer to the next term.
 """
 
 import os

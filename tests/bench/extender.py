@@ -1,11 +1,11 @@
 """kube-scheduler with Berth's extender, kube-scheduler alone, and Berth: `python -m tests.bench.extender`.
 
-NODES, LARGE, PODS, CALLS and REPEAT are read from the environment. All three race on one cluster of NODES nodes, with
-the rules in `race`; kube-scheduler alone scores all nodes, too, and only counts cards. The extender is configured as it
-is shipped, with TLS on both sides. Then a client filters, prioritizes and binds CALLS pods one by one, with the
-names of all nodes in each call, on this cluster and on one of LARGE nodes (0 for none); the times are the client's.
+NODES, LARGE, PODS, CALLS and REPEAT are environment variables. All three race on one cluster of NODES nodes, with the
+rules in `race`. kube-scheduler alone scores all nodes, too, and only counts cards. The extender is configured as
+shipped, with TLS on both sides. Then a client filters, prioritizes and binds CALLS pods one by one. Each call has the
+names of all nodes. This is done on the same cluster and on one of LARGE nodes (0 for none). The times are the client's.
 
-The parts of a cycle are means over the race, by the metrics of kube-scheduler and of the operator.
+The parts of a cycle are means over the race, from the metrics of kube-scheduler and of the operator.
 """
 
 import asyncio

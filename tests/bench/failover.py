@@ -1,10 +1,9 @@
 """How soon a standby binds a pod after its leader has ended or was killed: `python -m tests.bench.failover`.
 
-NODES, PODS and REPEAT are read from the environment. Two operators run, and pods hold all cards but one. The leader
-ends by SIGTERM or SIGKILL, and a pod for the last card is created as soon as it has let go. The clock runs from the
-signal until the pod is bound, as a separate watch sees it. So the time includes the election, the pause after a
-takeover, and the lists. It is measured with the default durations of the election and with the faster ones that
-docs/operations.md names.
+NODES, PODS and REPEAT are environment variables. Two operators run, and pods hold all cards but one. The leader ends by
+SIGTERM or SIGKILL. A pod for the last card is created as soon as the leader has let go. The clock runs from the signal
+until a separate watch sees that the pod is bound. So the time includes the election, the pause after a takeover, and
+the lists. It is measured with the default durations of the election and with the faster ones in docs/operations.md.
 """
 
 import os

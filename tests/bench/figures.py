@@ -1,4 +1,4 @@
-"""Figures of a benchmark: quantiles, and the one line of JSON that a run prints last."""
+"""Figures of a benchmark: quantiles, and the line of JSON that a run prints last."""
 
 import json
 import os

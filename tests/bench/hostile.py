@@ -1,11 +1,11 @@
 """How long hostile objects hold the operator's loop: `python -m tests.bench.hostile`.
 
-NODES, PODS and HOSTILE are read from the environment. The scheduler, its reporter and the state run on an API server in
-memory. PODS ordinary pods arrive, are bound and leave; then the same again, while HOSTILE objects of all rows of
-`tests.attacks.zoo` come and go: pods that wait, pods that name their node themselves, and Devices, with pods that fit
-on these Devices only. Meanwhile users ask why these pods wait. A block is one turn of the loop: `p99_ms` is over the
-longest block of each tenth of a second, `cpu_` figures are the processor's time, which other programs on the machine do
-not lengthen.
+NODES, PODS and HOSTILE are environment variables. The scheduler, its reporter and the state run on an API server in
+memory. PODS ordinary pods arrive, are bound and leave. Then the same happens again, while HOSTILE objects of all rows
+of `tests.attacks.zoo` come and go: pods that wait, pods that name their node themselves, and Devices with pods that fit
+only on these Devices. Meanwhile, users request explanations of why these pods wait. A block is one turn of the loop.
+`p99_ms` is over the longest block of each tenth of a second. `cpu_` figures are processor time, which other programs on
+the machine do not lengthen.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
 """The operator's memory, and others' binds, under waves of hostile objects: `python -m tests.bench.hostile_memory`.
 
-NODES, PODS and HOSTILE are read from the environment. The operator runs on a real control plane. In each of two equal
-waves a tenant creates HOSTILE pods of all rows of `tests.attacks.zoo` that the API server accepts, and a hostile Device
-changes; PODS pods of another namespace arrive meanwhile. Then the tenant deletes all. `grown_mb` is how much the first
-wave adds to the resident memory, at its end with all hostile pods there, `second_mb` how much the second adds to that.
-A pod's creation takes `create_` milliseconds, its bind `bind_` from the answer on. Both include what the API server
-takes for pods of a megabyte, of which it sends each to all that watch pods: a watch of the bench's own sees a new pod
-only `seen_` milliseconds after the answer. `seen_bind_` is from there to the moment in which a watch shows the bind.
+NODES, PODS and HOSTILE are environment variables. The operator runs on a real control plane. There are two equal waves.
+In each, a tenant creates HOSTILE pods of all rows of `tests.attacks.zoo` that the API server accepts, and a hostile
+Device changes. PODS pods of another namespace arrive meanwhile. Then the tenant deletes all. `grown_mb` is how much the
+first wave adds to the resident memory, at its end with all hostile pods present. `second_mb` is how much the second
+wave adds to that. A pod's creation takes `create_` milliseconds, and its bind takes `bind_` from the answer on. Both
+include the API server's time for pods of a megabyte, because it sends each of them to every watch of pods. So a watch
+of the benchmark sees a new pod only `seen_` milliseconds after the answer. `seen_bind_` is the time from there until a
+watch shows the bind.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """How long the commands of `kubectl berth` take: `python -m tests.bench.kubectl_berth`.
 
-NODES, PODS, WAITING and REPEAT are read from the environment, COMMANDS, the names of some commands, and VISIBILITY, 0
-for a cluster without the visibility API. Pods hold all cards but a few, others wait for an operator that runs. Each
-command is started as a user starts it: the times include Python, kubectl and what they read, without colours or a
-terminal. The figures are medians in seconds.
+NODES, PODS, WAITING and REPEAT are environment variables. So are COMMANDS, the names of some commands, and VISIBILITY,
+0 for a cluster without the visibility API. Pods hold all cards but a few, and others wait for a running operator. Each
+command is started as a user starts it, without colours or a terminal. The times include Python, kubectl and what they
+read. The figures are medians in seconds.
 """
 
 import contextlib

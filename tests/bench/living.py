@@ -1,8 +1,9 @@
-"""What share of all cards is allocated while pods arrive and end, and who waits: `python -m tests.bench.living --help`.
+"""The allocated share of all cards while pods arrive and end, and which pods wait.
 
-Each cell is a workload at an offered load: the cards that all pods would hold on average if none had to wait, in parts
-of all cards. Pods arrive at random (Poisson), run for a lifetime and end; those that fit nowhere wait in the operator's
-queue. All times are in mean lifetimes. docs/placement-quality.md describes the protocol.
+Run `python -m tests.bench.living --help`. Each cell is a workload at an offered load: the cards that all pods would
+hold on average if none had to wait, as a fraction of all cards. Pods arrive at random (Poisson), run for a lifetime and
+end. Pods that fit nowhere wait in the operator's queue. All times are in mean lifetimes. docs/placement-quality.md
+describes the protocol.
 """
 
 import argparse

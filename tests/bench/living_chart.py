@@ -1,4 +1,4 @@
-"""A chart of arrivals and departures: for each workload, by load, the cards allocated and the wait of large pods."""
+"""A chart of arrivals and departures: allocated cards and the wait of large pods, for each workload by load."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The results of simulations: what was allocated, who waited how long, and how far ahead Berth is of the baselines."""
+"""The results of simulations: what was allocated, which pods waited how long, and Berth's lead over the baselines."""
 
 import statistics
 from collections import defaultdict

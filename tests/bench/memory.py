@@ -1,7 +1,7 @@
 """How much memory the operator uses: `python -m tests.bench.memory`.
 
-NODES and PODS are read from the environment. Pods hold all cards but one. The operator starts, brings all Nodes and
-Devices up to date, and is then measured; `peak_mb` is its highest resident memory.
+NODES and PODS are environment variables. Pods hold all cards but one. The operator starts, brings all Nodes and Devices
+up to date, and is then measured. `peak_mb` is its highest resident memory.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""A seeded mix of pods as in a busy cluster; each application is a class of its own.
+"""A seeded mix of pods as in a busy cluster. Each application is a class of its own.
 
-The kinds are those of karpenter's scheduling benchmark (plain, spread over zones, spread over hosts, affinity,
-anti-affinity), with GPUs: whole cards, several, and shares of one. A fifth of the applications fit nowhere, each for
-one of several reasons.
+The kinds come from karpenter's scheduling benchmark (plain, spread over zones, spread over hosts, affinity,
+anti-affinity), with GPUs added: whole cards, several cards, and shares of one card. A fifth of the applications fit
+nowhere, for several different reasons.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""An audit of placements that shares no code with the core: what each node and card has, and what each pod holds."""
+"""An audit of placements that shares no code with the core: what nodes and cards have, and what pods hold."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Alibaba's GPU cluster trace of 2023 ("openb"), as values of the core.
 
-Published with "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX
-ATC'23; https://github.com/hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0). The files are read from the folder
-BERTH_TRACE_DIR. Without it, a trace with about the same mix of classes is generated; its figures are not comparable.
+It was published with "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent"
+(USENIX ATC'23, https://github.com/hkust-adsl/kubernetes-scheduler-simulator, Apache-2.0). The files are read from the
+folder BERTH_TRACE_DIR. Without this variable, a trace with about the same mix of classes is generated. Figures of the
+generated trace are not comparable.
 """
 
 import csv

@@ -1,8 +1,8 @@
-"""Runs the operator and records how long its event loop was held: `python -m tests.bench.probe FILE ARGUMENTS…`.
+"""Run the operator and record how long its event loop was held: `python -m tests.bench.probe FILE ARGUMENTS…`.
 
-A timer of the loop itself fires every TICK seconds. What the loop's thread computed between two of them was one turn,
-or several that no timer could enter: at most a tick more than the longest. The processor's time is recorded, which
-other programs on the machine do not lengthen. FILE gets a line for each that took over NOTABLE seconds.
+A timer of the loop itself fires every TICK seconds. Between two of its ticks, the loop's thread computed one turn, or
+several that no timer could enter. This is at most a tick more than the longest turn. Processor time is recorded, which
+other programs on the machine do not lengthen. FILE gets a line for each interval that took over NOTABLE seconds.
 """
 
 import asyncio

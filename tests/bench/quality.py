@@ -1,9 +1,9 @@
-"""What share of all cards a policy gets allocated: `python -m tests.bench.quality --help`.
+"""The share of all cards that a policy gets allocated: `python -m tests.bench.quality --help`.
 
-The protocol is that of the published runs (docs/placement-quality.md): each seed shuffles the pods of a trace, repeats
-or thins them out until they request 1.3 times all cards, and lets them arrive one by one. None leaves, and one that
-fits nowhere is dropped but counts as arrived. The core's own `decide` places them. The result is the mean share of all
-cards that is allocated when 90, 100 or 130 % have arrived.
+The protocol is the one of the published runs (docs/placement-quality.md). Each seed shuffles the pods of a trace. It
+repeats or thins them out until they request 1.3 times all cards, and lets them arrive one by one. No pod leaves. A pod
+that fits nowhere is dropped but counts as arrived. The core's own `decide` places the pods. The result is the mean
+share of all cards that is allocated when 90, 100 or 130 % have arrived.
 """
 
 import argparse

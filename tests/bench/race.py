@@ -1,11 +1,11 @@
 """One measured run of one scheduler.
 
-The scheduler has synced (it has bound a pod) and is paused while all pods are created. The clock runs from the moment
-when it is resumed to the last bind that the watcher sees. CPU and requests are counted until every pod has its
-Scheduled Event too, so that no work is left.
+The scheduler has synced (it has bound a pod), and is paused while all pods are created. The clock runs from the moment
+when it is resumed to the last bind that the watcher sees. CPU and requests are counted until every pod also has its
+Scheduled Event, so that no work is left.
 
-Pods take their time to start, as on nodes that fetch an image: kubelets run on their own machines, and the writes that
-kwok would make for them at once would compete for the two cores of the schedulers. START=0 shows that effect.
+Pods take time to start, as on nodes that fetch an image. In a real cluster, kubelets run on their own machines. kwok
+would make their writes at once and compete for the two cores of the schedulers. START=0 shows this effect.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """How soon a new operator binds its first pod: `python -m tests.bench.restart`.
 
-NODES, PODS and REPEAT are read from the environment. Pods hold all cards but one, and one more pod waits. The clock
-runs from the start of the process to the bind, as a separate watch sees it. It includes the interpreter, imports, the
-election for a Lease that the previous process released, the pause after a takeover, and the first lists. All durations
-are the operator's defaults. The bind must be correct: the one free card, and no card held twice.
+NODES, PODS and REPEAT are environment variables. Pods hold all cards but one, and one more pod waits. The clock runs
+from the start of the process until a separate watch sees the bind. It includes the interpreter, imports, the election
+for a Lease that the previous process released, the pause after a takeover, and the first lists. All durations are the
+operator's defaults. The bind must be correct: the pod gets the one free card, and no card is held twice.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A cluster in virtual time: pods arrive, wait in the operator's queue, are placed by its core, and end.
 
-The queue, its queueing hints, the decision and the charge are those of the operator; only the binding, which takes no
-time here, is left out. Nothing is preempted, because all pods have the same priority.
+The queue, its queueing hints, the decision and the charge are the operator's own. Only the binding is left out, and
+takes no time here. Nothing is preempted, because all pods have the same priority.
 """
 
 import heapq

@@ -1,11 +1,11 @@
-"""Memory and bind latency while pods arrive and leave for long: `python -m tests.bench.soak`.
+"""Memory and bind latency while pods arrive and leave for a long time: `python -m tests.bench.soak`.
 
-MINUTES, NODES, PODS, TURNOVER, WARM_UP and CHART are read from the environment. PODS pods hold whole cards at the
-start. In the course of MINUTES each is replaced TURNOVER times, the oldest first, by one of another request. Each pod
-has labels of its own, so that nothing that is kept for a pod that has gone goes unnoticed. A machine that cannot bind
-so many replaces fewer: `replaced`. The run fails if the memory or the latency of binds grows by more than
-`soak_verdict` allows, once WARM_UP pods were replaced: PODS by default, as a pod that the operator has decided takes
-more than one that it has only read, and bounded caches fill meanwhile.
+MINUTES, NODES, PODS, TURNOVER, WARM_UP and CHART are environment variables. PODS pods hold whole cards at the start. In
+the course of MINUTES, each is replaced TURNOVER times, the oldest first, by a pod with another request. Each pod has
+its own labels, so that the test notices anything that is kept for a pod that has gone. A machine that cannot bind so
+many pods replaces fewer: `replaced`. The run fails if the memory or the latency of binds grows by more than
+`soak_verdict` allows, once WARM_UP pods were replaced. The default is PODS, because a pod that the operator has decided
+takes more memory than a pod that it has only read, and bounded caches fill meanwhile.
 """
 
 import asyncio

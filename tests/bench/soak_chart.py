@@ -1,4 +1,4 @@
-"""A chart of a long run: the operator's memory above, the bind latency below, over minutes."""
+"""A chart of a long run over minutes: the operator's memory above, the bind latency below."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether memory or latency grows without end: slopes of samples after a warm-up; pure."""
+"""Whether memory or latency grows without end: slopes of samples after a warm-up. Pure functions."""
 
 import statistics
 from collections.abc import Iterable, Sequence

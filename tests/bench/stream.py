@@ -1,7 +1,7 @@
-"""Pods that arrive and end: Poisson arrivals of a trace's tasks, each with a lifetime; times are in mean lifetimes.
+"""Pods that arrive and end: Poisson arrivals of a trace's tasks, each with a lifetime. Times are in mean lifetimes.
 
-The number of pods is stationary from the start: at time 0 as many arrive as would run on average if none had to wait,
-each with the rest of a lifetime that began earlier.
+The number of pods is stationary from the start. At time 0, as many pods arrive as would run on average if none had to
+wait. Each has the rest of a lifetime that began earlier.
 """
 
 import math

@@ -1,19 +1,19 @@
 """Teams that share a fleet by Kueue's quotas: `python -m tests.bench.teams --help`.
 
-Workloads of three teams in one cohort, which borrow from each other and get back what they lend, arrive and end at
-random. An auditor reads each revision in etcd and counts what violates a rule (`teams_rules`):
+Workloads of three teams in one cohort arrive and end at random. The teams borrow from each other and get back what they
+lend. An auditor reads each revision in etcd and counts violations of these rules (`teams_rules`):
 
 * over_limit: a team holds more, running and terminating, than its nominal quota and what it may borrow.
 * stranded: an admitted workload has a pod without a node for more than 30 s.
-* evicted_twice: something is evicted twice for the same place.
+* evicted_twice: a workload or pod is evicted twice for the same place.
 * late_reclaims: a team does not get back what it lends within 20 s beyond the grace period.
 * waiting_heads: the head of a queue waits for more than 30 s while quota and places are free.
 * large: the workload of 64 pods does not come through.
 
-With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
-operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
-is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random,
-and nothing is compared; the workloads name their queue then, as Kueue gives no default in its first moments.
+With --check, the queues have Berth's AdmissionCheck, and the same load runs without it first. `cpu_ms` is the
+operator's CPU time for the check of a workload. `admissions_ratio` compares how fast a burst of small Jobs that all fit
+is admitted with and without the check. With --faults, Kueue, the operator and the API server are killed at random, and
+nothing is compared. The workloads then name their queue, because Kueue sets no default in its first moments.
 """
 
 import argparse

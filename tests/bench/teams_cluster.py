@@ -1,4 +1,4 @@
-"""A fleet that three teams share by Kueue's quotas, and the record of what happens there."""
+"""A fleet that three teams share by Kueue's quotas, and the record of what happens in it."""
 
 import contextlib
 import tempfile

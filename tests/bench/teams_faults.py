@@ -1,6 +1,6 @@
 """Faults of the benchmark of teams: Kueue, the operator and the API server are killed, and start again.
 
-So does every other program that ends for want of them.
+Every other program that ends because one of them is missing also starts again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """kube-scheduler and Berth on the same cluster: `python -m tests.bench.throughput`.
 
-NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment. PROFILE names a
-file for a cProfile of Berth's operator; its figures mean nothing then. The rules are in `race`. The order alternates
-between repetitions.
+NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are environment variables. PROFILE names a file
+for a cProfile of Berth's operator. With PROFILE, the operator's figures mean nothing. The rules are in `race`. The
+order alternates between repetitions.
 """
 
 import os

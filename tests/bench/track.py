@@ -1,4 +1,4 @@
-"""The cluster of a benchmark: nodes played by kwok, one agent for all of them, and no other scheduler."""
+"""The cluster of a benchmark: nodes simulated by kwok, one agent for all of them, and no other scheduler."""
 
 import contextlib
 import os

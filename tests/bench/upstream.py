@@ -1,8 +1,8 @@
 """Upstream's scheduler_perf, by Berth and by kube-scheduler: `python -m tests.bench.upstream --help`.
 
-Both run as programs, alternating, on API servers of their own. The tests of Kubernetes start them, create the pods,
-play drivers and run their controllers. Besides, a bare client makes the same writes without deciding: its rate is what
-the API server can do here. Rates and CPU times are those of the pods that upstream measures.
+Both run as programs, alternating, on their own API servers. Kubernetes' tests start them, create the pods, simulate
+drivers and run Kubernetes' controllers. In addition, a bare client makes the same writes without deciding. Its rate is
+the API server's limit on this machine. Rates and CPU times are for the pods that upstream measures.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A chart of upstream's workloads: pods a second by Berth as a multiple of kube-scheduler's, one bar for each."""
+"""A chart of upstream's workloads: pods per second by Berth as a multiple of kube-scheduler's, with a bar for each."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

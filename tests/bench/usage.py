@@ -1,4 +1,4 @@
-"""What a process has used so far, by the kernel's counters."""
+"""The resources that a process has used so far, by the kernel's counters."""
 
 import os
 import re

@@ -1,12 +1,13 @@
 """How soon freed capacity is used: `python -m tests.bench.wake`.
 
-NODES, WAITING and SAMPLES are read from the environment. Pods hold all cards, and `WAITING` pods of several hundred
-classes fit nowhere. For each sample a pod is created that requests what one bound pod holds, and reports that it has to
-wait. The bound pod is deleted, and a separate watch sees first its end and then the bind of the new pod. All other
-waiting pods are older, so every pod that wakes with the new one is decided before it.
+NODES, WAITING and SAMPLES are environment variables. Pods hold all cards, and `WAITING` pods of several hundred classes
+fit nowhere. For each sample, a pod is created that requests what one bound pod holds, and that reports that it has to
+wait. The bound pod is deleted. A separate watch sees first its end, and then the bind of the new pod. All other waiting
+pods are older, so every pod that wakes with the new pod is decided before it.
 
-Then follow eight kinds of events (`wake_events`), with CLASSES pods waiting for each and EVENTS of them measured, and
-with kube-scheduler on the same cluster. EVENTS=0 leaves them out; KINDS names some of them, separated by spaces.
+Then eight kinds of events follow (`wake_events`). CLASSES pods wait for each kind, EVENTS of them are measured, and
+kube-scheduler runs on the same cluster for comparison. EVENTS=0 leaves them out. KINDS names some kinds, separated by
+spaces.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""How soon a pod is bound after the event that it waits for, by kube-scheduler and by Berth.
+"""How soon kube-scheduler and Berth bind a pod after the event that it waits for.
 
-Each kind of event is a scene with one pod for each class; each pod waits for its own event on its own node (label
-`slot`). The events happen one after the other, and a separate watch records when the event took place and when its pod
-was bound.
+Each kind of event is a scene with one pod for each class. Each pod waits for its own event on its own node (label
+`slot`). The events happen one after another. A separate watch records when the event happened and when its pod was
+bound.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """What clients that watch the visibility API cost the scheduler: `python -m tests.bench.watched`.
 
-NODES, PODS, REPEAT and WATCHERS are read from the environment. The operator binds PODS as in `race`, by turns without a
-watch and with WATCHERS of them through the real aggregator, of `fleet`, `queue` and `holders` alike, whose readers
-discard what comes. `held_ms` is the longest time in which the operator's loop entered no timer. All figures are
-medians; `cpu_spread` is the difference of the largest and the smallest figure without watches, as part of the median.
+NODES, PODS, REPEAT and WATCHERS are environment variables. The operator binds PODS as in `race`, alternately without a
+watch and with WATCHERS watches. The watches go through the real aggregator, in equal numbers for `fleet`, `queue` and
+`holders`, and their readers discard the data. `held_ms` is the longest time in which the operator's loop entered no
+timer. All figures are medians. `cpu_spread` is the difference between the largest and the smallest figure without
+watches, as a fraction of the median.
 """
 
 import asyncio

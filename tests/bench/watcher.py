@@ -1,7 +1,7 @@
-"""An independent observer: records when pods were bound and when their Events were created, by any scheduler.
+"""An independent observer of any scheduler. It records when pods were bound and when their Events were created.
 
-It watches metadata only, with selectors that an object enters at the moment in question, so that each new object in the
-stream is one bind or one Event.
+It watches only metadata, with selectors that an object begins to match at the moment in question. So each new object in
+the stream is one bind or one Event.
 """
 
 import asyncio

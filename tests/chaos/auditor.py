@@ -1,21 +1,22 @@
 """Audits the history of a cluster: every revision of every pod, LeaderLease and Event, in the order of etcd.
 
-It shares no code with what it audits, reads objects as plain JSON, and identifies cards by UUID alone. It is a pure
-function of the history; times are the recorder's. `python -m tests.chaos.auditor FILE` audits a recorded history again.
+The auditor shares no code with the audited programs, reads objects as plain JSON, and identifies cards only by UUID. It
+is a pure function of the history. Times are the recorder's. `python -m tests.chaos.auditor FILE` audits a recorded
+history again.
 
 The rules hold at every revision:
 
 * no revision of an object is missing;
 * all pods that exist and have not ended hold at most a whole card of each UUID, and a UUID is on one node;
 * node, allocation and term of a pod appear in one revision, and never change;
-* no pod is bound by a term after a later one has bound a pod, or `pause` seconds after a later one began: as long as
-  that, a new leader reads nothing (docs/decisions/0002-fencing.md);
+* no term binds a pod after a later term has bound a pod, or `pause` seconds after a later term began. During this
+  pause, a new leader reads nothing (docs/decisions/0002-fencing.md);
 * no member of a gang is bound before the gang is complete, and no gang stays bound in part;
 * a pod is preempted only if a pod of a higher priority waited shortly before, and the Event names such a pod;
-* Events contradict nothing, and of what happened in a calm time none is missing;
-* at the end no pod waits, and none has gone without a reason.
+* Events contradict nothing, and no Event is missing for what happened in a calm time;
+* at the end, no pod waits, and no pod has gone without a reason.
 
-Whether a pod of a lower priority was bound too early cannot be audited soundly: back-off and gangs allow it.
+A pod of a lower priority may be bound early because of back-off and gangs, so this cannot be audited soundly.
 """
 
 import json

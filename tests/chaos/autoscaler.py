@@ -1,8 +1,8 @@
-"""A simulated autoscaler: it adds nodes for pods that wait, and follows only what their conditions say.
+"""A simulated autoscaler: it adds nodes for pods that wait, and follows only their conditions.
 
-As docs/autoscalers.md requires, it acts on the reason `Unschedulable` alone, compares resources, labels and taints with
-those of a new node, and counts on the nodes that it has added and that are not up yet. A node that has been empty for a
-while is removed.
+As docs/autoscalers.md requires, it acts only on the reason `Unschedulable`. It compares a pod with the resources,
+labels and taints of a new node. It also counts on nodes that it has added and that are not up yet. A node that has been
+empty for a while is removed.
 """
 
 import contextlib

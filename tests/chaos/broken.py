@@ -1,7 +1,7 @@
-"""Builds that are broken on purpose, and whether the audits find what they do: `python -m tests.chaos.broken`.
+"""Builds that are broken on purpose, and whether the audits find the faults: `python -m tests.chaos.broken`.
 
-Each is a copy of the tree with one edit; one is ours, and a record is withheld from its audit. The last line is
-`{"caught": {build: findings}}`; the exit status is 1 if a build is not caught.
+Each build is a copy of the tree with one edit, except one: it is Berth's own build, and its audit lacks a record. The
+last line is `{"caught": {build: findings}}`. The exit status is 1 if a build is not caught.
 """
 
 import os

@@ -1,26 +1,26 @@
-"""Audits who holds which card, by name and by ResourceClaim: every revision of pods and claims, in the order of etcd.
+"""Audit which pod or claim holds which card, over every revision of pods and ResourceClaims, in the order of etcd.
 
-It shares no code with what it audits, reads objects as plain JSON, and identifies cards by UUID alone: of pods by their
-allocation, of claims by what the ResourceSlices list. It is a pure function of the history.
-`python -m tests.chaos.claims_auditor FILE POOL…` audits a recorded history again; the pools are Berth's.
+The auditor shares no code with the audited programs, reads objects as plain JSON, and identifies cards only by UUID. A
+pod's UUIDs come from its allocation, and a claim's UUIDs from the ResourceSlices. It is a pure function of the history.
+`python -m tests.chaos.claims_auditor FILE POOL…` audits a recorded history again. The pools are Berth's.
 
 The rules hold at every revision:
 
 * no revision of an object is missing, and no device of a slice becomes another card;
 * pods that exist and have not ended hold at most a whole card of each UUID, a claim holds its cards alone;
 * a pod is bound once each of its claims is allocated on its node, and reserved for it;
-* node, allocation by name and devices of a claim never change, other than that a claim is deallocated;
+* node, allocation by name and devices of a claim never change, except that a claim is deallocated;
 * other schedulers allocate nothing in Berth's pools (`OTHER`), unless their claims tolerate the taint (`CONTENDER`);
-* as long as such a claim holds a device of a pool, Berth gives nothing of the pool, by name or by claim;
+* as long as a contender's claim holds a device of a pool, Berth gives nothing of the pool, by name or by claim;
 * at the end no claim has an allocation or reservation of a pod that is gone, nor a finalizer without one.
 
-What two schedulers in one pool can do (docs/claims.md, "Two schedulers in one pool") is counted apart, for claims of
-contenders alone:
+Effects of two schedulers in one pool (docs/claims.md, "Two schedulers in one pool") are counted separately, only for
+claims of contenders:
 
-* `withdrawn`: their claim is written first, and ours is given up. If its pod is bound, that is a finding;
-* `interleaved`: theirs is written soon after ours, and both keep the device;
-* `forgotten`: the other scheduler gives a device to one more of its claims, because one of two claims that had it was
-  deallocated since the device was last free.
+* `withdrawn`: their claim is written first, and Berth gives up its own. If its pod is bound, this is a finding;
+* `interleaved`: their claim is written soon after Berth's, and both keep the device;
+* `forgotten`: the other scheduler gives a device to another of its claims. The cause is that one of two claims that had
+  the device was deallocated since the device was last free.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Faults of a run with ResourceClaims: leaders that are killed at chosen writes, cards that get other minors."""
+"""Faults of a run with ResourceClaims: leaders are killed at chosen writes, and cards get other minors."""
 
 import contextlib
 import random

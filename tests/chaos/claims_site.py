@@ -1,8 +1,8 @@
-"""What an audit of ResourceClaims consists of: pools of Berth, one of kube-scheduler, and one that both serve.
+"""The site of an audit of ResourceClaims: Berth's pools, a pool of kube-scheduler, and a pool that both serve.
 
 All programs are real: a control plane with DeviceTaintRules, kube-scheduler, the resource claim controller, two
-operators, and agents. Only the driver is played: it lists each card in the slice of its node, under a name that stays
-when the card gets another minor.
+operators, and agents. Only the driver is simulated. It lists each card in the slice of its node, under a name that
+stays when the card gets another minor.
 """
 
 import contextlib

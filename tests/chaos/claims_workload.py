@@ -1,6 +1,6 @@
 """Pods by name and by ResourceClaim on the same cards, and pods of kube-scheduler on its own pool and on Berth's.
 
-Those by claim are single pods, gangs, pods that preempt others, and pods with an extended resource of a DeviceClass.
+The pods by claim are single pods, gangs, pods that preempt others, and pods with an extended resource of a DeviceClass.
 """
 
 import time

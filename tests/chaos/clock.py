@@ -1,4 +1,4 @@
-"""The wall clock of one process, which can be stepped; see `clock.c`."""
+"""The wall clock of one process. Tests can step it (see `clock.c`)."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""A world of its own for each test, and the shipped fence for its operator's account."""
+"""A separate world for each test, and the shipped fence for its operator's account."""
 
 import functools
 import secrets

@@ -1,4 +1,4 @@
-"""The programs of a cluster, which can be killed, stopped and started again; the control plane keeps its ports."""
+"""The programs of a cluster. They can be killed, stopped and started again. The control plane keeps its ports."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""What a run measures: how soon pods are bound after a fault has healed, and after a leader has failed."""
+"""The measurements of a run: how soon pods are bound after a fault has healed, and after a leader has failed."""
 
 from collections import Counter
 from dataclasses import dataclass, field

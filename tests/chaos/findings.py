@@ -1,4 +1,4 @@
-"""What the auditor of a history may find."""
+"""The findings that the auditor of a history may report."""
 
 from dataclasses import dataclass
 from enum import StrEnum

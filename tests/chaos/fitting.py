@@ -1,8 +1,8 @@
-"""What fits where, recomputed from objects as plain JSON. It shares no code with Berth.
+"""Recompute what fits where, from objects as plain JSON. This module shares no code with Berth.
 
-It knows cpu, memory, the number of pods, whole cards (`nvidia.com/gpu`) and shares of one card (`kubernetes.io/gpu`)
-of a model; node selectors, taints, cordons, readiness and heartbeats. Nothing is concluded for a pod with other
-constraints (`is_simple`).
+It knows cpu, memory, the number of pods, whole cards (`nvidia.com/gpu`) and shares of one card (`kubernetes.io/gpu`) of
+a model. It also knows node selectors, taints, cordons, readiness and heartbeats. It concludes nothing for a pod with
+other constraints (`is_simple`).
 """
 
 import fnmatch

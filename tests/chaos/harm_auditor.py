@@ -1,6 +1,6 @@
 """Whether Berth had a true reason for each pod that it deleted, and whether it evicts again and again.
 
-A part of the audit in `tests.chaos.life_auditor`, which has the rules.
+This is a part of the audit in `tests.chaos.life_auditor`, which has the rules.
 """
 
 import re

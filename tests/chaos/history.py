@@ -1,9 +1,9 @@
-"""Records every revision of some objects, by a watch of etcd.
+"""Record every revision of some objects with a watch of etcd.
 
-etcd has each revision of each object once, in one order, and keeps it until it is compacted. So neither a broken
-connection nor an API server that starts again with an empty watch cache makes the recorder lose one: it resumes at the
-revision after the last it saw. etcd also counts the versions of each key, by which the auditor checks that none is
-missing. The API server must store JSON (`STORES_JSON`).
+etcd has each revision of each object once, in one order, and keeps it until it is compacted. So the recorder loses no
+revision if a connection breaks or an API server restarts with an empty watch cache. It resumes after the last revision
+that it saw. etcd also counts the versions of each key, so that the auditor can check that none is missing. The API
+server must store JSON (`STORES_JSON`).
 """
 
 import base64

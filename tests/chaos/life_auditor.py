@@ -1,28 +1,28 @@
-"""Audits what happens to pods over time: revisions of pods, Nodes, Devices, heartbeats and Events, in etcd's order.
+"""Audit what happens to pods over time: revisions of pods, Nodes, Devices, heartbeats and Events, in etcd's order.
 
-It shares no code with what it audits, and is a pure function of the history; times are the recorder's.
+The auditor shares no code with the audited programs, and is a pure function of the history. Times are the recorder's.
 `python -m tests.chaos.month FOLDER` audits a recorded month again.
 
-* HARMED: Berth deletes a pod that runs only for a recorded reason that was true at that moment. A pod of a higher
-  priority waited that its node would take without the pods of lower priorities; or its gang had not formed; or its card
-  had failed.
+* HARMED: Berth deletes a running pod only for a recorded reason that was true at that moment. There are three reasons:
+  a pod of a higher priority waited, and the node would take it without the pods of lower priorities; its gang had not
+  formed; or its card had failed.
 * EVICTED_AGAIN: at most two complete sets of victims are lost for one preemptor (by its controller) and node. Then a
   minute passes before each further set, until the preemptor is bound.
-* IDLE: no pod that requests cards waits longer than a bound while it fits on a node. What is kept for a pod of at least
-  its priority that is nominated or has a node reservation does not count as free, for a bounded time.
+* IDLE: no pod that requests cards waits longer than a bound while it fits on a node. For a bounded time, capacity does
+  not count as free if it is kept for a pod of at least its priority that is nominated or has a node reservation.
 * RESERVED_IN_VAIN: no node is reserved for a pod that waits there for pods of its own rollout.
-* NOT_REPLACED: the same bound holds for a member of a gang that has formed and of which a member runs.
-* NOT_STARTING: no pod waits with the reason NodeStarting while no node is starting that could be meant.
+* NOT_REPLACED: the same bound holds for a member of a gang that has formed, while another member runs.
+* NOT_STARTING: no pod waits with the reason NodeStarting unless a node is starting that could be meant.
 
 Once nothing has changed for some time:
 
-* UNTRUE: each waiting pod has a message that counts all nodes, and each number in it is at most the number of nodes
-  for which the reason holds;
+* UNTRUE: each waiting pod has a message that counts all nodes. Each number in the message is at most the number of
+  nodes for which the reason holds.
 * STARVED: no pod fits, and no complete gang of up to four members, by an exhaustive search.
 
-UNREPORTED: a pod that uses a card that it does not hold has an Event about that within a bound.
+UNREPORTED: if a pod uses a card that it does not hold, it gets an Event about this within a bound.
 
-Nothing is concluded for pods with constraints that `tests.chaos.fitting` does not know.
+The auditor concludes nothing for pods with constraints that `tests.chaos.fitting` does not know.
 """
 
 import re

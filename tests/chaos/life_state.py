@@ -1,6 +1,6 @@
 """The cluster at one revision of its history: pods, gangs, and what each node has left.
 
-It shares no code with what it describes, and reads objects as plain JSON.
+This module shares no code with the programs that it describes, and reads objects as plain JSON.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Pods of a month: single ones, gangs, Deployments that roll without spare cards, Jobs, and pods of kube-scheduler.
 
-kube-controller-manager runs Deployments and Jobs, and kwok ends the pods of Jobs. This module plays the controller of
-gangs, which replaces members that are lost. Kinds of events in `tests.chaos.faults.rollouts` change all of them.
+kube-controller-manager runs Deployments and Jobs, and kwok ends the pods of Jobs. This module acts as the controller of
+gangs, which replaces lost members. Kinds of events in `tests.chaos.faults.rollouts` change all of them.
 """
 
 import copy

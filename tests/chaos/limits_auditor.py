@@ -1,8 +1,8 @@
-"""Audits limits of shares: at every revision of pods, in the order of etcd. It uses no code of Berth.
+"""Audit limits of shares at every revision of pods, in the order of etcd. The auditor uses no code of Berth.
 
-* pods that exist on a node and hold GPUs are all limited by MPS, or none is: no node is in two modes;
-* a pod that asks for a limit is limited that way, and each limit is what its allocation has of the card;
-* the limits of the pods on a card are at most what it has.
+* no node is in two modes: the pods that exist on a node and hold GPUs are all limited by MPS, or none of them is;
+* a pod that requests a limit is limited in this way, and each limit is its allocation's part of the card;
+* the limits of the pods on a card add up to at most the card.
 """
 
 import json

@@ -1,9 +1,9 @@
 """A storm of shares with and without limits, whole cards and MIG, audited: `python -m tests.chaos.limits_storm`.
 
-Berth is as it is shipped, with the component `isolation`; devices are simulated, and the resources of the agents that
-limit are played. Nodes get and lose the label for MPS meanwhile. PODS and SEED are read from the environment. The last
-line is `{"pods", "relabelled", "mps", "hami-core", "not limited", "findings", …}`, with 1 as the exit status if
-something was found, or if some pod was not bound in the end.
+Berth runs as shipped, with the component `isolation`. Devices are simulated, and so are the agents' resources for
+limits. Meanwhile, nodes get and lose the label for MPS. PODS and SEED are environment variables. The last line is
+`{"pods", "relabelled", "mps", "hami-core", "not limited", "findings", …}`. The exit status is 1 if the audit found
+something, or if a pod was not bound in the end.
 """
 
 import asyncio

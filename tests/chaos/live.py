@@ -1,4 +1,4 @@
-"""What the history shows so far, for those who act on it: which pods exist and are bound, and which replica leads."""
+"""The state that the history shows so far: which pods exist and are bound, and which replica leads."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
-"""Nodes and the agents that report their cards: simulated ones of one agent, and ones with the NVML fixture.
+"""Nodes and the agents that report their cards: simulated nodes of one agent, and nodes with the NVML fixture.
 
-Each node has cards for the workload, and one of another model for probes, so that a probe always finds room.
+Each node has cards for the workload, and a card of another model for probes, so that a probe always finds capacity.
 """
 
 import random

@@ -1,9 +1,9 @@
 """A month in the life of a cluster within minutes: `python -m tests.chaos.month`.
 
-`python -m tests.chaos.month FOLDER` audits a recorded one again.
+`python -m tests.chaos.month FOLDER` audits a recorded month again.
 
-SEED, EVENTS and PODS are read from the environment, and KINDS=a,b for a few kinds of events. The last line is
-`{"pods", "events", "findings", …}`; the exit status is 1 if the audits find anything, or a program has failed. The
+SEED, EVENTS and PODS are environment variables, and so is KINDS=a,b for a few kinds of events. The last line is
+`{"pods", "events", "findings", …}`. The exit status is 1 if the audits find anything, or a program has failed. The
 history and the logs stay in `.build/chaos/month-<seed>`.
 """
 

@@ -1,4 +1,4 @@
-"""Two operators, each with its own connection and its own clock, that are started again when they end.
+"""Two operators, each with its own connection and its own clock. They are started again when they end.
 
 A replica that is started again has a new identity, like a new pod, so its LeaderLease has to expire.
 """

@@ -1,4 +1,4 @@
-"""Which pods an account has deleted or evicted, from the API server's audit log: etcd does not record who writes."""
+"""The pods that an account has deleted or evicted, by the API server's audit log. etcd does not record the writer."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 """Faults of all kinds while pods come and go, audited by UUID over every revision: `python -m tests.chaos.run`.
 
-SEED, FAULTS, PODS and FAST (1 for LeaderLeases of 7 s) are read from the environment, KINDS=a,b for a few kinds of
-faults, and PART=1/2 for the first half of the faults and pods, where one run may not take as long as all of them do.
-The last line is `{"faults": {kind: n}, "pods", "binds", "conflicts", "lost", "heal_p90_s", "heal_max_s",
-"failover_max_s", …}`; the exit status is 1 if anything is lost, contradictory or too slow. The history and the logs
-stay in `.build/chaos/<seed>`.
+SEED, FAULTS, PODS and FAST (1 for LeaderLeases of 7 s) are environment variables. KINDS=a,b selects a few kinds of
+faults. PART=1/2 selects the first half of the faults and pods, for machines where one run may not take so long. The
+last line is `{"faults": {kind: n}, "pods", "binds", "conflicts", "lost", "heal_p90_s", "heal_max_s", "failover_max_s",
+…}`. The exit status is 1 if anything is lost, contradictory or too slow. The history and the logs stay in
+`.build/chaos/<seed>`.
 """
 
 import os

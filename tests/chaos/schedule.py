@@ -1,4 +1,4 @@
-"""Which faults happen in a run, as data: a pure function of the seed."""
+"""The faults of a run, as data: a pure function of the seed."""
 
 import random
 from collections.abc import Mapping

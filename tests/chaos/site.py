@@ -1,4 +1,4 @@
-"""Everything that a run consists of: a control plane, two operators, agents, pods, and the recorder that sees all."""
+"""Everything in a run: a control plane, two operators, agents, pods, and the recorder that sees all."""
 
 import contextlib
 import functools

@@ -1,6 +1,6 @@
 """No card is given twice, by name or by claim, whatever happens, and no claim is left over.
 
-BERTH_PODS sets the number of pods, BERTH_FAULTS that of faults; the test prints one line of JSON.
+BERTH_PODS sets the number of pods, and BERTH_FAULTS the number of faults. The test prints one line of JSON.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Cards are renumbered, lost, replaced and returned, and operator and agents killed, while pods come and go.
+"""Cards are renumbered, lost, replaced and returned, and programs are killed, while pods come and go.
 
-Every bind is audited by the UUIDs in the allocations of all bound pods, by code that the product does not share.
-BERTH_BINDS sets the number of binds; the test prints one line of JSON: `{"chaos": "devices", "binds", "faults",
-"double_bookings"}`.
+Every bind is audited by the UUIDs in the allocations of all bound pods, by code that the product does not share. The
+killed programs are operator and agent. BERTH_BINDS sets the number of binds. The test prints one line of JSON:
+`{"chaos": "devices", "binds", "faults", "double_bookings"}`.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""A rolling upgrade from the version before, and back, while pods come and go: nothing is lost or booked twice.
+"""A rolling upgrade from the previous version, and back, while pods come and go: nothing is lost or booked twice.
 
 Operators and agents are replaced one at a time, in the order of docs/upgrade.md. In between, both versions read one
-snapshot of the cluster and have to see the same devices free. `make upgrade-e2e` does it several times.
+snapshot of the cluster and must see the same devices free. `make upgrade-e2e` does this several times.
 """
 
 import functools

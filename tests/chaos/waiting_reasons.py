@@ -1,8 +1,8 @@
-"""Whether the message of a waiting pod is true: each number of nodes, against an own recomputation of its reason.
+"""Whether the message of a waiting pod is true: each number of nodes is compared with a separate recomputation.
 
-The message has kube-scheduler's form: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.`
-Which of several reasons of a node is shown depends on the order of filters, so a number may be less than the number of
-nodes for which the reason holds.
+The message has kube-scheduler's form: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.` If a
+node has several reasons, the order of filters decides which is shown. So a number may be less than the number of nodes
+for which the reason holds.
 """
 
 import re

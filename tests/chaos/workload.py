@@ -1,7 +1,7 @@
 """Pods that arrive and leave: whole cards, shares, gangs, and pods of a high priority that preempt others.
 
-Pods arrive as long as the quota allows and not too many wait. Each bound one leaves some time after its bind; a gang
-leaves as a whole.
+Pods arrive as long as the quota allows and not too many wait. Each bound pod leaves some time after its bind, and a
+gang leaves as a whole.
 """
 
 import contextlib

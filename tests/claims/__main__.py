@@ -1,11 +1,11 @@
-"""Compare our allocator with upstream's: its tables' rows, and random scenarios (`make dra-rows`).
+"""Compare Berth's allocator with upstream's: its tables' rows, and random scenarios (`make dra-rows`).
 
-The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and
-so is a row that JSON cannot carry. Differences that defects of upstream explain are counted by name.
+The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and so
+is a row that JSON cannot carry. Differences that upstream's defects explain are counted by name.
 
-What Berth's preference chooses in the scenarios is compared too: it finds devices wherever the first fit does, and
-upstream gives the same ones if it has no other choice (`tests.claims.pinned`). On nodes where constraints leave few
-devices (`tests.claims.constrained`), Berth finds some within its bounds wherever upstream does within its own.
+Berth's preference is compared in the scenarios, too. It finds devices wherever the first fit does. If upstream has no
+other choice, it gives the same devices (`tests.claims.pinned`). On nodes where constraints leave few devices
+(`tests.claims.constrained`), Berth finds devices within its bounds wherever upstream does within its own bounds.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Random nodes as drivers publish them, and claims whose constraints leave few of their devices: `scenario`.
 
-GPUs are divided into MIG devices that take from counters and have capacities, NICs may be shared, and many devices are
+GPUs are divided into MIG devices that take from counters and have capacities. NICs may be shared, and many devices are
 held. Where upstream finds devices within its time, Berth does so within its bounds (`make dra-rows`).
 """
 

@@ -1,6 +1,6 @@
-"""What upstream's allocator does wrong, each by its name; 0.37.2 mends all of what 0.36.3 does but one.
+"""Defects of upstream's allocator, each with its name. Version 0.37.2 fixes all defects of 0.36.3 but one.
 
-A difference that one of these explains is counted by its name, any other is a difference of ours.
+A difference that a defect explains is counted by the defect's name. Any other difference is Berth's.
 """
 
 import copy

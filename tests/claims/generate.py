@@ -1,4 +1,4 @@
-"""Random scenarios: small clusters with every feature of the allocator; about half of the claims can be met."""
+"""Random scenarios: small clusters with every feature of the allocator. About half of the claims can be met."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""API objects of dynamic resource allocation, for tests, and an allocation from them."""
+"""API objects of dynamic resource allocation for tests, and an allocation from them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

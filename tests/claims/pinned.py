@@ -1,7 +1,7 @@
-"""Scenarios in which our preference has chosen, and what upstream's allocator is asked about them.
+"""Scenarios in which Berth's preference has chosen, and the matching questions to upstream's allocator.
 
-A pinned scenario leaves upstream no choice: each request that does not want all devices selects those that it got, and
-of subrequests only the one that was taken is left. So upstream accepts a placement exactly if it gives it.
+A pinned scenario leaves upstream no choice. Each request that does not request all devices selects the devices that it
+got. Of subrequests, only the one that was taken is left. So upstream accepts a placement exactly if it gives it.
 """
 
 import copy

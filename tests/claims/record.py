@@ -1,4 +1,7 @@
-"""Record small random scenarios and what upstream's newest allocator does: `python -m tests.claims.record FILE`."""
+"""Record random scenarios and the results of upstream's newest allocator: `python -m tests.claims.record FILE`.
+
+The scenarios are small.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A scenario, as upstream's program and ours read it, and what ours does with it."""
+"""A scenario, as upstream's program and Berth's read it, and Berth's result for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""Upstream's allocator as a program: its module is copied, our two files are added to it, and it is built.
+"""Upstream's allocator as a program: its module is copied, Berth's two files are added to it, and it is built.
 
-Its packages are internal, so that only a package of the same module can import them. The program is kept in the user's
-cache, by the contents of our files.
+Its packages are internal, so only a package of the same module can import them. The program is kept in the user's
+cache, under a hash of the contents of Berth's files.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What is written of Workloads and AdmissionChecks, on an API server in memory and in virtual time."""
+"""Writes of Workloads and AdmissionChecks, on an API server in memory and in virtual time."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""An agent that ends serves kubelet until it has asked for the pods that are bound already: it would refuse them."""
+"""An agent that ends serves kubelet until it has handled all pods that are bound: it would refuse them."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""How decisions become Bindings, for every answer of the API server."""
+"""Decisions become Bindings, for every answer of the API server."""
 
 import asyncio
 from itertools import pairwise

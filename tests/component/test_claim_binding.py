@@ -1,4 +1,4 @@
-"""What is written of ResourceClaims before a Binding, on an API server in memory and in virtual time."""
+"""Writes of ResourceClaims before a Binding, on an API server in memory and in virtual time."""
 
 import asyncio
 import copy

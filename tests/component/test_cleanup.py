@@ -1,4 +1,4 @@
-"""The steps of a cleanup against an API server in memory: their order, what fails, what conflicts, and its bounds."""
+"""The steps of a cleanup against an API server in memory: their order, failures, conflicts and bounds."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""Connections with TLS, on both kinds of event loop: how many are served, and what others get."""
+"""TLS connections on both kinds of event loop: how many are served, and what others get."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""The debug API over HTTP: its paths, its refusals, and that it does not block others that share the event loop."""
+"""The debug API over HTTP: its paths and refusals. It does not block other tasks of the event loop."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Pods with extended resources that a DeviceClass provides: the claim that is made for each, and what becomes of it."""
+"""Pods with extended resources that a DeviceClass provides: the claim that is created for each pod, and its end."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The EndpointSlice by which the extender's Service reaches the leader, under virtual time."""
+"""The EndpointSlice that points the extender's Service at the leader, under virtual time."""
 
 import asyncio
 from typing import Any

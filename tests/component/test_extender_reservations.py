@@ -1,4 +1,4 @@
-"""What the extender keeps between filter and bind, and for how long, under virtual time."""
+"""Reservations of the extender between filter and bind, and how long they last, under virtual time."""
 
 import asyncio
 import copy

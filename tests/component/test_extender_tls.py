@@ -1,4 +1,4 @@
-"""Who may call the extender over TLS."""
+"""Which clients may call the extender over TLS."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a leader inherits: all places stay, whatever the messages say that people read."""
+"""A leader inherits all places, whatever the messages for people say."""
 
 import asyncio
 

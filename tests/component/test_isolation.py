@@ -1,4 +1,4 @@
-"""The agent's own resources for shares, with a kubelet in memory and what stands in for the MPS daemon."""
+"""The agent's own resources for shares, with a kubelet in memory and a stand-in for the MPS daemon."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""kopf's thread starts and stops in order, whenever the term ends."""
+"""kopf's thread starts and stops without errors, whenever the term ends."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The list and watch API over HTTPS: paths, failures, who is let in, and clients that do not read."""
+"""The list and watch API over HTTPS: paths, failures, access, and clients that do not read."""
 
 import asyncio
 import contextlib

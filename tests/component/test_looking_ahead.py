@@ -1,7 +1,7 @@
-"""`simulate` on a snapshot says what an operator does that has just become the leader, when pods are created at once.
+"""`simulate` on a snapshot predicts what a new leader does when pods are created at once.
 
-The snapshot is of a cluster that an earlier leader has filled: pods of all protocols and gangs hold cards and wait, one
-has a node reservation, and some have a nominated node. The whole run takes two minutes:
+An earlier leader has filled the cluster of the snapshot. Pods of all protocols and gangs hold cards and wait, one has a
+node reservation, and some have a nominated node. The whole run takes two minutes:
 
     BERTH_PODS=200 BERTH_GANGS=40 .venv/bin/pytest tests/component/test_looking_ahead.py
 """

@@ -1,4 +1,4 @@
-"""Preemption next to another scheduler, which binds the pods that replace victims: the place, and an end."""
+"""Preemption next to another scheduler that binds the replacements of victims: lost places, and an end of evictions."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""The gauges over the state: kept up to date in slices, and gone when the leader stops."""
+"""The gauges over the state are updated in slices, and are gone when the leader stops."""
 
 import asyncio
 import contextlib

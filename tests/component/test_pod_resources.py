@@ -1,4 +1,4 @@
-"""Kubelet's PodResources over a real socket, and kubelets that are away, hang, die, or send long answers."""
+"""kubelet's PodResources over a real socket, and kubelets that are absent, hang, die, or send long answers."""
 
 import asyncio
 import contextlib

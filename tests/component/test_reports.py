@@ -1,4 +1,4 @@
-"""What users see in Events and conditions: once, in time, and never outdated."""
+"""Events and conditions that users see: once, in time, and never outdated."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""From decision to Binding of pods with ResourceClaims, and what becomes of the claims of pods that are not bound."""
+"""From decision to Binding of pods with ResourceClaims, and what happens to the claims of pods that are not bound."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The visibility API over HTTPS: a leader and a standby replica, who is believed whose headers, and clients' limits."""
+"""The visibility API over HTTPS: a leader and a standby replica, trusted headers, and limits of clients."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""From decision to Binding of pods with claims, on an API server in memory and in virtual time."""
+"""From decision to Binding of pods with VolumeClaims, on an API server in memory and in virtual time."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
-"""What the operator says would end a pod's wait binds the pod, and what it says would not does not.
+"""A change that should end a pod's wait, by the operator's answer, binds the pod. Any other change does not.
 
-Each case is a random cluster in virtual time: when the operator is idle and a pod waits, one change is made by objects
-of the API server, and no other. `make wait-answers CASES=5000` runs more cases than `make test`.
+Each case is a random cluster in virtual time. When the operator is idle and a pod waits, the test makes exactly one
+change with objects of the API server. `make wait-answers CASES=5000` runs more cases than `make test`.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """Small random clusters in which a pod waits, and changes of them by objects of the API server.
 
-Nothing here uses what explains a wait, except that `change_of` reads what a remedy assumes, to make exactly that true.
+This module does not use the code that explains a wait. The exception is `change_of`, which reads what a remedy assumes,
+to make exactly that true.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The draft of a scenario: a few nodes, the pods on them, and a probe pod that is tried on every node.
 
-The first node must take the probe and the last one must reject it, by the rule that the scenario is about; the nodes in
-between may do either. Every rule writes its part of the same draft, so that rules meet in all combinations.
+By the rule of the scenario, the first node must take the probe and the last node must reject it. The nodes in between
+may do either. Every rule writes its part of the same draft, so that rules meet in all combinations.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Preemption scenarios: crowded nodes and a pod of higher priority, and the victims of kube-scheduler and Berth.
+"""Preemption scenarios: crowded nodes, a pod of higher priority, and the victims of kube-scheduler and Berth.
 
-No kubelet runs for the nodes, so pods that kube-scheduler deletes stay visible. Each scenario's pod is pinned to the
-scenario's own nodes by a label.
+No kubelet runs for the nodes, so pods that kube-scheduler deletes stay visible. A label pins each scenario's pod to the
+scenario's own nodes.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Scenarios from a seed: each is about one rule, with up to two other rules added.
+"""Scenarios from a seed. Each is about one rule, with up to two other rules added.
 
 `RULES` lists the rules: functions of (draft, focus) that write their part of the draft. The first node must always be
-able to take the probe; with `focus`, the last one must not.
+able to take the probe. With `focus`, the last node must not.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Compare two verdicts on whether a node takes a pod: kube-scheduler's in a real cluster, and that of Berth's filters.
+"""Compare two verdicts on whether a node takes a pod: kube-scheduler's in a real cluster, and Berth's filters'.
 
-kube-scheduler gets a probe for each node, pinned to it by its name: one node at a time, so that no placed probe affects
-another. Berth gets exactly the objects that the API server then shows.
+kube-scheduler gets a probe for each node, pinned to it by its name. It gets one node at a time, so that no placed probe
+affects another. Berth gets exactly the objects that the API server then shows.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Rules about nodes alone: labels, taints, cordons and readiness."""
+"""Rules about nodes only: labels, taints, cordons and readiness."""
 
 from collections.abc import Sequence
 from random import Random

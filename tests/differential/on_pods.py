@@ -1,7 +1,7 @@
 """Rules about other pods: affinity and anti-affinity in both directions, and topology spread.
 
-Each rule has its own labels and topology key, so that rules do not disturb each other. The key is the scenario's, so
-that pods of other scenarios never count, whatever a namespace selector selects.
+Each rule has its own labels and topology key, so that rules do not disturb each other. The key belongs to the scenario.
+So pods of other scenarios never count, whatever a namespace selector selects.
 """
 
 from collections.abc import Iterator

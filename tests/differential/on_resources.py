@@ -1,7 +1,7 @@
-"""A rule about resources: the first node has exactly enough, and the last one has one unit too little.
+"""A rule about resources: the first node has exactly enough, and the last node has one unit too little.
 
-The rule comes last, since all pods on a node count. It uses Berth's own code for sums; if that is wrong, a node that
-should just fit does not, or the other way round, and the verdicts differ.
+The rule comes last, because all pods on a node count. It uses Berth's own code for sums. If this code is wrong, a node
+that should just fit does not, or the other way round, and the verdicts differ.
 """
 
 from random import Random

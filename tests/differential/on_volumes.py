@@ -1,8 +1,8 @@
 """Rules about volumes: valid, used and bound claims, disks, limits, zones, and claims that wait for a consumer.
 
-No volume controller runs: a claim is created with its volume already set, and for a claim that waits it is enough that
-kube-scheduler has chosen a volume or a node for it. If a rule concerns all nodes at once or would use up its volumes,
-each node's probe has its own claim.
+No volume controller runs, so a claim is created with its volume already set. For a claim that waits, it is enough that
+kube-scheduler has chosen a volume or a node. If a rule concerns all nodes at once or would use up its volumes, each
+node's probe has its own claim.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Random scenes of pods with affinity, anti-affinity or topology spread; the same seed gives the same scene.
+"""Random scenes of pods with affinity, anti-affinity or topology spread. The same seed gives the same scene.
 
-Topology keys begin with the scene's prefix, so that many scenes can share one cluster: nodes without the key never
-count. A scene holds objects to create; `as_listed` returns them as the API server would show them, for comparisons
-without one.
+Topology keys begin with the scene's prefix, and nodes without the key never count. So many scenes can share one
+cluster. A scene holds objects to create. `as_listed` returns them as the API server would show them, for comparisons
+without an API server.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: fuzz all parsers for some minutes; each finding is a line in the form of a seed."""
+"""`python -m tests.fuzz`: fuzz all parsers for some minutes. Each finding is a line in the form of a seed."""
 
 import argparse
 import logging

@@ -1,4 +1,7 @@
-"""`python -m tests.fuzz.coverage TARGET MINUTES`: fuzz one parser by atheris, which keeps what reaches new branches."""
+"""`python -m tests.fuzz.coverage TARGET MINUTES`: fuzz one parser with atheris.
+
+atheris keeps inputs that reach new branches.
+"""
 
 import sys
 from collections.abc import Callable

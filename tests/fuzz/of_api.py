@@ -1,4 +1,4 @@
-"""Parsers of the shared language: quantities, annotations, selectors and custom resources."""
+"""Parsers of the shared API: quantities, annotations, selectors and custom resources."""
 
 from typing import Any, Final
 

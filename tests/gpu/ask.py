@@ -1,7 +1,7 @@
-"""Asks one libnvidia-ml everything that the agent asks, and prints each answer: `python -m tests.gpu.ask`.
+"""Call everything in one libnvidia-ml that the agent calls, and print each answer: `python -m tests.gpu.ask`.
 
-It is a program, because a process can load only one such library: that of BERTH_AGENT_NVML_LIBRARY, else the linker's.
-An answer is a value, or `error 3`. Questions have names: `card 0 nvmlDeviceGetName`.
+It is a program, because a process can load only one libnvidia-ml. It loads the library in BERTH_AGENT_NVML_LIBRARY, or
+else the linker's. An answer is a value, or `error 3`. Questions have names: `card 0 nvmlDeviceGetName`.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""Computes on the cards that CUDA shows, and prints what it sees: `python -m tests.gpu.client MEBIBYTES`.
+"""Compute on the cards that CUDA shows, and print what is visible: `python -m tests.gpu.client MEBIBYTES`.
 
-It needs only the driver's libcuda, no toolkit, and no module of this project: a container may run it from a mount. It
-allocates so much memory of the first card, prints one line of JSON, and holds on until it is ended.
+It needs only the driver's libcuda, no toolkit, and no module of this project, so a container may run it from a mount.
+It allocates this much memory of the first card, prints one line of JSON, and runs until it is ended.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""Writes to memory that it does not have, on one card, and prints CUDA's code: `python -m tests.gpu.crash UUID`.
+"""Write to memory that is not allocated, on one card, and print CUDA's code: `python -m tests.gpu.crash UUID`.
 
-The driver ends the process's context and reports an Xid; nothing else on the card is touched. It needs only libcuda,
+The driver ends the process's context and reports an Xid. Nothing else on the card is affected. It needs only libcuda,
 which compiles the kernel itself.
 """
 

@@ -1,4 +1,4 @@
-"""Describes a machine as a fixture, from the answers of its library; the fixture must give the same answers. Pure."""
+"""Describe a machine as a fixture, from its library's answers. The fixture must give the same answers. Pure."""
 
 from collections.abc import Iterator
 from pathlib import Path

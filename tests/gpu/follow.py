@@ -1,4 +1,4 @@
-"""Follows the Xids of this machine's cards as the agent does: `python -m tests.gpu.follow`.
+"""Follow the Xids of this machine's cards as the agent does: `python -m tests.gpu.follow`.
 
 It prints `ready`, waits for a line on its input, and prints the Xids since then and the faults of the cards, as JSON.
 """

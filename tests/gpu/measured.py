@@ -1,7 +1,7 @@
-"""Compares what the agent measures for metrics with nvidia-smi; pure, except `ask`.
+"""Compare what the agent measures for metrics with nvidia-smi. Pure functions, except `ask`.
 
-Both read at different moments, so values may differ by what a card can change in between; what is reported at all may
-not.
+The two read at different moments. So values may differ by as much as a card can change in between. But both must report
+the same kinds of values.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""What nvidia-smi would print for the fixture's machine, so that the comparison is tested without a card."""
+"""The output that nvidia-smi would print for the fixture's machine, to test the comparison without a card."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""Reads a machine from the output of nvidia-smi: pure, except `ask`.
+"""Read a machine from the output of nvidia-smi. Pure functions, except `ask`.
 
-Both sides of the comparison are Facts: by the UUID of a card, and by MACHINE, the value of each field.
+Both sides of the comparison are Facts: the value of each field, by the UUID of a card or by MACHINE.
 """
 
 import csv

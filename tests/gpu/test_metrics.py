@@ -1,4 +1,4 @@
-"""What the agent measures for metrics is what nvidia-smi shows."""
+"""The agent's measurements for metrics match nvidia-smi."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's Multi-Process Service promises of a share (decision 35), with a daemon of the test's own."""
+"""NVIDIA's Multi-Process Service keeps its promises for a share (decision 35), with the test's own daemon."""
 
 import os
 import shutil

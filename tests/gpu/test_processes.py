@@ -1,4 +1,4 @@
-"""A process that holds a card is reported as long as it does."""
+"""A process that holds a card is reported as long as it holds the card."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an application did wrong is counted, and does not take its card out of service."""
+"""An application's fault is counted, and does not take its card out of service."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmarks by which changes are compared end with their figures, with small sizes on one cluster."""
+"""The benchmarks that compare changes end with their figures, with small sizes on one cluster."""
 
 import asyncio
 import contextlib

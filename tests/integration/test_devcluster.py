@@ -1,6 +1,6 @@
 """The development cluster behaves like a cluster, and leaves no process behind.
 
-tests/node/test_clean_up.py kills its owner and its supervisor.
+tests/node/test_clean_up.py kills the owner and the supervisor of a cluster.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the agent's metrics, and joins them with those of NVIDIA's DCGM exporter."""
+"""A real Prometheus scrapes the agent's metrics, and joins them with NVIDIA's DCGM exporter's."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What Kueue counts of each workload and what Berth charged its pods. It shares no code with what it checks."""
+"""Compare what Kueue counts of each workload with Berth's charges. The audit shares no code with what it checks."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The workloads of a team: its namespace, and what Kueue and Berth made of them."""
+"""The workloads of a team: its namespace, and what Kueue and Berth did with them."""
 
 import contextlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Kueue evicts workloads for quota, Berth pods for places: neither takes what the other has already taken."""
+"""Kueue evicts workloads for quota, Berth evicts pods for places: neither takes what the other has already taken."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The AdmissionCheck with Kueue: what fits by sums of quota alone is not admitted before it has places."""
+"""The AdmissionCheck with Kueue: a workload that fits only by sums of quota is not admitted before it has places."""
 
 from collections import Counter
 from collections.abc import Iterator

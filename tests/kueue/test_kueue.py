@@ -1,4 +1,4 @@
-"""Kueue's quotas for workloads of Berth: what is counted is what is charged, or more, and what is over it waits."""
+"""Kueue's quotas for workloads of Berth: Kueue counts at least what Berth charges, and the excess waits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What teams of a research cluster ask for: fair sharing, elastic jobs and topologies of Kueue, next to Berth."""
+"""The needs of teams of a research cluster: Kueue's fair sharing, elastic jobs and topologies, next to Berth."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Teams that borrow, and checks of others next to Berth's: what docs/kueue.md says beyond hard quotas."""
+"""Teams that borrow, and third-party checks next to Berth's: the setups in docs/kueue.md beyond hard quotas."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,11 +1,11 @@
-"""Manifests in the form of other systems' documents, and what Berth answers to each.
+"""Manifests in the form of other systems' documents, and Berth's answer to each.
 
-Each folder has the manifests of a system, one for each file, and `answers.yaml` with the answer by the file's name:
+Each folder has one system's manifests, one per file. `answers.yaml` has the answers by the file's name:
 
-* `refused`: the pod is not placed, and this is why; or
-* `gets`: the request in plain amounts, with `model`, `cards`, `topology`, `together`, where the pod chooses, `gang`,
-  and in `sees` the numbers of the cards that each container sees, counted from 0;
-* `notes`: what has no effect, and what has.
+* `refused`: why the pod is not placed; or
+* `gets`: the request in plain amounts, with `model`, `cards`, `topology`, `together` if the pod chooses them, and
+  `gang`. `sees` has the numbers of the cards that each container sees, counted from 0;
+* `notes`: which fields have no effect, and which have one.
 """
 
 from collections.abc import Mapping

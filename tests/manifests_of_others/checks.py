@@ -1,4 +1,4 @@
-"""Whether a bound pod holds what the answer to its manifest says."""
+"""Check that a bound pod holds what the answer to its manifest promises."""
 
 import re
 from typing import Any, Final

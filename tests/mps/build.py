@@ -1,4 +1,4 @@
-"""Builds what stands in for CUDA and HAMi-core, and an image in which containers use them."""
+"""Build the stand-ins for CUDA and HAMi-core, and an image in which containers use them."""
 
 import re
 import subprocess

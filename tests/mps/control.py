@@ -1,8 +1,8 @@
-"""Stands in for `nvidia-cuda-mps-control`: the documented commands, and the limits that clients were measured to have.
+"""A stand-in for `nvidia-cuda-mps-control`: the documented commands, and the limits that clients were measured to have.
 
-As in decision 35: a default holds for servers that start later, and the limits of a server for later clients; a client
-can ask for less, and a text that is no limit of memory avoids them all. It knows nothing of cards. Clients connect to
-the same socket as commands: tests/mps/cuda.c.
+As in decision 35, a default applies to servers that start later, and the limits of a server apply to later clients. A
+client can request less, and a text that is no memory limit avoids all limits. The stand-in knows nothing of cards.
+Clients connect to the same socket as commands (tests/mps/cuda.c).
 """
 
 import asyncio

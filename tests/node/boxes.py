@@ -1,4 +1,4 @@
-"""Pods that a real node can run: their image is made there, and their words say what they do."""
+"""Pods that a real node can run. Their image is built on the node, and their arguments determine what they do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

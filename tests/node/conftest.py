@@ -1,4 +1,4 @@
-"""A real kubelet and containerd on a control plane of the worker's own; one node for each test file."""
+"""A real kubelet and containerd on the worker's own control plane, with one node for each test file."""
 
 import os
 from collections.abc import Iterator

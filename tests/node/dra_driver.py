@@ -4,7 +4,7 @@ with DraDriver(node, devices=2) as driver:
     driver.devices()  # as its ResourceSlice lists them: `gpu-0` and `gpu-1`
     ...               # by CDI, a container with a claim of gpu-0 has the variable GPU_DEVICE_0=gpu-0
 
-Its devices have the attributes `uuid`, `index`, `model` and `driverVersion`, but no PCI address: `addressed` adds one.
+Its devices have the attributes `uuid`, `index`, `model` and `driverVersion`, but no PCI address. `addressed` adds one.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Berth as its files install it: operator, webhook and agent are pods of a real node, and nothing is pulled.
 
-The node has no network, so these pods use the machine's (`hostNetwork`) on free ports, find the API server by its
-address, and there is one of each. The agent loads the NVML fixture. All else is as shipped.
+The node has no network. So these pods use the machine's network (`hostNetwork`) on free ports, and find the API server
+by its address. There is one of each pod. The agent loads the NVML fixture. Everything else is as shipped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

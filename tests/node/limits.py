@@ -1,6 +1,6 @@
 """Shares with limits on a real node, in a namespace that enforces Pod Security `restricted`.
 
-Containers run `tests/mps/client.c`, which has the limits that CUDA would have by MPS or HAMi-core.
+Containers run `tests/mps/client.c`. It has the limits that CUDA would have by MPS or HAMi-core.
 """
 
 import json

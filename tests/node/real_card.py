@@ -1,7 +1,7 @@
-"""A real node with the machine's real cards, and pods that compute on them: root, and a driver of NVIDIA.
+"""A real node with the machine's real cards, and pods that compute on them. It needs root and a driver of NVIDIA.
 
-The image of a real node holds one static program. CUDA comes from the machine: each container mounts it, and runs the
-machine's own Python with its own libraries from there.
+The image of a real node holds one static program. CUDA comes from the machine. Each container mounts it, and runs the
+machine's own Python with the machine's own libraries.
 """
 
 import json

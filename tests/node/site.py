@@ -1,4 +1,4 @@
-"""A real node whose operator and agent are pods: what an installation installs."""
+"""A real node whose operator and agent are pods, as in an installation."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A device plugin's answers reach the container and PodResources unchanged: what the agent's plugin builds on."""
+"""A device plugin's answers reach the container and PodResources unchanged. The agent's plugin relies on this."""
 
 # ruff: noqa: N802, ARG002 - the interface names its methods and arguments
 

@@ -1,4 +1,4 @@
-"""Pods of another scheduler share a node with ours, and neither takes what the other has."""
+"""Pods of another scheduler share a node with Berth's pods, and neither takes what the other has."""
 
 import contextlib
 import json

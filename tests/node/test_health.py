@@ -1,4 +1,4 @@
-"""What fails is withheld from kubelet at once, and comes back by the rule."""
+"""A device that fails is withheld from kubelet at once, and comes back by the rule."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Helm takes over the version before, upgrades it and rolls back while pods come and go, and nothing is lost.
+"""Helm takes over the previous version, upgrades it and rolls back while pods come and go, and nothing is lost.
 
-Berth runs as pods of a real node, from images of both versions. Half of the load runs there, in real containers; the
-other half on simulated nodes. `make upgrade-e2e` does it several times.
+Berth runs as pods of a real node, from images of both versions. Half of the load runs on this node, in real containers.
+The other half runs on simulated nodes. `make upgrade-e2e` does this several times.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Berth is installed from its files, runs as pods with what they grant, gives pods their cards, and is removed.
+"""Berth is installed from its files, runs as pods with only their rights, gives pods their cards, and is removed.
 
-On a cluster of its own: the names in manifests/ belong to the whole cluster.
+The test has its own cluster, because the names in manifests/ belong to the whole cluster.
 """
 
 import re

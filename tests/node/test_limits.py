@@ -1,4 +1,4 @@
-"""Two shares of a card have limits of their own, by MPS and by HAMi-core; `make limits-e2e` has what takes longer."""
+"""Two shares of a card have their own limits, by MPS and by HAMi-core. `make limits-e2e` runs longer tests."""
 
 from pathlib import Path
 

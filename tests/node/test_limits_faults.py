@@ -1,4 +1,7 @@
-"""Programs are killed while containers have limits: none runs without, or with another's (`make limits-e2e`)."""
+"""Programs are killed while containers have limits: no container runs without limits or with another's limits.
+
+`make limits-e2e` runs these tests.
+"""
 
 import os
 from collections.abc import Iterator

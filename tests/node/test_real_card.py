@@ -1,4 +1,4 @@
-"""Pods get a real card from Berth by kubelet and containerd, compute on it, and without one they cannot."""
+"""Pods get a real card from Berth through kubelet and containerd and compute on it. Pods without a card cannot."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Running pods are untouched by the end of any program, and new ones work after it."""
+"""The end of any program does not affect running pods, and new pods work after it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""kubelet admits in another order than we think: pods exchange their devices, and none fails."""
+"""kubelet admits pods in an unexpected order: pods exchange their devices, and none fails."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""`make trial` leads to a pod with half a GPU; its steps after the start of the cluster are those of `make kind`.
+"""`make trial` leads to a pod with half a GPU. After the start of the cluster, `make kind` has the same steps.
 
 `make kind-e2e` runs it.
 """

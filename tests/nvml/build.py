@@ -1,4 +1,4 @@
-"""Builds the fixture library once for each version of its sources."""
+"""Build the fixture library once for each version of its sources."""
 
 import hashlib
 import subprocess

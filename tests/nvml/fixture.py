@@ -1,10 +1,10 @@
-"""Drives the NVML fixture: describes a machine, writes it for the library to read, and changes it.
+"""Drive the NVML fixture: describe a machine, write it for the library to read, and change it.
 
         fixture = NvmlFixture(folder, gpus=[a100(0), a100(1)])
         fixture.write()                       # environment() shows how a program finds it
         fixture.lose(0)                       # each change is visible at the program's next call
 
-The fake sysfs next to it has what the kernel would show of the same cards: their place below PCIe switches and root
+The fake sysfs next to it shows the same cards as the kernel would. It has their place below PCIe switches and root
 complexes, their NUMA nodes, and their binding to the driver.
 """
 

@@ -1,4 +1,4 @@
-"""What tests need to read a machine as the agent does."""
+"""Helpers for tests to read a machine as the agent does."""
 
 import queue
 from collections.abc import Callable

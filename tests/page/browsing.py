@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by Playwright, and what its pages report while a test looks at them."""
+"""Headless Chromium, driven by Playwright, and what its pages report while a test looks at them."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A real Chromium on the real server of the dashboard, which reads recorded rows by a stand-in for kubectl."""
+"""A real Chromium on the real server of the dashboard, which reads recorded rows through a stand-in for kubectl."""
 
 import copy
 import os

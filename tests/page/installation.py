@@ -1,4 +1,4 @@
-"""What `kubectl berth doctor` reads of a stand-in: an installation with a few faults, by the paths of the lists."""
+"""An installation with a few faults, as `kubectl berth doctor` reads it from a stand-in, by the paths of the lists."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta

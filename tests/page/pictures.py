@@ -1,7 +1,7 @@
 """Pictures of the dashboard with recorded rows: `python -m tests.page.pictures [--all] FOLDER`.
 
-Without `--all` it writes those that the documents show: each view in the light theme, and a dark fleet, 1280 by 800.
-With it, each view and the details of a node in three sizes and both themes, to look at.
+Without `--all`, it writes the pictures in the documents: each view in the light theme, and a dark fleet, 1280 by 800.
+With `--all`, it writes each view and the details of a node in three sizes and both themes, to look at.
 """
 
 import argparse

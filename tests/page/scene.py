@@ -1,7 +1,7 @@
-"""A fleet by a seed: nodes with eight cards each, the pods that hold them, the pods that wait, and their changes.
+"""A fleet from a seed: nodes with eight cards each, the pods that hold them, the pods that wait, and their changes.
 
 The rows have the form of the visibility API, and agree: what holders hold is not free on their nodes. The same seed
-gives the same rows and changes; only times are relative to now.
+gives the same rows and changes. Only times are relative to now.
 """
 
 import random

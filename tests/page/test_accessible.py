@@ -1,4 +1,4 @@
-"""Every view by keyboard alone, and without a finding of axe-core in both themes."""
+"""Every view with the keyboard only, and without findings of axe-core in both themes."""
 
 from collections.abc import Iterator
 from importlib import resources

@@ -1,4 +1,4 @@
-"""What the page shows while it cannot read something, and that it goes on by itself."""
+"""The page's display while it cannot read something, and its recovery without a reload."""
 
 from collections.abc import Iterator
 

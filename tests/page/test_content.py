@@ -1,4 +1,4 @@
-"""What the views say and where there is room for it, in windows of three sizes."""
+"""The content of the views, and whether it fits, in windows of three sizes."""
 
 from collections.abc import Iterator
 from typing import Any

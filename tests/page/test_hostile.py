@@ -1,4 +1,4 @@
-"""Names and texts of a cluster stay text: nothing of them becomes an element, and no script runs."""
+"""Names and texts of a cluster stay text: they become no element, and no script runs."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests know of the page: its views, their addresses, and where in the document the data are."""
+"""The tests' knowledge of the page: its views, their addresses, and where in the document the data are."""
 
 from typing import Any, Final
 

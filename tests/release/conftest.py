@@ -1,4 +1,4 @@
-"""Releases of the chart on clusters of their own, whose API server has a version of Kubernetes."""
+"""Releases of the chart, each on its own cluster, whose API server has a certain version of Kubernetes."""
 
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""A cluster in which a test installs the chart; what runs in its pods runs here as processes.
+"""A cluster in which a test installs the chart. The programs of its pods run as processes of the test.
 
-The nodes are played by kwok, so pods run nothing. Operator and webhook are started with the arguments and by the
-accounts of the installed Deployments.
+kwok simulates the nodes, so pods run nothing. Operator and webhook are started with the arguments and the accounts of
+the installed Deployments.
 """
 
 import json

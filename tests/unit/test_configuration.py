@@ -1,4 +1,4 @@
-"""What a configuration file may contain, its effect, and the messages for mistakes."""
+"""The contents of a configuration file, its effect, and the messages for mistakes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Console blocks are read as a reader would type them."""
+"""Console blocks are parsed as a reader would type them."""
 
 import os
 import time

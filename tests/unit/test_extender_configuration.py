@@ -1,4 +1,4 @@
-"""The shipped configuration of kube-scheduler passes everything to the extender that Berth allocates."""
+"""kube-scheduler's shipped configuration passes everything that Berth allocates to the extender."""
 
 import re
 

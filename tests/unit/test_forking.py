@@ -1,4 +1,4 @@
-"""What is forked is what Python would have started: arguments, variables, output and exit code."""
+"""A forked process equals what Python would have started: arguments, variables, output and exit code."""
 
 import subprocess
 import sys

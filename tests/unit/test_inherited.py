@@ -1,4 +1,4 @@
-"""Which record a leader inherits: the typed one, or what an operator of the version before wrote."""
+"""Which record a leader inherits: the typed record, or what an operator of the previous version wrote."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a test leaves to the next one fails it, in a real session of pytest."""
+"""A test that leaves something to the next one fails, in a real session of pytest."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is exposed: documented, bounded, and read from another thread as a whole."""
+"""Exposed metrics are documented, bounded, and read from another thread as a whole."""
 
 import re
 from pathlib import Path

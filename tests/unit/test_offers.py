@@ -1,4 +1,4 @@
-"""What the agent offers to kubelet is what the operator allocates, unit by unit."""
+"""The operator allocates what the agent offers to kubelet, unit by unit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Device plug-ins of the operator are loaded once, and an invalid one ends the start with a one-line message."""
+"""The operator's device plug-ins are loaded once. An invalid plug-in ends the start with a one-line message."""
 
 import subprocess
 import sys

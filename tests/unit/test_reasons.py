@@ -1,4 +1,4 @@
-"""The page of reasons has an example of each reason in the code, and none that the code does not have."""
+"""The page of reasons has an example of each reason in the code, and no other."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The reference pages are those of the code."""
+"""The reference pages match the code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How the operator's settings affect each other."""
+"""The operator's settings affect each other."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Every page is on the site of the documents, has its place in the navigation, and links to what the site has."""
+"""Every page is on the site of the documents, has its place in the navigation, and links to pages of the site."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What the task pages and the page of recommended values show are files, so that they are applied by tests."""
+"""The examples in task pages and in the page of recommended values are files, so that tests apply them."""
 
 import re
 from pathlib import Path

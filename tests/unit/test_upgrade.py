@@ -1,4 +1,4 @@
-"""An operator ends when the API server's version is another one than at its start."""
+"""An operator ends when the API server's version differs from the version at the operator's start."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the runs of upstream's tests read from their logs and reports, and their lists."""
+"""The parser of logs and reports of upstream's tests, and their lists."""
 
 import json
 from datetime import date

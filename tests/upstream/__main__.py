@@ -1,8 +1,9 @@
 """Run a suite of upstream's tests with kube-scheduler and with Berth in its place.
 
-`make dra-integration`, `make podgroup-integration` and `make upstream-e2e` do. The last line of the output is JSON. A
-case that kube-scheduler passes and Berth does not must be listed with its reason in `SUITE/differences-VERSION.yaml`,
-or be in a part that is not run with Berth, which has its reason; else the exit status is 1.
+`make dra-integration`, `make podgroup-integration` and `make upstream-e2e` run it. The last line of the output is JSON.
+If kube-scheduler passes a case and Berth does not, the case must be listed with its reason in
+`SUITE/differences-VERSION.yaml`, or be in a part that is not run with Berth. These parts have their reason, too.
+Otherwise the exit status is 1.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Berth in kube-scheduler's place: `python -m tests.upstream.berth KUBECONFIG CONFIGURATION`.
 
-It prints a line when Berth leads, and ends when its standard input does. Kube-scheduler's configuration has no
+It prints a line when Berth leads, and ends when its standard input ends. kube-scheduler's configuration has no
 counterpart here and is ignored.
 """
 

@@ -1,4 +1,4 @@
-"""The runs of the tests, and what their cases did."""
+"""The runs of the tests, and the results of their cases."""
 
 import contextlib
 import os

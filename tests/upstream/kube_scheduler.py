@@ -1,7 +1,7 @@
-"""kube-scheduler as a program of its own: `python -m tests.upstream.kube_scheduler KUBECONFIG CONFIGURATION`.
+"""kube-scheduler as a separate program: `python -m tests.upstream.kube_scheduler KUBECONFIG CONFIGURATION`.
 
-It prints a line when its caches are filled, and ends when its standard input does. It takes the feature gates of the
-test, and its client has the limits of the test's.
+It prints a line when its caches are filled, and ends when its standard input ends. It takes the feature gates of the
+test, and its client has the same limits as the test's.
 """
 
 import json

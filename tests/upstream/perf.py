@@ -1,4 +1,4 @@
-"""Upstream's scheduler_perf, with a scheduler that runs as a program of its own."""
+"""Upstream's scheduler_perf, with a scheduler that runs as a separate program."""
 
 import json
 import re

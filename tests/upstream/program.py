@@ -1,7 +1,7 @@
 """Tests of upstream as programs: Kubernetes' module is copied and changed, and its tests are built.
 
-The copy replaces a module that is named with its version, so that Go's cache has what was built of it for the API
-server. The programs are kept in the user's cache.
+The copy replaces a module that is named with its version, so that Go's cache has what was built of the module for the
+API server. The programs are kept in the user's cache.
 """
 
 import functools

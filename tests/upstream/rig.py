@@ -1,4 +1,4 @@
-"""The cluster of upstream's e2e tests: real nodes, each in a zone of its own, and kube-scheduler or Berth."""
+"""The cluster of upstream's e2e tests: real nodes, each in its own zone, and kube-scheduler or Berth."""
 
 import contextlib
 import os

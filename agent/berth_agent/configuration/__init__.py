@@ -1,1 +1,1 @@
-"""What the agent can be configured with: its own settings, and the options of NVIDIA's device plugin."""
+"""The agent's configuration: its own settings, and the options of NVIDIA's device plugin."""

@@ -1,7 +1,7 @@
 """Options of the device plugin, with the names, variables and configuration file of NVIDIA's plugin.
 
-A flag overrides a variable, a variable the file, and the file the default. What NVIDIA's plugin would do
-and this one cannot is an error; what has no effect here is accepted with a warning.
+A flag overrides a variable, a variable overrides the file, and the file overrides the default. An option that NVIDIA's
+plugin supports and this one does not is an error. An option without effect here is accepted with a warning.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Settings of the agent: options (`--poll-interval 5`), or `BERTH_AGENT_*` variables; options win.
+"""Settings of the agent: options (`--poll-interval 5`), or `BERTH_AGENT_*` variables. Options win.
 
-The options of the device plugin are also NVIDIA's variables, without the prefix.
+The options of the device plugin also have NVIDIA's variables, without the prefix.
 """
 
 import itertools

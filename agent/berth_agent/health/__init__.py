@@ -1,1 +1,1 @@
-"""Which devices must not be handed out, why, and until when."""
+"""Which devices must not be allocated, why, and until when."""

@@ -1,4 +1,4 @@
-"""Annotations of the Device by which people cordon single devices, or call them recovered."""
+"""Annotations of the Device with which people cordon single devices or mark them as recovered."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

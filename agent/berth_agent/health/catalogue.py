@@ -1,7 +1,7 @@
-"""What must happen before a card with a fault may be allocated again.
+"""The remedies for Xids: what must happen before a card with a fault may be allocated again.
 
-The classes of Xids are those of NVIDIA's catalogue ("resolution bucket, immediate action"). Where the catalogue names a
-workflow for people, the hardest outcome of that workflow counts.
+The classes of Xids follow NVIDIA's catalogue ("resolution bucket, immediate action"). If the catalogue names a workflow
+for people, the hardest outcome of this workflow counts.
 """
 
 import re

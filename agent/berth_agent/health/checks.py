@@ -1,7 +1,7 @@
-"""Which events count: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS, as NVIDIA's plugin has them.
+"""Which events count: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS, as in NVIDIA's plugin.
 
-`all` switches all checks off, `xids` those of Xids, numbers single ones. What is enabled by number wins over all that
-is disabled; NVIDIA's plugin promises that, but forgets it once `all` is disabled.
+`all` disables all checks, `xids` the checks of Xids, and a number a single check. A number that is enabled wins over
+everything that is disabled. NVIDIA's plugin promises this too, but ignores enabled numbers if `all` is disabled.
 """
 
 from dataclasses import dataclass

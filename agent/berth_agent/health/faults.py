@@ -1,7 +1,8 @@
-"""A fault of a device, and how it stands in the Device's spec.
+"""A fault of a device, and its form in the Device's spec.
 
-An unhealthy device carries the condition `Healthy=False`, which sums up, and one condition for each fault: its type is
-the fault's kind, its reason what ends it. So the object on the server is all that an agent needs after its restart.
+An unhealthy device carries the condition `Healthy=False` as a summary, and one condition for each fault. The
+condition's type is the kind of the fault. Its reason is what ends the fault. So after a restart, an agent needs only
+the object on the server.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Tracks the faults of all devices and applies them to readings.
+"""Track the faults of all devices and apply them to readings.
 
-Events add faults at any time; readings add, renew and end them. The Device on the server is the memory
-across restarts of the agent: faults are applied to a node only after they were restored from its Device.
+Events add faults at any time. Readings add, renew and end them. The Device on the server is the memory across restarts
+of the agent. So faults are applied to a node only after they were restored from its Device.
 """
 
 import operator

@@ -1,7 +1,7 @@
-"""How faults of a device begin and end: pure functions of what was observed, and when.
+"""How faults of a device begin and end. Pure functions of what was observed, and when.
 
-That the library answers never proves that a device is healthy: after most Xids it still does. A fault ends by what its
-class requires (`catalogue`), and by nothing else.
+An answer of the library never proves that a device is healthy, because the library still answers after most Xids. Only
+the remedy of its class (`catalogue`) ends a fault.
 """
 
 from collections.abc import Iterable, Mapping

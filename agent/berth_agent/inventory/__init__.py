@@ -1,1 +1,1 @@
-"""Where readings come from: NVML, sysfs, a fleet file, and plug-ins; and the minors of devices that have none."""
+"""The sources of readings: NVML, sysfs, a fleet file and plug-ins. Also the minors of devices that have none."""

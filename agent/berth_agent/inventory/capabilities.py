@@ -1,6 +1,6 @@
-"""Static facts of GPU models that NVML does not report as such; pure.
+"""Static facts of GPU models that NVML does not report directly. Pure functions.
 
-NVML reports cores and the bus of the memory; the number of video engines it reports of MIG instances alone.
+NVML reports cores and the width of the memory bus. It reports the number of video engines only for MIG instances.
 """
 
 from dataclasses import asdict, dataclass

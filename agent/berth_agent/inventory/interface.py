@@ -1,7 +1,7 @@
 """Inventories: sources of a Reading for each of their nodes.
 
-An inventory is read periodically. If nothing changed, it may return the same Reading object as before; the publisher
-then need not compare it, which makes a thousand simulated nodes affordable.
+An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The publisher
+then skips the comparison, which makes a thousand simulated nodes affordable.
 """
 
 import re

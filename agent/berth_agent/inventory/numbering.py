@@ -1,11 +1,11 @@
-"""Number NICs and FPGAs: their hardware has no minors, as GPUs have.
+"""Number NICs and FPGAs, because their hardware has no minors like GPUs.
 
 A device is identified by its id. It keeps its minor as long as the Device object exists: over hot-plug, restarts and
-upgrades of the agent, and reboots. The minor of a device that is gone stays reserved for it.
+upgrades of the agent, and reboots. The minor of a missing device stays reserved for it.
 
-The Device is the memory. Its spec has the minors of the devices that are there, the annotation
-`berth.dev/reserved-minors` those of devices that are gone: `rdma/1=0000:3b:00.0`, separated by commas, the longest gone
-first. Nothing is numbered before the Device was read, or a restart could exchange the minors of two devices.
+The Device is the memory. Its spec has the minors of present devices. The annotation `berth.dev/reserved-minors` has the
+minors of missing devices: `rdma/1=0000:3b:00.0`, separated by commas, the longest missing first. Nothing is numbered
+before the Device was read. Otherwise a restart could exchange the minors of two devices.
 """
 
 import re

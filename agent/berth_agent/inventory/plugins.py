@@ -1,6 +1,6 @@
 """Devices that other distributions find: the entry points `berth.device_agents` (docs/plugins.md).
 
-What goes wrong in a plug-in is a condition on the Device, `InventoryRead.<name>`, and touches no other device.
+A failure in a plug-in becomes a condition on the Device, `InventoryRead.<name>`, and affects no other device.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Selects the inventory that the settings ask for."""
+"""Select the inventory that the settings name."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points

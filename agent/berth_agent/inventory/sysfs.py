@@ -1,4 +1,4 @@
-"""What the kernel reports of a PCI device: its NUMA node, its socket, and the switch above it."""
+"""The kernel's data about a PCI device: its NUMA node, its socket, and the switch above it."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands to NVIDIA's MPS daemon, by its program `nvidia-cuda-mps-control`."""
+"""Send commands to NVIDIA's MPS daemon with its program `nvidia-cuda-mps-control`."""
 
 import asyncio
 import os

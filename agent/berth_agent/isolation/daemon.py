@@ -1,7 +1,7 @@
-"""The MPS daemon of the node, and whether it has our limits.
+"""The MPS daemon of the node, and whether it has Berth's limits.
 
-A daemon that starts has NVIDIA's defaults, and so has one that somebody else configures: before each start of a
-container they are compared with what the daemon said when they were set.
+A daemon that has just started has NVIDIA's defaults. Another program may configure a daemon, too. So before each start
+of a container, the agent compares the daemon's limits with what the daemon reported when the limits were set.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The provider of `berth.dev/hami-core`: HAMi's library, which is loaded before a container's own ones.
+"""The provider of `berth.dev/hami-core`: HAMi's library, which is loaded before a container's own libraries.
 
-The folder on the node has one folder for each version with the library in it, and the link `current` to one of them.
-Pods keep the version that they were given; old ones are removed when no pod has them.
+The folder on the node has one folder with the library for each version, and the link `current` to one of them. Pods
+keep the version that they were given. An old version is removed when no pod has it.
 """
 
 import re

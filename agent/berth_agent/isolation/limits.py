@@ -1,7 +1,7 @@
-"""Limits by MPS: what containers are annotated with, and what the daemon allows by default; pure.
+"""Limits by MPS: the annotations of containers, and the daemon's defaults. Pure functions.
 
-The daemon's defaults hold for processes that drop their variables, and no variable raises them: for each card
-they are the largest limit of a container there.
+The daemon's defaults apply to processes that drop their variables, and no variable raises them. For each card, the
+default is the largest limit of a container on the card.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Keeps the resources of the providers in step with the node, and kubelet informed of them."""
+"""Keep the providers' resources in step with the node, and keep kubelet informed of them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The provider of `berth.dev/mps`: the daemon's folder and, before each start, the daemon with our limits."""
+"""The provider of `berth.dev/mps`: it mounts the daemon's folder, and before each start applies Berth's limits."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime

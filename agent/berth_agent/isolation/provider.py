@@ -1,4 +1,4 @@
-"""The interface of providers, each of which has a resource by which containers get what limits them."""
+"""The interface of providers. Each provider has a resource through which containers get what limits them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Old versions of HAMi-core's library on the node, and when they may go.
+"""Old versions of HAMi-core's library on the node, and when they may be removed.
 
-A pod has for all its starts the version that it was given first, which kubelet keeps in its checkpoint. Processes keep
-a library that they have mapped, also when its file is removed.
+A pod uses the version that it was given first for all its starts. kubelet keeps this version in its checkpoint.
+Processes keep a library that they have mapped, even if its file is removed.
 """
 
 import base64

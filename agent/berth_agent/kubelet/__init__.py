@@ -1,1 +1,1 @@
-"""All that passes between the agent and kubelet: device plugin, admission and PodResources."""
+"""All communication between the agent and kubelet: device plugin, admission and PodResources."""

@@ -1,4 +1,4 @@
-"""Kubelet's PodResources: which containers it gave which devices."""
+"""kubelet's PodResources: which devices it gave to which containers."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Gathers what the agent knows of its cards, and renders it as Prometheus reads it."""
+"""Gather what the agent knows of its cards, and render it in Prometheus' format."""
 
 import asyncio
 from collections.abc import Iterator, Mapping

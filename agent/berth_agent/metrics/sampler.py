@@ -1,7 +1,7 @@
-"""The last sample of a node's cards, renewed when it is asked for.
+"""The last sample of a node's cards, renewed on request.
 
-However often it is asked for, the cards are sampled at most once in MIN_INTERVAL. While a driver call hangs there is
-one sample under way, for which no caller waits longer than PATIENCE.
+However often a sample is requested, the cards are sampled at most once in MIN_INTERVAL. While a driver call hangs, one
+sample is in progress, and no caller waits for it longer than PATIENCE.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The series that the agent exposes, and how they follow from what it knows; pure.
+"""The series that the agent exposes, and how they are derived from what it knows. Pure functions.
 
-What is not known, or not supported by a card, has no sample: 0 would be a value.
+A value that is unknown, or that a card does not support, has no sample, because 0 would be a value.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""What the agent writes to the API server: Devices, GpuPods, Leases, and labels of Nodes."""
+"""The objects that the agent writes to the API server: Devices, GpuPods, Leases, and labels of Nodes."""

@@ -1,4 +1,4 @@
-"""Brings the GpuPods of one node up to what its pods hold, and writes only what changed."""
+"""Update the GpuPods of one node to what its pods hold. Only changes are written."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

@@ -1,6 +1,6 @@
-"""Keeps the labels of Nodes, as a field manager of its own that takes no label from another.
+"""Write the labels of Nodes with a separate field manager that takes no label from another manager.
 
-Where GPU Feature Discovery runs, too, it owns the labels: each conflict is logged once, and left.
+If GPU Feature Discovery also runs, it owns the labels. Each conflict is logged once, and the label is left alone.
 """
 
 from collections.abc import Mapping

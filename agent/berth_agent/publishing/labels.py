@@ -1,7 +1,8 @@
-"""The labels of GPU Feature Discovery: the same keys and values, since workloads select by them.
+"""The labels of GPU Feature Discovery, with the same keys and values, because workloads select by them.
 
-There is one product label for a node, even if its cards differ; then it names the model with the most cards. The
-Device knows each card. Left out are gfd.timestamp, which changes without a reason, gpu.clique and vgpu.host-driver-*.
+A node has one product label, even if its cards differ. The label then names the model with the most cards. The Device
+lists each card. Three labels are left out: gfd.timestamp, which changes without a reason, gpu.clique and
+vgpu.host-driver-*.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The heartbeat: one Lease per node, renewed as long as the agent lives, whatever the hardware does.
 
-Kubelet does the same for the Node; this Lease shows that an agent watches the node's devices. At its end the agent
-leaves the Lease as it is: an agent that is being replaced is back before it runs out.
+kubelet does the same for the Node. This Lease shows that an agent watches the node's devices. At its end, the agent
+does not change the Lease, because an agent that is being replaced is back before the Lease expires.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The UIDs of Nodes, for owner references: a Device or Lease goes with its Node; and the labels of Nodes."""
+"""The UIDs and labels of Nodes. A Device or Lease has its Node as owner, and is deleted with it."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
-"""Brings the Device of each node up to the newest Reading, and writes only what changed.
+"""Update the Device of each node to the newest Reading. Only changes are written.
 
-Everything is a server-side apply as `berth-agent` without force: the server keeps what other managers own, and a
-field that somebody else took is a conflict, which is logged and tried again, never fought over. What fails is
-tried again at the next call, so there is no queue here.
+Every write is a server-side apply as `berth-agent` without force. So the server keeps fields that other managers own.
+If another manager took a field, the write is a conflict, which is logged and tried again, never forced. A failed write
+is tried again at the next call, so there is no queue here.
 """
 
 import asyncio

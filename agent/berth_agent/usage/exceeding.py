@@ -1,4 +1,4 @@
-"""Pods that use more memory of a card than their share; pure but for procfs."""
+"""Pods that use more memory of a card than their share. Pure functions, except for reading procfs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Who holds which card, and how much of it, for metrics; pure."""
+"""The holders of each card, and how much of it each holds, for metrics. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Owners of processes: the cgroup of a process names its pod."""
+"""Owners of processes. The cgroup of a process names its pod."""
 
 import re
 from collections import Counter

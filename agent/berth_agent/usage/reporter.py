@@ -1,6 +1,6 @@
-"""Keeps what is published of a node's pods up to date with what they hold.
+"""Keep the published use of a node's pods up to date with what they hold.
 
-It checks after each event (a pod came or went, kubelet allocated devices), and every second in any case.
+The reporter checks after each event (a pod came or went, kubelet allocated devices), and every second in any case.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What `kubectl get gpupods` shows of a pod's GPUs: in words, and how much of them the pod may use; pure."""
+"""A pod's GPUs as `kubectl get gpupods` shows them: in words, and how much of them the pod may use. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Pods that use cards which they do not hold; pure but for procfs."""
+"""Pods that use cards without holding them. Pure functions, except for reading procfs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

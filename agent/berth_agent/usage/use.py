@@ -1,4 +1,4 @@
-"""What is published of a node's use, computed from what containers hold; pure."""
+"""The published use of a node, computed from what containers hold. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

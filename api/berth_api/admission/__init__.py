@@ -1,1 +1,1 @@
-"""What admission changes in pods; the policies in `manifests` do the same."""
+"""Changes that admission makes to pods. The policies in `manifests` do the same."""

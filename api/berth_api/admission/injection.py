@@ -1,14 +1,14 @@
-"""The environment variable by which a container sees only its own GPUs.
+"""The environment variable that lets a container see only its own GPUs.
 
-Kubelet passes on the devices of containers that request resources of NVIDIA's device plugin: they keep what it sets.
-Other names that begin with `nvidia.com/`, such as those of NICs, are other plugins', which do not set the variable.
-Every other container of a pod gets a variable that NVIDIA's container runtime reads. If the container requests GPUs,
-the downward API sets it to the annotation that the Binding writes; otherwise the container sees no GPU, whatever its
-image says. The variable is injected when a pod is created, by the API server (`manifests/base/injection.yaml` has the
-same rules in CEL) or by our webhook.
+kubelet passes devices to containers that request resources of NVIDIA's device plugin. These containers keep the
+variable that the plugin sets. Other names that begin with `nvidia.com/`, for example the names of NICs, belong to other
+plugins, which do not set it. Every other container of a pod gets a variable that NVIDIA's container runtime reads. If
+the container requests GPUs, the downward API sets the variable to the annotation that the Binding writes. Otherwise the
+container sees no GPU, whatever its image says. The API server injects the variable when a pod is created
+(`manifests/base/injection.yaml` has the same rules in CEL), or Berth's webhook does.
 
-An ephemeral container sees what its target container sees by this variable, and nothing otherwise: kubelet gives an
-ephemeral container no device.
+With this variable, an ephemeral container sees what its target container sees, and nothing if it has no target. kubelet
+gives an ephemeral container no device.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Resources of other systems that a device plugin would allocate, renamed to Berth's in new pods.
+"""Rename, in new pods, other systems' resources that a device plugin would allocate. The new names are Berth's.
 
-Kubelet gives a container devices of the plugin's choice for a resource that its Node offers, next to those of Berth. So
-where a pod is read by another system's words, such a resource is renamed when the pod is created; reading keeps its
-amount. The annotation keeps the original. The API server renames (`manifests/base/words.yaml`, generated from the same
-table) or our webhook.
+If the Node offers a resource of another system, kubelet would give a container devices that the plugin chooses, in
+addition to Berth's devices. So if a pod is read by another system's words, Berth renames the resource when the pod is
+created. The amount is read as before. The annotation keeps the original. The API server renames
+(`manifests/base/words.yaml`, generated from the same table), or Berth's webhook does.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,11 +1,11 @@
-"""The names by which kube-scheduler passes a pod's devices to our extender.
+"""The names under which kube-scheduler passes a pod's devices to Berth's extender.
 
-The `managedResources` of an extender may only be extended resources, and no name of `kubernetes.io/` is one. So where
-kube-scheduler places pods with our extender, `kubernetes.io/gpu` becomes `koordinator.sh/gpu`, and so on: both mean the
-same to Berth. The API server rewrites them (`manifests/components/extender/admission.yaml` has the same rules in CEL)
-or our webhook.
+The `managedResources` of an extender may only be extended resources, and no name in `kubernetes.io/` is one. So if
+kube-scheduler places pods with Berth's extender, `kubernetes.io/gpu` becomes `koordinator.sh/gpu`, and so on. Both
+names mean the same to Berth. The API server rewrites them (`manifests/components/extender/admission.yaml` has the same
+rules in CEL), or Berth's webhook does.
 
-An extended resource has equal requests and limits. What the pod requested counts, as it does for Berth.
+An extended resource has equal requests and limits. As everywhere in Berth, the request counts.
 """
 
 from collections.abc import Iterator, Mapping

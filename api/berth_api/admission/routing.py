@@ -1,11 +1,12 @@
-"""Which pods are routed to Berth: those that request its devices and name no scheduler.
+"""Which pods are routed to Berth: pods that request its devices and name no scheduler.
 
-No other scheduler allocates `kubernetes.io/gpu` and the like, and a pod that got a node without an allocation may use
-any card there. The API server sets `default-scheduler` before admission, so a pod with that name has not chosen. The
-API server routes it (`manifests/base/routing.yaml` has the same rules in CEL) or our webhook.
+No other scheduler allocates `kubernetes.io/gpu` and similar names. A pod that got a node without an allocation could
+use any card there. The API server sets `default-scheduler` before admission, so a pod with that name has not chosen a
+scheduler. The API server routes the pod (`manifests/base/routing.yaml` has the same rules in CEL), or Berth's webhook
+does.
 
-Pods with words of other systems are routed in namespaces whose label says so. Pods that request `nvidia.com/*` are not
-routed for that: the device plugin serves pods of all schedulers.
+Pods with words of other systems are routed only in namespaces with a label for it. A request for `nvidia.com/*` alone
+does not route a pod, because the device plugin serves pods of all schedulers.
 """
 
 import re

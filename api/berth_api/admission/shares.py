@@ -1,7 +1,7 @@
-"""Which containers request a share of a card, and what admission adds so that they are limited to it.
+"""Which containers request a share of a card, and what admission adds to limit them to it.
 
 A container with whole cards needs no limit, and MIG instances have their own. Admission adds a resource of the agent's
-device plugin, by which kubelet gives the container what limits it, and the variables that this reads.
+device plugin, so that kubelet gives the container what limits it. It also adds the variables that the limiter reads.
 `manifests/components/isolation` has the same rules in CEL.
 """
 

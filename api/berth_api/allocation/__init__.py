@@ -1,10 +1,10 @@
 """The allocation annotation: which cards a pod holds, and how much of each.
 
-The form is Koordinator's, because users and tools already know it:
-`{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"50",…},"id":"GPU-…"}]}`.
-Amounts are integers here (memory in bytes); resource names lose either of the two prefixes that mean the same.
+The format is Koordinator's, because users and tools already know it:
+`{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"50",…},"id":"GPU-…"}]}`. Amounts are integers here, and
+memory is in bytes. Two prefixes of resource names mean the same, and both are removed.
 
-Each MIG instance and each replica has its own entry, with the minor of its card and its own id, so one card may have
+Each MIG instance and each replica has its own entry, with the minor of its card and its own id. So one card may have
 several entries. Virtual functions and the exclusive policy of the pod are in the `extension` of the card's entry.
 """
 

@@ -1,7 +1,7 @@
-"""The forms of the ids of devices.
+"""The valid forms of device ids.
 
-Ids reach environments, mounts and CDI names of containers. NVIDIA's runtime takes `all`, `0` or `0:1` for cards, and a
-comma or a line break ends an id, so an id that is not of these forms could give a container other cards.
+Ids reach environments, mounts and CDI names of containers. NVIDIA's runtime accepts `all`, `0` or `0:1` for cards, and
+a comma or a line break ends an id. So an id in any other form could give a container other cards.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""How much of a card is held: the one rule of all verbs, the page, the status of Devices and the metrics.
+"""How much of a card is held: the one rule for all verbs, the page, the status of Devices and the metrics.
 
-A card is held as far as that resource of which most is held: cores, memory, replicas, or slices of MIG instances. What
-is left is the largest share with as much of each. So parts never add up to more than the card, and one pod with all
-cores and another one with half the memory hold one card. Bytes of memory do not count, because their ratio does.
+The held part is the largest fraction that is held of any resource: cores, memory, replicas, or slices of MIG instances.
+The rest is the largest share with an equal fraction of each. So parts never add up to more than the card. For example,
+one pod with all cores and another pod with half the memory hold one card. Bytes of memory do not count, because their
+ratio does.
 """
 
 from collections import Counter

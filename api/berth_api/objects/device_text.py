@@ -1,4 +1,4 @@
-"""Devices and shares of them as Events and GpuPods name them: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
+"""Devices and their shares in the words of Events and GpuPods: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
-"""The GpuPod object: the GPUs of a pod, as kubelet reports them, or as Berth allocated them where kubelet knows none.
+"""The GpuPod object: the GPUs of a pod, as kubelet reports them, or as Berth allocated them if kubelet has no report.
 
-Namespaced and owned by its Pod. The agent of the node writes the spec, the operator the status. Its name is that of the
-pod and the node, `half-1.node-0`: admission lets the agent of a node create only names that end in its node, so that no
-agent can take the names that another one needs.
+A GpuPod is namespaced and owned by its Pod. The node's agent writes the spec, and the operator writes the status. Its
+name consists of the pod's and the node's names, `half-1.node-0`. Admission lets a node's agent create only names that
+end in its node, so that no agent can take names that another agent needs.
 """
 
 from typing import Annotated, Final

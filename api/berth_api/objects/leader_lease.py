@@ -1,11 +1,11 @@
-"""The LeaderLease object: which operator leads, in which term, and what it leaves to the next leader.
+"""The LeaderLease object: which operator leads, in which term, and the record for the next leader.
 
-Namespaced; written by the candidates of one operator instance and read by the API server, as the parameter of the
-policies that refuse Bindings of any other term (docs/decisions/0002-fencing.md). A kind of our own and not a Lease:
-an API server keeps the parameters of a built-in kind across the deletion of the policies that name them.
+A LeaderLease is namespaced. The candidates of one operator instance write it. The API server reads it as the parameter
+of the policies that refuse Bindings of any other term (docs/decisions/0002-fencing.md). It is Berth's own kind and not
+a Lease, because an API server keeps the parameters of a built-in kind even after their policies are deleted.
 
-The status is no subresource: the leader writes it in the request that renews the term. So the record costs no request
-of its own that could conflict with a renewal, and only the holder of the term can write it.
+The status is not a subresource, because the leader writes it in the request that renews the term. So the record needs
+no extra request that could conflict with a renewal, and only the holder of the term can write it.
 """
 
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Labels by which other programs show that a Node has GPUs, before an agent reports them."""
+"""Labels with which other programs show that a Node has GPUs, before an agent reports them."""
 
 from collections.abc import Mapping
 from typing import Final

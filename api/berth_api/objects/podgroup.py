@@ -1,7 +1,7 @@
 """The PodGroup object of Kubernetes' scheduler-plugins: pods that are scheduled all together or not at all.
 
-Berth ships a definition for clusters without one; it accepts all that the original accepts. Kubeflow's operators write
-the spec; the scheduler of the group writes the status.
+Berth ships a definition for clusters without one. It accepts everything that the original accepts. Kubeflow's operators
+write the spec. The scheduler of the group writes the status.
 """
 
 from typing import Annotated

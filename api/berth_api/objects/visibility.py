@@ -1,8 +1,8 @@
-"""What the visibility API answers: the operator writes these objects, and the console reads them.
+"""The objects of the visibility API. The operator writes them, and the console reads them.
 
-The descriptions are published (OpenAPI, docs/reference/visibility.md). The console gives what it reads from other
-objects the same form: fields that it cannot know there are NotRequired, as are those that are absent where they say
-nothing. Amounts are in the units of docs/protocol.md.
+The descriptions are published (OpenAPI, docs/reference/visibility.md). The console converts other objects to the same
+form. Fields that it cannot know there are NotRequired, and so are fields that are absent when they have no meaning.
+Amounts are in the units of docs/protocol.md.
 """
 
 from typing import Annotated, Any, Final, NotRequired, Required, TypedDict

@@ -1,9 +1,8 @@
-"""What a pod requests of devices, in one form for all protocols.
+"""A pod's request for devices, in one form for all protocols.
 
-The pod's total of each device resource must be a valid combination, and is split into equal parts of one or more cards
-(`amounts`, or `genius` for pods that request by labels). Annotations restrict the cards (`hints`, `topology`). What
-cannot be meant is refused while a pod waits (`mistakes`).
-docs/protocol.md has examples.
+The pod's total of each device resource must be a valid combination. It is split into equal parts of one or more cards
+(`amounts`, or `genius` for pods that request by labels). Annotations restrict the cards (`hints`, `topology`). An
+amount that the user cannot have meant is refused while the pod waits (`mistakes`). docs/protocol.md has examples.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""JSON in the annotations of a pod; errors name the annotation and the field."""
+"""Parse JSON in the annotations of a pod. Errors name the annotation and the field."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""Genius' labels, by which a pod requests GPUs without a resource.
+"""Genius' labels, with which a pod requests GPUs without a resource.
 
-Genius itself only chooses a node by them and allocates no cards. Here they are a request like any other: cards are
-charged, so that two pods cannot get the same memory.
+Genius itself uses the labels only to choose a node, and allocates no cards. In Berth they are a request like any other:
+cards are charged, so that two pods cannot get the same memory.
 """
 
 from collections.abc import Iterable, Mapping

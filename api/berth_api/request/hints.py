@@ -1,4 +1,4 @@
-"""Koordinator's annotations that restrict the devices of a pod: hints for each type, joint allocation, partitions."""
+"""Koordinator's annotations that restrict the devices of a pod: hints per type, joint allocation, partitions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace

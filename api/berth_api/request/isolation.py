@@ -1,4 +1,4 @@
-"""How a pod asks that its containers are limited to their shares of cards, and what admission made of it."""
+"""How a pod requests that its containers are limited to their shares of cards, and the result of admission."""
 
 from collections.abc import Collection, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""How much of its card a MIG instance takes, by its profile alone: of the models with this profile, the most."""
+"""How much of its card a MIG instance takes, by its profile only: the most among the models with this profile."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

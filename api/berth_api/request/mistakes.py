@@ -1,7 +1,7 @@
-"""Requests that cannot be meant as they are written: amounts in the wrong unit, and misspelt names.
+"""Requests that the user cannot have meant: amounts in the wrong unit, and misspelt names.
 
-They are refused while a pod waits. What a bound pod holds is charged as it is, so these checks are no part of
-`of_resources`.
+They are refused while a pod waits. A bound pod is charged for what it holds in any case, so `of_resources` does not
+include these checks.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which GPU models a pod accepts: two older protocols and Berth's own; a card must pass all of them."""
+"""The GPU models that a pod accepts, by two older protocols and by Berth's own. A card must pass all of them."""
 
 import fnmatch
 import re

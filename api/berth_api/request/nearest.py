@@ -1,4 +1,4 @@
-"""What a user may have meant by the name of a resource that no node has."""
+"""Suggest what a user may have meant by the name of a resource that no node has."""
 
 import re
 from collections.abc import Collection, Iterable

@@ -1,8 +1,8 @@
 """Which cards of its pod each container sees.
 
-Containers get the cards of the pod in the order in which they start: containers with whole cards get cards of their
-own, fractions share a card. Init containers have ended when the others start, so the others begin at the same card;
-sidecars keep theirs.
+Containers get the pod's cards in the order in which they start. Containers with whole cards get their own cards, and
+fractions share a card. Init containers have ended when the other containers start, so these begin at the same card.
+Sidecars keep their cards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Berth's own annotations: how a pod's GPUs are connected, how alike they are, and the least memory of each."""
+"""Berth's own annotations: how a pod's GPUs are connected, how alike they are, and the minimum memory of each."""
 
 from typing import Final, cast, get_args
 

@@ -1,4 +1,4 @@
-"""What a pod requests of devices, as values: frozen and hashable, because they are part of the pod's class."""
+"""A pod's request for devices, as values. They are frozen and hashable, because they are part of the pod's class."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal

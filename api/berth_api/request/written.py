@@ -1,7 +1,7 @@
 """The amounts of a resource as the user wrote them in a pod's spec, for messages about a request.
 
-A request is checked as the pod's total, which the user may have written nowhere: containers add up. All here is
-computed only once a request is known to be invalid.
+A request is checked as the pod's total over its containers, which the user may not have written anywhere. The amounts
+are computed only when a request is known to be invalid.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""What a pod requests of a node, computed as Kubernetes does.
+"""A pod's requests to a node, computed as Kubernetes does.
 
-Containers run together, so their requests add up. Init containers run one after the other before them, so each
-needs only what is free of the sidecars (restartable init containers) started earlier; sidecars stay and add up.
-Processor time is in thousandths of a core, everything else in whole units, rounded up.
+Containers run together, so their requests add up. Init containers run one after another before the containers. So each
+needs only what sidecars (restartable init containers) that started earlier leave. Sidecars stay and add up. Processor
+time is in thousandths of a core. Everything else is in whole units, rounded up.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 """The cpu and memory that scores count for containers without a request, as kube-scheduler's NonZeroRequested.
 
-Otherwise a node with a thousand such containers would look empty. Filters count only what is requested.
+Without them, a node with a thousand of these containers would look empty. Filters count only requests.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Quantities as Kubernetes writes them: `100`, `500m`, `16Gi`, `1e3`.
 
-Amounts are integers here: `parse` rounds up to whole units and `parse_milli` to thousandths, which is how
-Kubernetes itself reads them when it counts devices and processor time.
+Amounts are integers here. `parse` rounds up to whole units, and `parse_milli` to thousandths. Kubernetes itself rounds
+in the same way when it counts devices and processor time.
 """
 
 import re

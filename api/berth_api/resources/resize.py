@@ -1,9 +1,9 @@
 """What a bound pod uses of its node while it is resized in place.
 
-A resize changes the spec immediately, and the running containers later or never. Until they agree, the pod counts with
-the largest of its spec's requests, what kubelet has allocated and what it actually has: from Kubernetes 1.37 on of the
-sums over its containers, before of each container. A resize that kubelet calls infeasible will not happen, so the spec
-does not count. The same is true for requests at the pod's level.
+A resize changes the spec at once, and the running containers later or never. Until they agree, the pod counts with the
+largest of its spec's requests, kubelet's allocation and its actual resources. From Kubernetes 1.37 on, this is the
+largest of the sums over containers. Before 1.37, it is the largest for each container. A resize that kubelet calls
+infeasible will not happen, so the spec does not count. The same applies to requests at the pod's level.
 """
 
 from collections.abc import Iterable, Mapping

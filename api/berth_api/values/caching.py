@@ -1,6 +1,6 @@
-"""Caches bounded by bytes, for what is parsed from objects of users and nodes.
+"""Caches bounded by bytes, for data parsed from objects of users and nodes.
 
-The number of entries bounds nothing if the objects may be large: 4,096 specs of a megabyte are four gigabytes.
+If objects may be large, a limit on the number of entries is no bound: 4,096 specs of a megabyte are four gigabytes.
 """
 
 import sys

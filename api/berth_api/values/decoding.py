@@ -1,8 +1,9 @@
-"""Decodes what the API server sends, whatever users wrote as free JSON.
+"""Decode the API server's JSON, including anything that users write as free JSON.
 
-The API server checks such JSON (`RawExtension`, as the parameters for drivers in ResourceClaims) with Go's parser and
-sends it as it was written. Go accepts what orjson refuses: lone surrogates, bytes that are not UTF-8, and a depth of up
-to 10,000. Without the changes here, one object of any user would end all lists and watches of its kind.
+The API server checks free JSON with Go's parser and sends it as it was written. `RawExtension` is free JSON, for
+example the parameters for drivers in ResourceClaims. Go accepts JSON that orjson refuses: lone surrogates, bytes that
+are not UTF-8, and a depth of up to 10,000. Without the changes here, one object of any user would end all lists and
+watches of its kind.
 """
 
 import re

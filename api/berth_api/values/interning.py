@@ -1,4 +1,4 @@
-"""Values that are looked up far more often than they are created: hashed once, and equal ones kept once."""
+"""Values that are looked up much more often than they are created: hashed once, and equal values stored once."""
 
 from collections.abc import Hashable
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Keys of namespaced objects: `namespace/name`, as client-go's caches have them."""
+"""Keys of namespaced objects: `namespace/name`, as in client-go's caches."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lists of names in messages, which are bounded."""
+"""Bounded lists of names in messages."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Label selectors as values: frozen, so that equal selectors are one key and are counted once."""
+"""Label selectors as values. They are frozen, so that equal selectors are one key and are counted once."""
 
 import re
 from collections.abc import Iterable, Mapping

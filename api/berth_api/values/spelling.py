@@ -1,4 +1,4 @@
-"""What a misspelt name was probably meant to be."""
+"""Suggest the probable meaning of a misspelt name."""
 
 import difflib
 from collections.abc import Iterable

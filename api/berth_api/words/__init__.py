@@ -1,8 +1,8 @@
 """The words of other systems in pods, read as Berth's own.
 
-`read` replaces them in what a pod writes: resources of containers, annotations, labels. What reads a pod, what
-rewrites manifests and what answers at admission call it, so they cannot differ. What cannot be honoured is an error
-that says what to do; nothing is dropped without a sentence in `Reading.notes`.
+`read` replaces these words in a pod: resources of containers, annotations, labels. The code that reads pods, that
+rewrites manifests and that answers at admission calls `read`, so results cannot differ. A word that cannot be honoured
+is an error that names what to do. No word is dropped without a sentence in `Reading.notes`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
-"""What a pod requests by other systems' words: cards for its containers, in Berth's resources.
+"""Convert a pod's request in another system's words: cards for its containers, in Berth's resources.
 
-Other systems give each container cards of its own and say what it takes of each. Berth's resources are totals, which
-are spread evenly over the cards of the pod. So all containers must request the same of each card, or one card each:
-then they share one.
+In other systems, each container has its own cards and requests an amount of each card. Berth's resources are totals,
+spread evenly over the cards of the pod. So all containers must request the same amount of each card, or one card each,
+which they then share.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Words in annotations and labels that restrict cards, or that are answered, in Berth's annotations and labels."""
+"""Convert words in annotations and labels that restrict cards, or that need an answer, to Berth's."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

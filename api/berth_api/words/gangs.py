@@ -1,4 +1,4 @@
-"""Words that name the group of pods with which a pod starts, in Berth's annotations and labels."""
+"""Convert words that name the group of pods with which a pod starts to Berth's annotations and labels."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,6 +1,6 @@
-"""Annotations and labels of pods that are almost words of other systems: misspelt, or written in the wrong place.
+"""Annotations and labels that resemble words of other systems: misspelt, or written in the wrong place.
 
-These systems have more names than Berth reads, so such a name may be right: it is a question, and no error.
+These systems have more names than Berth reads, so a similar name may be correct. It causes a question, not an error.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Pods that request no device: why they hold none, and what in them looks as if one was meant."""
+"""Pods that request no device: why they hold none, and which of their fields suggest that they should."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What a pod requests in plain amounts: `2 cards of 3000 MiB each`."""
+"""A pod's request in plain amounts: `2 cards of 3000 MiB each`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final

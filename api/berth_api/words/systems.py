@@ -1,6 +1,7 @@
 """The rows of the table: the words of other systems, as their sources define them.
 
-What is not here is not read. `Word.means` goes into documents, `Word.answer` and the answers of choices into messages.
+Words that are not in the table are not read. Documents show `Word.means`. Messages show `Word.answer` and the answers
+of choices.
 """
 
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""What a row of the table of other systems' words says, and the table by name.
+"""The rows of the table of other systems' words, and the table by name.
 
-The rows are data (`systems`): a system that is not there yet needs rows, and no code. What reads pods, writes
-manifests, policies and documents takes the names from here.
+The rows are data (`systems`): support for another system needs rows, and no code. The code that reads pods, and that
+writes manifests, policies and documents, takes the names from here.
 """
 
 from collections.abc import Iterator, Mapping

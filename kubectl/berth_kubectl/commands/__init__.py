@@ -1,1 +1,1 @@
-"""One module for each verb: its arguments, its rows as pure functions of objects, and how it is run."""
+"""One module for each verb: its arguments, its rows as pure functions of objects, and its run."""

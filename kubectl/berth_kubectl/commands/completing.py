@@ -1,6 +1,6 @@
-"""What may follow on a command line: verbs, flags, their values, and names of objects of one namespace.
+"""Complete a command line: verbs, flags, their values, and names of objects of one namespace.
 
-What a value is called in the help says what it may be: `POD`, `NODE`, `KIND/NAME`, `FILE`.
+The metavar of a value in the help determines what the value may be: `POD`, `NODE`, `KIND/NAME`, `FILE`.
 """
 
 import argparse

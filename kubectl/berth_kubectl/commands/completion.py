@@ -1,4 +1,4 @@
-"""`kubectl berth completion install`: completion of verbs, flags and names, for kubectl's own completion."""
+"""`kubectl berth completion install`: completion of verbs, flags and names through kubectl's own completion."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Opens a session with the flags of the command line."""
+"""Open a session with the flags of the command line."""
 
 import argparse
 import contextlib

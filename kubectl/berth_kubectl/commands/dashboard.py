@@ -1,4 +1,4 @@
-"""`kubectl berth dashboard`: a live picture of the fleet in the browser, with the rights of the user."""
+"""`kubectl berth dashboard`: a live view of the fleet in the browser, with the rights of the user."""
 
 import argparse
 import gc

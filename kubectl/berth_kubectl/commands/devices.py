@@ -1,4 +1,4 @@
-"""`kubectl berth devices [NODE]`: every device, with health, use and place; cordoned and silent nodes included."""
+"""`kubectl berth devices [NODE]`: every device with its health, use and place, on cordoned and silent nodes, too."""
 
 import argparse
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""`kubectl berth doctor`: what is wrong with the installation, and what to type."""
+"""`kubectl berth doctor`: what is wrong with the installation, and which commands to type."""
 
 import argparse
 from typing import Final

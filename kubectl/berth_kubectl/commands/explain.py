@@ -1,4 +1,4 @@
-"""`kubectl berth explain`: why a pod waits and what it lacks, or why it is where it is."""
+"""`kubectl berth explain`: why a pod waits and what it lacks, or why it is on its node."""
 
 import argparse
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Reads what `explain workload/NAME` shows: a Workload of Kueue and what is around it."""
+"""Read what `explain workload/NAME` shows: a Workload of Kueue and the objects that it depends on."""
 
 from berth_api.objects.visibility import PodExplanation
 from berth_kubectl.errors import CommandError, ReadError

@@ -1,4 +1,4 @@
-"""How commands print lists: once, or again whenever something changes."""
+"""Print lists: once, or again whenever something changes."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""`kubectl berth migrate`: manifests of other systems in Berth's words, and how to move a live cluster."""
+"""`kubectl berth migrate`: convert manifests of other systems to Berth, and plan how to move a live cluster."""
 
 import argparse
 from typing import Any, Final

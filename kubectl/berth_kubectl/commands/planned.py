@@ -1,4 +1,4 @@
-"""What `simulate` and `advise` have in common: they read the cluster with the user's rights, and decide here."""
+"""Code that `simulate` and `advise` share. They read the cluster with the user's rights, and decide locally."""
 
 import argparse
 from typing import Any

@@ -1,4 +1,4 @@
-"""`kubectl berth top`: use, memory and watts of cards, and which pods hold cards that are idle."""
+"""`kubectl berth top`: use, memory and watts of cards, and which pods hold idle cards."""
 
 import argparse
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The open connections: how many, and which one gives way when there are too many."""
+"""The open connections: how many there are, and which one is closed if there are too many."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""The web server, on loopback alone."""
+"""The web server, on loopback only."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The files of the page, read once: requests name no path on the disk."""
+"""The files of the page, read once at the start. Requests cannot name a path on the disk."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Answers the requests of one connection."""
+"""Answer the requests of one connection."""
 
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus

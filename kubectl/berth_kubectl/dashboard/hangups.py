@@ -1,7 +1,7 @@
-"""Notices that the client of a running watch has closed its connection.
+"""Detect that the client of a running watch has closed its connection.
 
-A watch in which nothing changes writes nothing, so its thread would find out only after the next change. Each reload
-of the page would leave such watches behind.
+A watch in which nothing changes writes nothing, so its thread would notice only after the next change. Each reload of
+the page would leave another idle watch behind.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The findings of `kubectl berth doctor` for the page: one run at a time, whose result is kept for a while."""
+"""The findings of `kubectl berth doctor` for the page: one run at a time, whose result is cached for a while."""
 
 import threading
 import time

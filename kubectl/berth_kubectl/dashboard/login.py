@@ -1,4 +1,4 @@
-"""Who may read: the browser that opened the printed address, by a cookie that it got for the address's token."""
+"""Allow only the browser that opened the printed address. It gets a cookie in exchange for the address's token."""
 
 import hmac
 import secrets

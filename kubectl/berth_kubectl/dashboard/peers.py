@@ -1,7 +1,8 @@
 """Which user a connection on loopback comes from, on Linux.
 
-Other users of the machine can connect, too, and could learn the token from the list of processes while the browser
-starts, or the cookie by a server on another port: browsers send cookies to all ports of a host.
+Other users of the machine can connect, too. They could learn the token from the list of processes while the browser
+starts. They could also learn the cookie with a server on another port, because browsers send cookies to all ports of a
+host.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Relays requests to `kubectl proxy`: lists and explanations as they are, watches as they arrive."""
+"""Relay requests to `kubectl proxy`. Lists and explanations are passed on unchanged, watches as they arrive."""
 
 import contextlib
 import http.client

@@ -1,6 +1,6 @@
-"""What a request asks for. Only what is listed here is served.
+"""The requests that are served. Every other request is refused.
 
-Paths are compared as they are sent, encoded characters included, so no encoding can hide anything.
+Paths are compared as they are sent, including encoded characters, so no encoding can hide anything.
 """
 
 import re

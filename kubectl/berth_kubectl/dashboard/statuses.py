@@ -1,4 +1,4 @@
-"""Answers to requests that failed, as Kubernetes' Status documents."""
+"""Answers to failed requests, as Kubernetes' Status documents."""
 
 from http import HTTPStatus
 from typing import Final

@@ -1,4 +1,4 @@
-"""Keeps `kubectl proxy` running while the dashboard runs."""
+"""Keep `kubectl proxy` running while the dashboard runs."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

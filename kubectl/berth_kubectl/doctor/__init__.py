@@ -1,1 +1,1 @@
-"""What is wrong with an installation: pure functions over what could be read, which need no leader."""
+"""What is wrong with an installation. Pure functions of what could be read. They need no leader."""

@@ -1,4 +1,4 @@
-"""All checks, what each needs to read, and the diagnosis."""
+"""All checks, the data that each check needs, and the diagnosis."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

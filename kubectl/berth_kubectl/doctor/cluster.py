@@ -1,4 +1,4 @@
-"""Checks of what the API server and the Nodes have for Berth: definitions, policies, servers, capacity, plugins."""
+"""Checks of Berth's parts in the API server and Nodes: definitions, policies, servers, capacity, plugins."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Checks of the Devices: devices that failed and who holds them, what pods use beyond that, and False conditions."""
+"""Checks of the Devices: failed devices and their holders, use by pods beyond that, and conditions that are False."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""What was read of a cluster, and what could not be read."""
+"""The data that was read of a cluster, and the data that could not be read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Reads what the checks need; what may not be read is noted, and so is what the API server does not serve."""
+"""Read the data that the checks need. Data that may not be read or that the API server does not serve is noted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

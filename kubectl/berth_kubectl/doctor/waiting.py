@@ -1,4 +1,4 @@
-"""Checks of pods that wait for a scheduler which does not read what they request."""
+"""Checks of pods that wait for a scheduler which ignores what they request."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,1 +1,1 @@
-"""Modules that load much, and that commands therefore load only when they run (`berth_kubectl.loading`)."""
+"""Modules that take long to load. Commands load them only when they run (`berth_kubectl.loading`)."""

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of this version, made from the models."""
+"""The CustomResourceDefinitions of this version, generated from the models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`migrate`: the operator's functions on files, or on what the user may read through kubectl."""
+"""`migrate`: run the operator's functions on files, or on what the user may read through kubectl."""
 
 import argparse
 from collections.abc import Sequence

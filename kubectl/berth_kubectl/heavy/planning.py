@@ -1,4 +1,4 @@
-"""`simulate` and `advise`: the operator's functions on what the user may read, through kubectl."""
+"""`simulate` and `advise`: run the operator's functions on what the user may read through kubectl."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Amounts and times, in the short forms of kubectl."""
+"""Amounts and times in kubectl's short forms."""
 
 from collections.abc import Mapping
 from itertools import pairwise

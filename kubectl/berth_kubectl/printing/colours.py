@@ -1,4 +1,4 @@
-"""Colours, on terminals alone, and not with the variable NO_COLOR."""
+"""Colours: only on terminals, and not if the variable NO_COLOR is set."""
 
 import os
 from typing import Final, TextIO

@@ -1,4 +1,4 @@
-"""Writes reports in the form that was chosen by `-o`."""
+"""Write reports in the format that `-o` selects."""
 
 import sys
 from dataclasses import dataclass

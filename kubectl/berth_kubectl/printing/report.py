@@ -1,4 +1,4 @@
-"""What a command prints, before it has a form."""
+"""The report of a command, before it is formatted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

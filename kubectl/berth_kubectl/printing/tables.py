@@ -1,4 +1,4 @@
-"""Tables, in the form of kubectl's."""
+"""Tables in kubectl's format."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,1 +1,1 @@
-"""What the commands read: the visibility API where it is served, else the objects of the API server."""
+"""The sources of the commands: the visibility API if it is served, otherwise the objects of the API server."""

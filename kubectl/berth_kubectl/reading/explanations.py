@@ -1,4 +1,4 @@
-"""What the API server alone knows of why a pod waits: its condition, and its Events."""
+"""What the API server itself shows of why a pod waits: its condition and its Events."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Keeps lists up to date by watches, for `--watch`."""
+"""Keep lists up to date with watches, for `--watch`."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Queue rows from pending pods, where the visibility API does not give the order."""
+"""Queue rows from pending pods, used if the visibility API does not give the order."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime

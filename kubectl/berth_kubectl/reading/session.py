@@ -1,4 +1,4 @@
-"""Reads lists through a proxy, in parallel, with the right in the message of a refusal."""
+"""Read lists through a proxy in parallel. A refusal's message names the right that is missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which sources answer a question: the visibility API first, then the objects of the API server."""
+"""Choose the sources that answer a question: the visibility API first, then the objects of the API server."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

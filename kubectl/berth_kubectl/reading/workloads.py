@@ -1,4 +1,4 @@
-"""Why a workload has no pods, or fewer than it wants, and what on it has no effect on them."""
+"""Why a workload has no pods or too few, and which of its fields have no effect on its pods."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """`kubectl proxy` on a Unix socket in a private folder, for commands that need several requests.
 
-It answers GET requests alone, and ends with the command.
+The proxy answers only GET requests, and ends with the command.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What is asked of the API server, apart from `proxy`, whose HTTP completion does not load."""
+"""A request to the API server. It is separate from `proxy`, because completion does not load proxy's HTTP code."""
 
 from dataclasses import dataclass
 from urllib.parse import urlencode

@@ -1,1 +1,1 @@
-"""What the operator serves over HTTP: aggregated APIs, the debug API, the extender, the webhook."""
+"""The HTTP servers of the operator: aggregated APIs, the debug API, the extender, the webhook."""

@@ -1,11 +1,12 @@
-"""Write a decision: one Binding with node, cards and the leader's term.
+"""Write a decision: one Binding with the node, the cards and the leader's term.
 
 The answer of the API server decides what happens to the assumed charge:
 
-* success, or 409 and the pod has exactly this allocation (an earlier answer was lost): the charge stays;
-* no answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
-  meanwhile, because a request that is still in flight may bind the pod to them;
-* a refusal, which includes "failed calling webhook": the charge is forgotten, and the pod is decided again after its
+* Success: the charge stays. A 409 counts as success if the pod has exactly this allocation, because an earlier answer
+  was lost.
+* No answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
+  meanwhile, because a request that is still in flight may bind the pod to them.
+* A refusal, including "failed calling webhook": the charge is forgotten, and the pod is decided again after its
   back-off.
 """
 

@@ -1,6 +1,6 @@
-"""The part of the loop's time that decisions about ResourceClaims may take while other pods wait: a tenth.
+"""The share of the loop's time that decisions about ResourceClaims may take while other pods wait: a tenth.
 
-What they do not take is saved, so that a few of them are decided at once.
+Unused time is saved, so that a few of these decisions can run together.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""Gangs: decided as a whole, bound with one Binding for each member, and undone if they cannot be completed.
+"""Gangs: decided as a whole, bound with one Binding for each member, and aborted if they cannot be completed.
 
-A decided gang is assumed as a whole. First the claims of all members are bound; if that fails, no member has been
-bound and all are forgotten. Then the Bindings of all members are sent concurrently. A member whose Binding is refused
+A decided gang is assumed as a whole. First the claims of all members are bound. If this fails, no member has been
+bound, and all are forgotten. Then the Bindings of all members are sent concurrently. A member whose Binding is refused
 stays assumed, and its Binding is retried until the gang's timeout. Once a second, the keeper deletes the bound members
-of gangs that have not formed within their timeout. It acts on the current state only, so it also deletes members that
-a previous leader left behind and that are known to be too few.
+of gangs that have not formed within their timeout. The keeper acts on the current state only. So it also deletes
+members that a previous leader left behind and that are known to be too few.
 """
 
 import asyncio

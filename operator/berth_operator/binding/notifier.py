@@ -1,4 +1,4 @@
-"""Passes changes of the state to the loops and reports that act on them."""
+"""Pass changes of the state to the loops and reports that act on them."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Node reservations: gather the capacity of a node for pods that have waited too long.
 
-`follow` is called by the scheduling loop before it takes pods from the queue. It adapts the reservations whose nodes'
-pods have changed, and once a second reviews which pods should have one. The decision that reserves a node is
-`core.decision.reservation`. The next leader inherits the reservations and what was in vain. Since when a pod waits
-stands in its condition.
+The scheduling loop calls `follow` before it takes pods from the queue. `follow` adapts the reservations of nodes whose
+pods have changed. Once a second, it reviews which pods should have a reservation. `core.decision.reservation` decides
+which node is reserved. The next leader inherits the reservations and the record of those that were in vain. The pod's
+condition records since when it waits.
 """
 
 import time

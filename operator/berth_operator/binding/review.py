@@ -1,13 +1,13 @@
 """Decide parked pods again, so that their status shows current reasons.
 
-A pod is woken only by changes that may help it. Other changes can still make its reason out of date: a full node is
-added, or a node is tainted. So each parked class is woken once after the changes, the longest parked first, one class
-at a time, and only while the active queue is empty: as soon as nothing has changed for `CALM` seconds, or every
-`INTERVAL` seconds while the changes go on.
+A pod is woken only by changes that may help it. Other changes can still make its reason outdated: for example, a full
+node is added, or a node is tainted. So each parked class is woken once after changes, the longest parked first, one
+class at a time, and only while the active queue is empty. The review begins as soon as nothing has changed for `CALM`
+seconds. While changes go on, it begins every `INTERVAL` seconds.
 
-What is measured is the CPU time that deciding these classes takes, nothing between them. It may take a twentieth of the
-loop's time. What is not used is saved, up to `MAX_SAVED` seconds, of which `KEPT` are only used while nothing changes:
-enough to decide a thousand classes at once when a storm of changes has ended.
+The review counts the CPU time of deciding these classes, and nothing between the decisions. It may take a twentieth of
+the loop's time. Unused time is saved, up to `MAX_SAVED` seconds. `KEPT` of these are used only while nothing changes.
+They are enough to decide a thousand classes at once after a storm of changes.
 """
 
 from collections.abc import Hashable

@@ -1,6 +1,6 @@
-"""The fence of status writes: their field manager is the leader's term, and the API server refuses other terms.
+"""The fence of status writes. Their field manager is the leader's term, and the API server refuses other terms.
 
-The API server takes the metadata of a status write from the object that it has, so nothing else could carry the term.
+For a status write, the API server takes the metadata from the stored object. So no other field could carry the term.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""A token bucket, which limits the rate of writes."""
+"""A token bucket that limits the rate of writes."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
 """The operator's client of the API server: login, and the calls for pods and Events.
 
-Leader election has a client of its own, so that renewals never queue behind a thousand binds.
+Leader election has its own client, so that renewals never queue behind a thousand binds.
 """
 
 from collections.abc import Mapping

@@ -1,15 +1,15 @@
 """Leader election by a LeaderLease, with a term that grows with every leader.
 
-* `term` becomes None before any other replica can lead: it ends `renew_deadline` after the *start* of the last
-  successful renewal, and other replicas wait for `lease_duration` after they last *observed* a change of the lease.
-  Each replica uses its own monotonic clock and never compares it with a time written by another process.
+* `term` becomes None before any other replica can lead. It ends `renew_deadline` after the *start* of the last
+  successful renewal. Other replicas wait for `lease_duration` after they last *observed* a change of the lease. Each
+  replica uses its own monotonic clock and never compares it with a time written by another process.
 * A candidate watches the lease, so that it observes a renewal or release at once. Without a watch it reads the lease
   once in each `retry_period`.
-* A leader that stops after all its binds were answered records this in the LeaderLease that it releases. The next
-  leader then need not wait for requests that may still be in flight.
-* With each renewal, and with the release, the leader writes its record for the next leader.
-* A term is higher than any before it, even after the LeaderLease or its CRD was deleted. The fence uses it: the API
-  server refuses Bindings of any other term. See decision 0002.
+* If all binds were answered when a leader stops, the leader records this in the LeaderLease that it releases. The next
+  leader then does not wait for requests that may still be in flight.
+* With each renewal and with the release, the leader writes its record for the next leader.
+* A term is higher than any earlier term, even after the LeaderLease or its CRD was deleted. The fence uses the term:
+  the API server refuses Bindings of any other term. See decision 0002.
 
 Below, "lease" is short for LeaderLease.
 """

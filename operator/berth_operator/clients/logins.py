@@ -1,4 +1,4 @@
-"""The operator's login: like the agent's; kubernetes-asyncio reads kubeconfigs that the agent does not support."""
+"""The operator's login. Like the agent's login, but kubernetes-asyncio reads the kubeconfigs that the agent rejects."""
 
 import os
 from base64 import b64encode

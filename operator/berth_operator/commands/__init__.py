@@ -1,1 +1,1 @@
-"""Commands that users run by hand: simulate a workload, get advice on which pods to move, save a snapshot."""
+"""Commands for users: simulate a workload, get advice on which pods to move, save a snapshot."""

@@ -1,4 +1,4 @@
-"""The ResourceClaims of a workload: those of its file, and those that are made of templates for its pods."""
+"""The ResourceClaims of a workload: the claims in its file, and the claims made from templates for its pods."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""`berth-operator defragment`: request that the operator moves pods for a pod, and wait for the result.
+"""`berth-operator defragment`: request that the operator moves other pods to make room for a pod, and wait.
 
-The request is the pod's nominated node. An operator with `--defragment` then makes room there, and withdraws the
-nomination if it cannot.
+The request is the pod's nominated node. An operator with `--defragment` then makes room on that node, or withdraws the
+nomination if it cannot. The command waits for the result.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The operator's settings by which a command decides: as given on the command line, else as the operator serves them.
+"""The operator's settings that a command uses: from the command line, or else as the operator serves them.
 
-What neither says is assumed to be the operator's default, and a note says so.
+If neither has a setting, the command assumes the operator's default, and a note reports this.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Simulation and advice: adds a workload to a snapshot, and asks the core whether it fits, or which pods to move."""
+"""Simulation and advice: add a workload to a snapshot, then compute whether it fits or which pods to move."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

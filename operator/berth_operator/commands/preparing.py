@@ -1,4 +1,4 @@
-"""Builds a planner from what a command was given: a cluster or a snapshot of one, settings, a workload."""
+"""Build a planner from a command's inputs: a cluster or its snapshot, settings, a workload."""
 
 import sys
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""Reports as JSON, which `-o json` prints and the tables show."""
+"""Reports as JSON. `-o json` prints them, and the tables show them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Snapshot files: JSON lines, first a header, then one object on each line, first what is known of the operator."""
+"""Snapshot files of JSON lines: a header, then what is known about the operator, then one object on each line."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice

@@ -1,1 +1,1 @@
-"""What reconciles objects: the handlers of kopf, the sums on Nodes and Devices, agents' heartbeats and evictions."""
+"""The controllers that reconcile objects: kopf's handlers, sums on Nodes and Devices, agents' heartbeats, evictions."""

@@ -1,1 +1,1 @@
-"""The decision: pure functions of the Fleet, without I/O, clock or chance."""
+"""The decision: pure functions of the Fleet, without I/O, clock or random numbers."""

@@ -1,4 +1,4 @@
-"""The operator's own metrics; names end in their unit."""
+"""The operator's own metrics. Their names end in the unit."""
 
 from collections.abc import Callable
 from functools import cache

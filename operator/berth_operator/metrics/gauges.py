@@ -1,4 +1,4 @@
-"""Gauges over the state: computed as a whole in the scheduler's loop, and exposed as a whole by the metrics' thread.
+"""Gauges over the state, computed together in the scheduler's loop, and exposed together by the metrics' thread.
 
 The thread never reads the state. It reads `GAUGES.shown`, which the loop replaces.
 """

@@ -1,6 +1,7 @@
-"""Serves the operator's metrics to clients that the API server authorizes, in a thread with a loop of its own.
+"""Serve the operator's metrics to clients that the API server authorizes, in a thread with its own loop.
 
-So they are served while the scheduler's loop is stuck, which they show, and rendering them does not hold that loop.
+So metrics are served even while the scheduler's loop is stuck, and they show that it is. Rendering them does not hold
+up the scheduler's loop.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""kube-scheduler's metrics under its own names, with its labels and buckets, so that its dashboards and alerts apply.
+"""kube-scheduler's metrics with the same names, labels and buckets, so that its dashboards and alerts apply.
 
-Children are kept, because looking one up by its labels takes longer than counting.
+Children are cached, because looking one up by its labels takes longer than counting.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,1 +1,1 @@
-"""The life of one operator process: standby, one term of leadership, the end; its health and its heap."""
+"""The life of one operator process: standby, one term of leadership, exit. Also its health and its heap."""

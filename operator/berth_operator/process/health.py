@@ -1,4 +1,4 @@
-"""Whether the operator works: its watches, and the turns of its scheduling loop."""
+"""Whether the operator works: its watches, and the progress of its scheduling loop."""
 
 import asyncio
 import contextlib

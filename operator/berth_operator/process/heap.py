@@ -1,7 +1,8 @@
 """Return free pages of the heap to the system once a minute.
 
-glibc itself returns only the end of its heap. Free pages between blocks in use stay resident, and while pods arrive
-and leave their number grows for hours, though the bytes in use do not (docs/performance-resources.md has figures).
+glibc itself returns only the end of the heap. Free pages between blocks in use stay resident. While pods arrive and
+leave, the number of these pages grows for hours, though the bytes in use do not (docs/performance-resources.md has
+figures).
 """
 
 import asyncio

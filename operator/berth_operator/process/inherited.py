@@ -1,4 +1,4 @@
-"""What a leader inherits: the record that the last one left in the LeaderLease."""
+"""The record that a leader inherits: the last leader left it in the LeaderLease."""
 
 import structlog
 

@@ -1,4 +1,4 @@
-"""What a leader keeps right from time to time, next to its scheduling loop."""
+"""The periodic repairs of a leader, which run next to its scheduling loop."""
 
 import functools
 from collections.abc import Callable, Iterator

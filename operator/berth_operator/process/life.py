@@ -1,7 +1,7 @@
 """The life of one operator process: stand by, lead for one term, exit.
 
-A replica that loses its term exits instead of repairing its state: the next start lists everything again, which is the
-only way in which state is built.
+A replica that loses its term exits instead of repairing its state. The next start lists everything again. State is
+built in no other way.
 """
 
 import asyncio

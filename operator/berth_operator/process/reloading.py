@@ -1,7 +1,7 @@
-"""Reloads the configuration file when its content changes.
+"""Reload the configuration file when its content changes.
 
-The file is polled and not watched: kubelet updates a ConfigMap's files by replacing a symbolic link two folders up, and
-it takes up to a minute to do so, so a few more seconds do not matter. An invalid file changes nothing.
+The file is polled and not watched. kubelet updates a ConfigMap's files by replacing a symbolic link two folders up.
+This takes up to a minute, so a few more seconds do not matter. An invalid file changes nothing.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""End the process after an upgrade of Kubernetes: decisions follow kube-scheduler of the API server's version.
+"""End the process after an upgrade of Kubernetes. Decisions follow the kube-scheduler of the API server's version.
 
-What was read since the start was read by the rules of the version before, so the next start reads everything again.
+Everything read since the start was read by the rules of the previous version, so the next start reads it again.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What users set: flags and variables, the configuration file and its schema, device plug-ins."""
+"""What users configure: flags and variables, the configuration file and its schema, device plug-ins."""

@@ -1,8 +1,8 @@
-"""The configuration file: the scheduler names, and the policy for the pods of each.
+"""The configuration file: the scheduler names, and a policy for the pods of each.
 
-It has the form of kube-scheduler's `KubeSchedulerConfiguration` (profiles with plug-ins that are switched off by name,
-`*` for all); docs/configuration.md explains every field. The models here check its form, and `parse` converts it into a
-`Policy` for each scheduler name.
+The file has the form of kube-scheduler's `KubeSchedulerConfiguration`: profiles with plug-ins that are switched off by
+name, or by `*` for all. docs/configuration.md explains every field. The models here check the form. `parse` converts
+the file into a `Policy` for each scheduler name.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""The settings, by flag (`--lease x`) or environment variable (`BERTH_LEASE=x`); flags win.
+"""The settings, by flag (`--lease x`) or environment variable (`BERTH_LEASE=x`). Flags win.
 
-Scheduler names, node selector and lease delimit an instance: several instances with different values share a cluster
-without affecting each other.
+The scheduler names, the node selector and the lease delimit an instance. Several instances with different values share
+a cluster without affecting each other.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""A configuration as the content of a file that has the same effect; pure."""
+"""Render a configuration as the content of a file that has the same effect. Pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""All faults, in families; each kind is a method of its family's class."""
+"""All faults, in families. Each kind is a method of its family's class."""
 
 import random
 from collections.abc import Mapping

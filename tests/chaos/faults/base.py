@@ -1,4 +1,4 @@
-"""What the families of faults have in common."""
+"""Code that the families of faults share."""
 
 import random
 import time

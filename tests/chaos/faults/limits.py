@@ -1,4 +1,4 @@
-"""The operator's clock is wrong, or it gets no more memory or files."""
+"""The operator's clock is wrong, or the operator gets no more memory or files."""
 
 import os
 import resource

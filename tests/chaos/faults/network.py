@@ -1,4 +1,4 @@
-"""What a network and proxies do to the connections between Berth and the API server."""
+"""Faults of the network and of proxies in the connections between Berth and the API server."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Compare selectors with Kubernetes' own implementation: `python -m tests.claims.selectors_rows`. It needs Go.
 
-`--record` writes what `make test` replays; `--seed` and `--random` draw other random expressions.
+`--record` writes what `make test` replays. `--seed` and `--random` draw other random expressions.
 """
 
 import argparse

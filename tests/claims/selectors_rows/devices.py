@@ -1,4 +1,4 @@
-"""Devices on which expressions are compared, as ResourceSlices have them."""
+"""Devices on which expressions are compared, in the form of ResourceSlices."""
 
 from decimal import Decimal
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Expressions whose results are compared. GPU, NIC and CAP stand for what most of them begin with."""
+"""Expressions whose results are compared. GPU, NIC and CAP stand for the usual beginnings of expressions."""
 
 from typing import Final
 

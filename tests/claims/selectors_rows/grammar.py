@@ -1,6 +1,6 @@
-"""Random expressions: templates for each type, whose gaps are filled with random expressions of the type they name.
+"""Random expressions: templates for each type, whose gaps are filled with random expressions of the named type.
 
-Now and then a gap gets an expression of any type, as users write them by mistake.
+Some gaps get an expression of any type, as when users make mistakes.
 """
 
 import random

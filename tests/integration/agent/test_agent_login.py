@@ -1,4 +1,4 @@
-"""How an agent authenticates to a real API server."""
+"""An agent authenticates to a real API server."""
 
 from collections.abc import Callable
 from http import HTTPStatus

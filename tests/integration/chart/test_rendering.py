@@ -1,4 +1,4 @@
-"""What the chart renders: what kustomize builds from manifests/, for the values that mean the same."""
+"""The chart renders what kustomize builds from manifests/, for values with the same meaning."""
 
 import json
 import re

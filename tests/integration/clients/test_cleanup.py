@@ -1,6 +1,7 @@
-"""Berth installed, used and removed on one API server: what it was before, and what pods keep until they have ended.
+"""Berth is installed, used and removed on one API server: the server is as before, and pods keep their capacity.
 
-On a cluster of its own: the names of the manifests belong to the whole cluster.
+The pods keep it until they have ended. The test has its own cluster, because the names of the manifests belong to the
+whole cluster.
 """
 
 import os

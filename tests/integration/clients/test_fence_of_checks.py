@@ -1,4 +1,4 @@
-"""What the real API server accepts of the operator's account in Kueue's kinds, and in which term."""
+"""Which writes of Kueue's kinds the real API server accepts from the operator's account, and in which term."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

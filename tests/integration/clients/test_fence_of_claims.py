@@ -1,4 +1,4 @@
-"""Which writes of ResourceClaims the real API server accepts of the operator's account, and in which term."""
+"""Which writes of ResourceClaims the real API server accepts from the operator's account, and in which term."""
 
 import copy
 import time

@@ -1,6 +1,6 @@
-"""What an installation gives to people and programs: rights, and one line if the definitions are missing or old.
+"""An installation gives rights to people and programs. Programs report missing or old definitions in one line.
 
-On a cluster of its own: definitions and the roles `view`, `edit` and `admin` belong to the whole cluster.
+The test has its own cluster, because definitions and the roles `view`, `edit` and `admin` belong to the whole cluster.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The faulty network applies the faults that it is given, and nothing else."""
+"""The faulty network applies the faults that it is given, and no others."""
 
 import contextlib
 import time

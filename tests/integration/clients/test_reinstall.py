@@ -1,6 +1,6 @@
 """The shipped manifests, installed, removed and installed again on one API server, with real operators.
 
-On a cluster of its own: the CRD and the names of manifests/base belong to the whole cluster.
+The test has its own cluster, because the CRD and the names of manifests/base belong to the whole cluster.
 """
 
 import contextlib

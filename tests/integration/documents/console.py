@@ -1,4 +1,4 @@
-"""Console blocks of documents: what a reader types, and what the page shows of the answer."""
+"""Console blocks of documents: what a reader types, and the part of the answer that the page shows."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What each file of `manifests/examples` promises in its first lines, as a check of the pods that it leads to."""
+"""Check the promise in the first lines of each file of `manifests/examples` against the resulting pods."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""The cluster that `devcluster up --operator` makes, as the examples are seen in it."""
+"""The cluster that `devcluster up --operator` creates, as examples run in it."""
 
 import json
 from collections import Counter

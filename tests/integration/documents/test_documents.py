@@ -1,6 +1,7 @@
-"""What the documents say to type works as written, and each example does what it says.
+"""The commands in the documents work as written, and each example does what it says.
 
-The commands of the console blocks run in order, one shell for each page, on a cluster of `devcluster up --operator`.
+The commands of the console blocks run from top to bottom, in one shell for each page, on a cluster of `devcluster up
+--operator`.
 """
 
 import os

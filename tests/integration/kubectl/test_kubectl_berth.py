@@ -1,6 +1,6 @@
 """Each command of `kubectl berth` on a real API server: its table, its JSON, and its error for a user without rights.
 
-The cluster is of its own, because the doctor looks at all of it. The visibility API is a stand-in.
+The test has its own cluster, because the doctor looks at all of it. The visibility API is a stand-in.
 """
 
 import contextlib

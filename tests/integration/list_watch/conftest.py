@@ -1,6 +1,6 @@
-"""A cluster with the list and watch API as it is shipped: two replicas behind the API server's real aggregator.
+"""A cluster with the list and watch API as shipped: two replicas behind the API server's real aggregator.
 
-It is of its own, because an APIService belongs to the whole cluster.
+The tests have their own cluster, because an APIService belongs to the whole cluster.
 """
 
 import ssl

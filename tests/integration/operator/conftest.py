@@ -1,4 +1,4 @@
-"""A world for each test: an arena of its own, or a module's that is cleared between tests."""
+"""A world for each test: its own arena, or a module's arena that is cleared between tests."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The AdmissionCheck of Kueue on the real API server, with Kueue's definitions; the tests make Kueue's transitions."""
+"""The AdmissionCheck on a real API server with Kueue's definitions. The tests make Kueue's transitions."""
 
 from collections.abc import Iterator
 from pathlib import Path

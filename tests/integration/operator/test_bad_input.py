@@ -1,7 +1,7 @@
-"""Invalid input gets a clear message on the object that has it, and changes nothing else.
+"""Invalid input gets a clear message on its own object, and changes nothing else.
 
-One operator serves the whole table. In addition to each row's objects there are bystanders: a bound pod, a pod with a
-mistake of its own, two nodes and their Devices. After the row their resourceVersions are what they were before.
+One operator serves the whole table. In addition to each row's objects, there are bystanders: a bound pod, a pod with
+its own mistake, two nodes and their Devices. After the row, their resourceVersions are unchanged.
 """
 
 import re

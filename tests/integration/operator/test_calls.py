@@ -1,4 +1,4 @@
-"""What the operator sends: one call for each bind, and never an older message after a newer one."""
+"""The operator sends one call for each bind, and never an older message after a newer one."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The debug API of real operators: every replica answers; if others can reach it, only authorized users get answers."""
+"""The debug API of real operators: every replica answers. If others can reach it, only authorized users get answers."""
 
 import json
 import ssl

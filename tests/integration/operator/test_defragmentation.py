@@ -1,4 +1,4 @@
-"""Pods are moved so that one that fits nowhere gets a node: the fewest, only those that allow it, and no others.
+"""Pods are moved so that a pod that fits nowhere gets a node: the fewest, only movable ones, and no others.
 
 `make defragment-e2e` sets the number of nodes (`BERTH_NODES`), and runs the tests that take longer.
 """

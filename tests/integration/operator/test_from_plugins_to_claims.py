@@ -1,4 +1,4 @@
-"""The steps of docs/tasks/claims.md: a node gives its cards by name and by claim, then by claim alone, and back."""
+"""The steps of docs/tasks/claims.md: a node gives its cards by name and by claim, then only by claim, and back."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""kopf's end, which one bad answer to a watch causes, ends neither the operator nor its writing of statuses."""
+"""If one bad answer to a watch ends kopf, the operator goes on, and so does its writing of statuses."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""How Nodes and Devices show each other's state, and who may write what."""
+"""Nodes and Devices show each other's state, and only allowed accounts write them."""
 
 import pytest
 

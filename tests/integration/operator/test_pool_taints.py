@@ -1,4 +1,4 @@
-"""kube-scheduler is kept from Berth's pools of ResourceSlices, where the API server serves DeviceTaintRules."""
+"""kube-scheduler is kept off Berth's pools of ResourceSlices if the API server serves DeviceTaintRules."""
 
 import sys
 from collections.abc import Iterator, Mapping

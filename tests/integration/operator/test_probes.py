@@ -1,4 +1,4 @@
-"""What an operator answers to kubelet and Prometheus, as leader and as standby, and what it logs."""
+"""The operator's answers to kubelet and Prometheus, as leader and as standby, and its log."""
 
 import json
 import urllib.error

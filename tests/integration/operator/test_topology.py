@@ -1,4 +1,4 @@
-"""Cards with good links to each other, on simulated machines as NVIDIA builds them."""
+"""Cards with good links to each other, on simulated machines with NVIDIA's topologies."""
 
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World

@@ -1,4 +1,4 @@
-"""What kubelet gave, as a node's agent reports it: what is charged, reported and swapped for it."""
+"""kubelet's allocations, as a node's agent reports them: charges, reports and swaps that follow."""
 
 import json
 import time

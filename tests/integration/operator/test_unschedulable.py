@@ -1,4 +1,4 @@
-"""A pod that fits nowhere reports why, once; freed capacity wakes the pods that it may help, and no others."""
+"""A pod that fits nowhere reports why, once. Freed capacity wakes only the pods that it may help."""
 
 import functools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Events wake only the classes that they may help: counted by a real operator."""
+"""Events wake only the classes that they may help, counted by a real operator."""
 
 from typing import Final
 

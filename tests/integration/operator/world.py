@@ -1,7 +1,7 @@
 """An arena with devices, and helpers for tests.
 
-Nodes come in two kinds: those of an agent, described in its fleet file, and those whose Device the test writes itself
-(`device`), for an inventory that no agent would publish.
+There are two kinds of nodes. An agent serves the nodes in its fleet file. For other nodes, the test itself writes the
+Device (`device`), for an inventory that no agent would publish.
 """
 
 import itertools

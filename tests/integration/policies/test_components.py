@@ -1,4 +1,4 @@
-"""An optional component, by policies or by the webhook: a RuntimeClass, for pods that are routed, too."""
+"""An optional component, by policies or by the webhook: a RuntimeClass, also for pods that are routed."""
 
 import base64
 import functools

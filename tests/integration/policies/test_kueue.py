@@ -1,4 +1,4 @@
-"""In namespaces that Kueue manages, requests that it cannot count are refused; Kueue itself runs in tests/kueue."""
+"""In namespaces that Kueue manages, requests that Kueue cannot count are refused. Kueue itself runs in tests/kueue."""
 
 from collections.abc import Iterator
 from pathlib import Path

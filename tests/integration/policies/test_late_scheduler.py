@@ -1,7 +1,7 @@
-"""Pods that something else gives to Berth while they are admitted, such as a policy or webhook of an administrator.
+"""Pods that a policy or webhook of an administrator, for example, gives to Berth during admission.
 
-The API server runs mutating policies in no fixed order. Of many policies that name the scheduler, one for each value of
-a label, some run before Berth's and some after.
+The API server runs mutating policies in no fixed order. There are many policies that name the scheduler, one for each
+value of a label. Some of them run before Berth's policies and some after.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Another system's webhook next to ours: it takes pods that name no scheduler, and adds the resource that it counts.
+"""Another system's webhook next to Berth's: it takes pods that name no scheduler, and adds its own resource.
 
-Policies run before all webhooks; those run in the order of their names.
+Policies run before all webhooks. Webhooks run in the order of their names.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Who may write the fields that decide over devices, by subresource, on the real API server."""
+"""Which accounts may write the fields that decide over devices, by subresource, on the real API server."""
 
 import itertools
 import json

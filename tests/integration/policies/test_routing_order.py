@@ -1,6 +1,6 @@
-"""Routing or rewriting, and injection, after restarts of the API server, each with another order of policies.
+"""Routing or rewriting, and injection, with another order of policies after each restart of the API server.
 
-On a cluster of its own, with the policies as they are shipped, for all namespaces.
+The test has its own cluster, with the policies as shipped, for all namespaces.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Manifests of other systems on the real API server: warnings at apply, what admission changes, and what pods get."""
+"""Manifests of other systems on the real API server: warnings at apply, changes by admission, and what pods get."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Replicas without own constraints are spread as under kube-scheduler."""
+"""Replicas without their own constraints are spread as under kube-scheduler."""
 
 from collections import Counter
 from typing import Any, Final

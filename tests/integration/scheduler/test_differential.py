@@ -1,8 +1,8 @@
 """Berth's filters agree with kube-scheduler node by node, in random scenarios over every filter.
 
-And where one preference decides, both choose the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind)
-set the number of scenarios, and `BERTH_SEED` their seed; the name of a scenario, `s<seed>-<number>`, is enough to
-create it again. `make test-versions` compares with kube-scheduler 1.37, too.
+If one preference decides, both choose the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind) set the
+number of scenarios, and `BERTH_SEED` sets their seed. The name of a scenario, `s<seed>-<number>`, is enough to create
+it again. `make test-versions` compares with kube-scheduler 1.37, too.
 """
 
 import copy

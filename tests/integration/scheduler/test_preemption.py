@@ -1,4 +1,4 @@
-"""Preemption on a real control plane, with victims no worse than those of kube-scheduler.
+"""Preemption on a real control plane, with victims no worse than kube-scheduler's.
 
 `BERTH_EVICTIONS` sets the number of scenarios that both decide, and `BERTH_SEED` their seed.
 """

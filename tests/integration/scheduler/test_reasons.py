@@ -1,4 +1,4 @@
-"""Pods that fit nowhere get exactly the message from Berth that kube-scheduler gives them, in the same cluster."""
+"""Pods that fit nowhere get exactly the same message from Berth as from kube-scheduler in the same cluster."""
 
 from collections.abc import Iterator
 from typing import Any, Final

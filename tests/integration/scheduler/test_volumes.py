@@ -1,4 +1,4 @@
-"""Pods with claims on a real control plane: its volume controller binds the volumes that the decision has chosen."""
+"""Pods with VolumeClaims on a real control plane: its volume controller binds the volumes of the decision."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""A cluster with the visibility API as it is shipped: two operators behind the API server's real aggregator.
+"""A cluster with the visibility API as shipped: two operators behind the API server's real aggregator.
 
-It is of its own, because an APIService belongs to the whole cluster.
+The tests have their own cluster, because an APIService belongs to the whole cluster.
 """
 
 import ssl

@@ -1,7 +1,7 @@
-"""What the visibility API says would end a wait binds the pod, and what it says would not does not: 60 cases.
+"""A change that should end a wait, by the visibility API's answer, binds the pod. Any other change does not: 60 cases.
 
-All cases share one operator and wait at once, each on a node of its own, which it selects by a label. The changes are
-made by the API server's objects; `tests/component/test_wait_answers.py` tries random ones.
+All cases share one operator and wait at once. Each has its own node, which its pod selects by a label. The changes are
+made with the API server's objects. `tests/component/test_wait_answers.py` tries random changes.
 """
 
 import time

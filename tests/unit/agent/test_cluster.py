@@ -1,4 +1,4 @@
-"""The agent's client: through the environment's proxy, with the token as it is now, and each call once."""
+"""The agent's client: through the environment's proxy, with the current token, and each call once."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What followers get of lists and watches, in virtual time."""
+"""Followers' view of lists and watches, in virtual time."""
 
 import asyncio
 import contextlib

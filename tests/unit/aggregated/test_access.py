@@ -1,4 +1,4 @@
-"""Which user the headers of the front proxy name, and what the API server reviews of a request."""
+"""The user that the headers of the front proxy name, and the API server's reviews of a request."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The allocation annotation: what is written is read back, and what cannot be read is refused by its place."""
+"""The allocation annotation: written values are read back, and invalid values are refused with their place."""
 
 import contextlib
 

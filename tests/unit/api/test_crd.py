@@ -1,4 +1,4 @@
-"""The definitions made from the models are ones that the API server takes, with a bound on everything."""
+"""The API server accepts the definitions made from the models, and everything in them is bounded."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whose definition a CustomResourceDefinition is decides whether it is applied."""
+"""The owner of a CustomResourceDefinition decides whether it is applied."""
 
 import copy
 

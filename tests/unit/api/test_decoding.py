@@ -1,4 +1,4 @@
-"""What the API server sends of users' free JSON is decoded, whatever Go's parser lets them write."""
+"""The users' free JSON that the API server sends is decoded, whatever Go's parser lets them write."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Names of GpuPods: no node can name one that another node needs."""
+"""Names of GpuPods: no node can use a name that another node needs."""
 
 import itertools
 import re

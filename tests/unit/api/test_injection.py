@@ -1,4 +1,4 @@
-"""Which containers get the variable; tests/integration/policies compares this with the API server's policy."""
+"""Which containers get the variable. tests/integration/policies compares this with the API server's policy."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Types of devices that plug-ins bring: how they are declared, and how pods ask for them."""
+"""Types of devices that plug-ins add: how they are declared, and how pods request them."""
 
 from collections.abc import Mapping
 from typing import Any

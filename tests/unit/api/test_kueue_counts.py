@@ -1,4 +1,4 @@
-"""What Kueue counts of a template by the shipped rules: never less than Berth charges."""
+"""By the shipped rules, Kueue never counts less for a template than Berth charges."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The record in the status of the LeaderLease: its times, and how large it may become."""
+"""The record in the status of the LeaderLease: its times, and its maximum size."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Annotations and labels that are almost words which Berth reads."""
+"""Annotations and labels that resemble words which Berth reads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests that cannot be meant: refused while a pod waits, and charged as they are once it is bound."""
+"""Requests that the user cannot have meant: refused while a pod waits, and charged unchanged once it is bound."""
 
 import pytest
 

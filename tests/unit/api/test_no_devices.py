@@ -1,4 +1,4 @@
-"""Why a pod holds no device, and what in it looks as if one was meant."""
+"""Why a pod holds no device, and which of its fields suggest that it should."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What kube-scheduler counts for containers without a request of cpu or memory."""
+"""kube-scheduler's counts for containers without a request for cpu or memory."""
 
 from typing import Any
 

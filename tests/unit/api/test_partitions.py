@@ -1,4 +1,4 @@
-"""Partition tables: those of Devices, and the built-in one."""
+"""Partition tables: the tables of Devices, and the built-in table."""
 
 import contextlib
 from typing import Any

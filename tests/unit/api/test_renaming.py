@@ -1,4 +1,4 @@
-"""Resources that a device plugin would allocate; tests/integration/policies compares this with the policy."""
+"""Resources that a device plugin would allocate. tests/integration/policies compares this with the policy."""
 
 import json
 from collections.abc import Mapping

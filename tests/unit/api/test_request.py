@@ -1,4 +1,4 @@
-"""What a pod requests of devices; tests/unit/koordinator has Koordinator's protocol."""
+"""A pod's request for devices. tests/unit/koordinator has Koordinator's protocol."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a pod asks of its node, by Kubernetes' rules."""
+"""A pod's requests to its node, by Kubernetes' rules."""
 
 from typing import Any
 

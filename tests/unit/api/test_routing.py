@@ -1,4 +1,4 @@
-"""Which pods are routed; tests/integration/policies compares this with the API server's policy."""
+"""Which pods are routed. tests/integration/policies compares this with the API server's policy."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls of the device plugin with ids that are oversized, unknown or too many: refused in a few words."""
+"""Calls of the device plugin with ids that are oversized, unknown or too many: refused with a short message."""
 
 from collections.abc import Sequence
 

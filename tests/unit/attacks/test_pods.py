@@ -1,4 +1,4 @@
-"""Hostile pods: what is kept of them is bounded, and what is refused says what, where and what is allowed."""
+"""Hostile pods: the data kept for them is bounded, and a refusal names what, where and what is allowed."""
 
 import gc
 import tracemalloc

@@ -1,4 +1,4 @@
-"""`genius/priority`: any user can write it, so it is bounded by what the operator allows in the namespace."""
+"""`genius/priority`: any user can write it, so the operator's setting for the namespace bounds it."""
 
 import pytest
 

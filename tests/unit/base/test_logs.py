@@ -1,4 +1,4 @@
-"""All lines of a program have one form, wherever they come from."""
+"""All lines of a program have one format, wherever they come from."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How programs start: a mistake is one line and status 2, whichever program it is."""
+"""The start of any program: a mistake is one line and status 2."""
 
 import os
 import signal

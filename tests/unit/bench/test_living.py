@@ -1,4 +1,4 @@
-"""The benchmark with arrivals and departures: streams, the audit, a small cell, and the figures by hand."""
+"""The benchmark with arrivals and departures: streams, the audit, a small cell, and manually computed figures."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The quality benchmark: FGD by its definition, baselines by hand, a small replay."""
+"""The quality benchmark: FGD by its definition, manually computed baselines, a small replay."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The auditor of `make bench-teams` finds what violates each of its rules, and nothing in a history without it."""
+"""The auditor of `make bench-teams` finds violations of each of its rules, and nothing in a history without any."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The part of the loop's time that decisions about ResourceClaims get while other pods wait."""
+"""The share of the loop's time that decisions about ResourceClaims get while other pods wait."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When parked classes are decided again because their reason may be out of date, and how much time that takes."""
+"""When parked classes are decided again because their reason may be outdated, and how much time this takes."""
 
 from collections.abc import Iterator
 

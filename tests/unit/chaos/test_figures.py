@@ -1,4 +1,4 @@
-"""What a run reports, and what it calls too slow."""
+"""A run's report, and which values it calls too slow."""
 
 import pytest
 

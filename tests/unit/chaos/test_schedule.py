@@ -1,4 +1,4 @@
-"""The schedule of faults follows from its seed alone."""
+"""The schedule of faults depends only on its seed."""
 
 import pytest
 

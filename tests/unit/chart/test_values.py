@@ -1,4 +1,4 @@
-"""Each value of the chart has a comment and a type, and stands for something that is there."""
+"""Each value of the chart has a comment and a type, and refers to something that exists."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a cleanup removes is what the manifests install, and its Job may remove just that."""
+"""A cleanup removes what the manifests install, and its Job has rights for exactly that."""
 
 from collections.abc import Iterator
 from pathlib import Path

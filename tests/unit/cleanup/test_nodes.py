@@ -1,4 +1,4 @@
-"""What is taken off a Node: what Berth wrote, and nothing of others; and what its pods keep there."""
+"""A cleanup removes from a Node what Berth wrote and nothing of others, and keeps what its pods need there."""
 
 from typing import Any
 

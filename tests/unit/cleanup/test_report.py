@@ -1,4 +1,4 @@
-"""What a cleanup says about what stays."""
+"""The report of a cleanup about what stays."""
 
 from typing import Any
 

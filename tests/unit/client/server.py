@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that plays an API server, and an authority for its certificates."""
+"""A small HTTP server on loopback that acts as an API server, and an authority for its certificates."""
 
 import datetime as dt
 import ssl

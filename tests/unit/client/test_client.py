@@ -1,4 +1,4 @@
-"""The client against a small server on loopback: what is sent, repeated, raised."""
+"""The client against a small server on loopback: what is sent, retried and raised."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What operator and agent make of a kubeconfig, and of a pod's service account."""
+"""How operator and agent read a kubeconfig and a pod's service account."""
 
 import base64
 from pathlib import Path

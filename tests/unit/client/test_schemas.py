@@ -1,4 +1,4 @@
-"""An apply leaves out what an older definition lacks, and says so once."""
+"""An apply omits fields that an older definition lacks, and logs this once."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A program that the API server lacks kinds for does not start; other failures do not keep it from starting."""
+"""A program does not start if the API server lacks kinds that it needs. Other failures do not keep it from starting."""
 
 from typing import Any
 

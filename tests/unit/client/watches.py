@@ -1,4 +1,4 @@
-"""A scripted API server for reflectors: pages to list, watches to play, in virtual time."""
+"""A scripted API server for reflectors: pages to list and watches to play, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping

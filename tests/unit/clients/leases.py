@@ -1,6 +1,6 @@
 """A store of LeaderLeases in memory that behaves like the API server's, with configurable faults.
 
-`LeaseStore.client(...)` returns one candidate's connection; each connection can refuse, lose answers or stall, while
+`LeaseStore.client(...)` returns one candidate's connection. Each connection can refuse, lose answers or stall, while
 the store stays consistent.
 """
 

@@ -1,4 +1,4 @@
-"""How often an action is allowed."""
+"""How often the bucket allows an action."""
 
 import pytest
 

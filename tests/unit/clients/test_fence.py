@@ -1,4 +1,4 @@
-"""How a leader tests its fence, on API servers in every state of loading the policies."""
+"""A leader tests its fence, on API servers in every state of loading the policies."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Leader election in virtual time: who leads when, and with which number."""
+"""Leader election in virtual time: which candidate leads when, and with which number."""
 
 import asyncio
 import contextlib

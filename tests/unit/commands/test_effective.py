@@ -1,4 +1,4 @@
-"""Which settings a command decides by: its own flags, what the operator serves to the user, and what is assumed."""
+"""The settings that a command uses: its own flags, what the operator serves to the user, and assumptions."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-"""Small random clusters with pods that constrain each other, and a plain reference of the rules of Kubernetes.
+"""Small random clusters with pods that constrain each other, and a plain reference of Kubernetes' rules.
 
-The reference evaluates one node and one pod at a time; it shares nothing with the code under test but the values that
-it is given.
+The reference evaluates one node and one pod at a time. It shares only its input values with the code under test.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

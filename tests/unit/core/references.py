@@ -1,4 +1,4 @@
-"""A plain reference of kube-scheduler's scores about other pods; `affinity_worlds` has that of the filters."""
+"""A plain reference of kube-scheduler's scores about other pods. `affinity_worlds` has the reference of the filters."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""No node is in two modes, and no card promises more than it has, whatever comes, leaves and is relabelled."""
+"""No node is in two modes, and no card promises more than it has, whatever arrives, leaves or is relabelled."""
 
 from collections import Counter
 from collections.abc import Iterator

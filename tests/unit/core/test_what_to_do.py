@@ -1,4 +1,4 @@
-"""Reasons say what there is and what to do, and are bounded."""
+"""Reasons show what exists and what to do, and are bounded."""
 
 from collections.abc import Mapping
 from dataclasses import replace

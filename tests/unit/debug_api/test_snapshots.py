@@ -1,4 +1,4 @@
-"""A standby replica reads pods on request: once for all concurrent requests, and no more than is needed."""
+"""A standby replica reads pods on request: once for all concurrent requests, and no more than needed."""
 
 import asyncio
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""What `make kind` says where it cannot start; tests/node/test_trial.py runs its steps."""
+"""The messages of `make kind` where it cannot start. tests/node/test_trial.py runs its steps."""
 
 import shutil
 import subprocess

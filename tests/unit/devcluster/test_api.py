@@ -1,4 +1,4 @@
-"""The client's own rules; what it does with a server is shown by the integration tests."""
+"""The client's own rules. The integration tests show its use of a server."""
 
 import pytest
 

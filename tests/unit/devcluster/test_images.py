@@ -1,4 +1,4 @@
-"""The images contain what their side needs, and are built again when one of their files has changed."""
+"""The images contain what their programs need, and are built again when one of their files has changed."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""What exporters, agents and Prometheus send is read as values in base units, and nothing else is."""
+"""Only valid data of exporters, agents and Prometheus is read, as values in base units."""
 
 import math
 from typing import Any

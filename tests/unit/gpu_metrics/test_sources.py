@@ -1,4 +1,4 @@
-"""Sources against small servers on loopback: what they ask of which server, and what they refuse."""
+"""Sources against small servers on loopback: what they request from which server, and what they refuse."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The allocation annotation: Koordinator's JSON is read, ours can be read by Koordinator, and nothing of it is lost."""
+"""The allocation annotation: Berth reads Koordinator's JSON, Koordinator can read Berth's, and nothing is lost."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,6 @@
-"""The valid combinations of resources, how they are validated, and their normal form.
+"""The valid combinations of resources, their validation, and their normal form.
 
-The rows that differ from Koordinator's are those where it accepts what it can then never place, or overbooks.
+Some rows differ from Koordinator. There, Koordinator accepts a request that it can then never place, or overbooks.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The annotations that control how devices are chosen: how they are parsed, and what is refused."""
+"""The annotations that control the choice of devices: how they are parsed, and what is refused."""
 
 from collections.abc import Mapping
 from typing import Any

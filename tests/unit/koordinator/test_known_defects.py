@@ -1,4 +1,4 @@
-"""Known defects of Koordinator that no other test covers; docs/koordinator.md has the whole list."""
+"""Known defects of Koordinator that no other test covers. docs/koordinator.md has the whole list."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

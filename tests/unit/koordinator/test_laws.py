@@ -1,7 +1,7 @@
 """Properties of every request for cards without locality.
 
-Each allocated card is healthy, has the requested type, model, labels and size, and has enough left, and all GPUs are of
-one model. A pod waits only if there are too few such cards. The properties of requests with locality are in the test
+Each allocated card is healthy, has the requested type, model, labels and size, and has enough left. All GPUs are of one
+model. A pod waits only if too few cards have these properties. The properties of requests with locality are in the test
 modules of their features.
 """
 

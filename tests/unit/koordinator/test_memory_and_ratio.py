@@ -1,4 +1,4 @@
-"""Memory and ratio are computed from each other by each card's memory; the computed amount must fit too."""
+"""Memory and ratio are computed from each other by each card's memory. The computed amount must fit, too."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a request for NICs or FPGAs is divided over cards, with and without a strategy and an exclusive policy."""
+"""Requests for NICs or FPGAs are divided over cards, with and without a strategy and an exclusive policy."""
 
 from typing import Any
 

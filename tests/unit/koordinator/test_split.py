@@ -1,4 +1,4 @@
-"""How a request for GPUs is divided over cards, and which cards are then shared or whole."""
+"""Requests for GPUs are divided over cards, and the cards are then shared or whole."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What may follow on a command line."""
+"""The completions of a command line."""
 
 from pathlib import Path
 

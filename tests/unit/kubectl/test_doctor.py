@@ -1,4 +1,4 @@
-"""Each finding of the doctor, made by one change of a healthy cluster, and its row in the docs."""
+"""Each finding of the doctor, caused by one change of a healthy cluster, and its row in the docs."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""How `kubectl-berth` ends: at once, and nothing that it printed is lost."""
+"""`kubectl-berth` ends at once, and nothing that it printed is lost."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The files of the page: vendored ones are unchanged; in ours, no text of the cluster becomes markup or code."""
+"""The files of the page: vendored ones are unchanged. In Berth's own, no text of the cluster becomes markup or code."""
 
 import hashlib
 import re

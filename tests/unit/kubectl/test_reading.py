@@ -1,4 +1,4 @@
-"""Rows in the visibility API's form, from the objects of the API server alone."""
+"""Rows in the visibility API's form, computed only from objects of the API server."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What `queue`, `top` and `explain` print, and the forms of output."""
+"""The output of `queue`, `top` and `explain`, and the output formats."""
 
 import io
 import subprocess

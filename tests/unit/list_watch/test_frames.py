@@ -1,4 +1,4 @@
-"""Answers as bytes: which form a client gets, lists, tables and frames."""
+"""Answers as bytes: the format that a client gets, lists, tables and frames."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""GpuNodes and GpuPods of the original, computed from Berth's Devices and GpuPods."""
+"""GpuNodes and GpuPods of nvidia-gpu-scheduler, computed from Berth's Devices and GpuPods."""
 
 from typing import Any
 

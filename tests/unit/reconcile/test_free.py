@@ -1,4 +1,4 @@
-"""What Devices, `kubectl berth free` and the advice show as free is what pods would get, one after another."""
+"""Pods would get, one after another, what Devices, `kubectl berth free` and the advice show as free."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The startup taint goes once the Node shows what its agent reported."""
+"""The startup taint is removed once the Node shows what its agent reported."""
 
 from collections.abc import Collection
 from typing import Any

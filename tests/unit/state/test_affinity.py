@@ -1,4 +1,4 @@
-"""Affinity of pods, from the API server's objects to the decision, and what wakes those that wait."""
+"""Affinity of pods, from the API server's objects to the decision, and what wakes waiting pods."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The reports of agents on kubelet's allocations, and their effect on charges, in any order."""
+"""Agents' reports on kubelet's allocations, and their effect on charges, in any order."""
 
 import itertools
 from collections.abc import Callable

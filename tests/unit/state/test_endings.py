@@ -1,4 +1,4 @@
-"""When pods end: by their deletion, by their deadline, or what else can be expected."""
+"""When pods end: by their deletion, their deadline, or another estimate."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gangs whose members have ResourceClaims: all of them are placed where one after the other would not fit."""
+"""Gangs whose members have ResourceClaims: all members are placed where placing one after another would fail."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

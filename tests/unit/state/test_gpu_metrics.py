@@ -1,4 +1,4 @@
-"""What was measured reaches the cards of its own node, and wakes pods that may fit by it."""
+"""Measurements reach the cards of their own node, and wake pods that may then fit."""
 
 from collections.abc import Mapping
 from dataclasses import replace

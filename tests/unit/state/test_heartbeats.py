@@ -1,4 +1,4 @@
-"""Which agents count as alive, by the renewals that the operator saw itself."""
+"""Which agents count as alive, by the renewals that the operator itself observed."""
 
 import pytest
 

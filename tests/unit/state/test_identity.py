@@ -1,4 +1,4 @@
-"""No physical device is allocated twice, whatever its minor becomes under running pods: audited by id."""
+"""No physical device is allocated twice, even if its minor changes under running pods: audited by id."""
 
 import random
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What a Node shows of its devices is compared with its pods' requests, in addition to the Device's cards."""
+"""A Node's resources for devices are compared with its pods' requests, in addition to the Device's cards."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which pods each watch shows, and that no pod is lost while scheduler names come and go."""
+"""Which pods each watch shows, and that no pod is lost while scheduler names change."""
 
 import asyncio
 import contextlib

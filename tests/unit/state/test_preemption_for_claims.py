@@ -1,4 +1,4 @@
-"""Preemption of and for pods with ResourceClaims: whose devices are free without which pods, and when."""
+"""Preemption of and for pods with ResourceClaims: which devices are free without which pods, and when."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A pod that ends wakes the pods that may fit now, and leaves those alone that it cannot help."""
+"""A pod that ends wakes the pods that may now fit, and no pod that it cannot help."""
 
 from collections.abc import Sequence
 

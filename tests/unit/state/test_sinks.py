@@ -1,4 +1,4 @@
-"""Tables report what is gone, also from a full list."""
+"""Tables report objects that are gone, also from a full list."""
 
 from typing import Any
 

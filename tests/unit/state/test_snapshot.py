@@ -1,4 +1,4 @@
-"""What a snapshot keeps of objects: enough to decide the same, and no private data."""
+"""The data that a snapshot keeps of objects: enough to decide the same, and no private data."""
 
 import asyncio
 import copy

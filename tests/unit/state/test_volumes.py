@@ -1,4 +1,4 @@
-"""Claims, volumes and provisioners as the API server sends them: how they are read, and which pods a change wakes."""
+"""VolumeClaims, volumes and provisioners as the API server sends them: parsing, and which pods a change wakes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Events wake exactly the classes that they may help; no pod that could be placed stays parked."""
+"""Events wake exactly the classes that they may help. No pod that could be placed stays parked."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Workloads of Kueue, read as what the AdmissionCheck decides."""
+"""Workloads of Kueue, read into the values that the AdmissionCheck decides."""
 
 import copy
 from typing import Any

@@ -1,6 +1,6 @@
-"""Answers of the visibility API of the version before, as the console reads them.
+"""The console reads answers of the previous version's visibility API.
 
-With a new version, put what its operator answers (`kubectl get --raw`) into `recorded/answers.json`.
+With a new version, put its operator's answers (`kubectl get --raw`) into `recorded/answers.json`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Definitions (CRDs) only grow: an object of the version before is valid by this version's, and is read by it."""
+"""Definitions (CRDs) only grow: an object of the previous version is valid by this version's, which can read it."""
 
 import math
 from collections.abc import Iterator, Mapping

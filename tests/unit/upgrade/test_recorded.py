@@ -1,4 +1,4 @@
-"""Objects that the version before wrote, recorded by `make upgrade-e2e RECORD=1`, as this version reads them."""
+"""This version reads objects that the previous version wrote, recorded by `make upgrade-e2e RECORD=1`."""
 
 import json
 from pathlib import Path

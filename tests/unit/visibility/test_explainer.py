@@ -1,4 +1,4 @@
-"""Explanations in virtual time: the states of pods, what is shown of each, and what a user may ask."""
+"""Explanations in virtual time: the states of pods, what is shown of each, and what a user may request."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The APIService exists while a replica serves, and not once none will."""
+"""The APIService exists while a replica serves, and no longer."""
 
 import asyncio
 import base64

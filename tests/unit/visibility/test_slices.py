@@ -1,4 +1,4 @@
-"""How the API shares the scheduler's loop: slices of rendering, turns of watches, and a budget of requests."""
+"""The API shares the scheduler's loop by slices of rendering, turns of watches, and a budget of requests."""
 
 import asyncio
 import time

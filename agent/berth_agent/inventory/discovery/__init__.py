@@ -1,1 +1,1 @@
-"""Devices that sysfs shows: RDMA NICs and FPGAs. Each kind is read as a plug-in is (`plugins.DeviceAgent`)."""
+"""Devices that sysfs shows: RDMA NICs and FPGAs. Each kind is read like a plug-in (`plugins.DeviceAgent`)."""

@@ -1,7 +1,7 @@
-"""FPGAs: PCI functions of the class of processing accelerators, of vendors that make FPGAs.
+"""FPGAs: PCI functions of the class of processing accelerators, from vendors that make FPGAs.
 
-A card may have several functions: of Alveo cards the last is for users, those before it are for management. So a card
-is its last function. Virtual functions are listed with their card.
+A card may have several functions. On Alveo cards, the last function is for users, and the functions before it are for
+management. So a card is its last function. Virtual functions are listed with their card.
 """
 
 from collections.abc import Sequence

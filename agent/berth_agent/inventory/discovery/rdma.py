@@ -1,7 +1,8 @@
-"""RDMA NICs: physical functions with an RDMA device, and the virtual functions of each that have one, too.
+"""RDMA NICs: physical functions with an RDMA device, and their virtual functions that also have one.
 
-A function is listed if the kernel gave it a verbs device (`uverbsN`): without, no process can use it. One that a
-hypervisor gave to this machine shows no physical function above it, and counts as one itself.
+A function is listed if the kernel gave it a verbs device (`uverbsN`). Without a verbs device, no process can use it. If
+a hypervisor passed a virtual function to this machine, no physical function is visible above it. The function then
+counts as a physical one.
 """
 
 from collections.abc import Collection, Sequence

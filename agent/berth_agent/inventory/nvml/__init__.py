@@ -1,1 +1,1 @@
-"""NVIDIA's management library, behind one owner thread."""
+"""NVIDIA's management library, owned by one thread."""

@@ -1,7 +1,7 @@
-"""Waits for events of the cards in a thread of its own, since the wait blocks.
+"""Wait for events of the cards in a separate thread, because the wait blocks.
 
-Sets are made, and cards registered, in the thread that owns NVML; the waiting thread only waits, and gives its set back
-at its end. A wait that fails leaves all cards unwatched until a new set has waited once without an error.
+The thread that owns NVML creates sets and registers cards. The waiting thread only waits, and returns its set at its
+end. If a wait fails, all cards are unwatched until a new set has waited once without an error.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The inventory of one node with NVIDIA's cards: what NVML and sysfs show, and what is wrong when they do not."""
+"""The inventory of one node with NVIDIA's cards: what NVML and sysfs show, and what is wrong if they fail."""
 
 import asyncio
 import threading

@@ -1,6 +1,6 @@
-"""The one place that imports pynvml: typed calls, and one exception whose reason is one word.
+"""The only module that imports pynvml: typed calls, and one exception whose reason is one word.
 
-Nothing here is safe to call from two threads; `session` owns the thread.
+No call here is safe from two threads. `session` owns the thread.
 """
 
 import ctypes

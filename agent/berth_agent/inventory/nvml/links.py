@@ -1,7 +1,7 @@
 """The link matrix: how cards are connected with each other, as NVML reports it.
 
-NVLinks are counted between two cards directly, and through NVSwitch: cards whose links lead into the switches of
-one machine reach each other over all of them, as `nvidia-smi topo -m` shows it (`NV12`).
+NVLinks are counted both between two cards directly and through NVSwitch. Cards whose links lead into the switches of
+one machine reach each other over all of these links, as `nvidia-smi topo -m` shows it (`NV12`).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Reads all cards of the node. A card that fails is listed as unhealthy, and never hides the others.
+"""Read all cards of the node. A card that fails is listed as unhealthy, and never hides the others.
 
-What a failing card no longer reports (UUID, minor, model) is kept from its last successful reading.
+If a failing card no longer reports its UUID, minor or model, the values of its last successful reading are used.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Samples of cards, for metrics; for use in the thread that owns NVML.
+"""Samples of cards for metrics, taken in the thread that owns NVML.
 
-A call that fails leaves its value out: that a card fails is reported by the readings.
+If a call fails, its value is omitted. Readings report that the card fails.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """The owner of NVML: one thread makes all calls, in one session that stays open.
 
-Opening a session, or asking for handles from several threads at once, can take a driver many seconds; one thread
-that keeps its session never pays that twice. The thread is a daemon: a call that hangs in the driver cannot keep
-the process from ending.
+Opening a session, or requesting handles from several threads at once, can take a driver many seconds. One thread with
+one session pays this only once. The thread is a daemon, so a call that hangs in the driver cannot keep the process from
+ending.
 """
 
 import asyncio

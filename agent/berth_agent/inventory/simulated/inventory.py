@@ -1,6 +1,6 @@
-"""An inventory without hardware: any number of nodes and kinds of devices, out of a fleet file.
+"""An inventory without hardware: any number of nodes and kinds of devices, from a fleet file.
 
-Ids follow from the names of node and card, so that a restart changes none.
+Ids are derived from the names of node and card, so that a restart changes none.
 """
 
 import asyncio

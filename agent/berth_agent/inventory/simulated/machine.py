@@ -1,6 +1,6 @@
-"""How a simulated machine is wired: which card sits on which PCIe switch, and how cards reach each other.
+"""The wiring of a simulated machine: which card is on which PCIe switch, and how cards reach each other.
 
-Switches are spread over two sockets. Each has its own sixteen buses: the root port's, the switch's upstream port,
+Switches are spread over two sockets. Each switch has sixteen buses: one for the root port, one for its upstream port,
 then GPUs, NICs and FPGAs.
 """
 

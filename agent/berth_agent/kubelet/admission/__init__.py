@@ -1,4 +1,4 @@
-"""Which pod kubelet is admitting: it names none when it asks, so its admission is mirrored here.
+"""Find out which pod kubelet is admitting. kubelet's calls name no pod, so its admission is mirrored here.
 
-`pods`, `units`, `picture`, `choice` and `mirror` are pure; `watch`, `checkpoint` and `chooser` talk to the world.
+`pods`, `units`, `snapshot`, `choice` and `mirror` are pure. `watch`, `checkpoint` and `admission` do I/O.
 """

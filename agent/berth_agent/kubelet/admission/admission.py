@@ -1,8 +1,8 @@
-"""Answers kubelet for the scheduler: prefers the annotated devices, and refuses what no waiting pod explains.
+"""Answer kubelet for the scheduler: prefer the annotated devices, and refuse what no waiting pod explains.
 
-Before each answer it asks kubelet what it recorded, which shows who got what was allocated last: kubelet admits one
-pod at a time. It does not ask while kubelet waits for the answer to an Allocate: kubelet may then take devices that
-it is about to give out for free ones.
+kubelet admits one pod at a time. Before each answer, the agent reads kubelet's records, which show who got the last
+allocation. The agent does not read them while kubelet waits for the answer to an Allocate. kubelet could then count
+devices as free that it is about to allocate.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""What must survive the agent: allocations that kubelet has not reported, and what pods had at the last look.
+"""The state that must survive the agent: allocations that kubelet has not reported, and what pods last held.
 
-One file, written in one step: the new one is complete before it takes the old one's name. It is not forced to the
-disk, since after a crash of the machine nothing in it holds any more, and its boot id shows that. Only root can read
-it, and a file that cannot be used is kept under another name.
+The state is one file, replaced atomically: the new file is complete before it takes the old one's name. It is not
+synced to the disk. After a crash of the machine, nothing in it is valid any more, and its boot id shows this. Only root
+can read the file. A file that cannot be used is kept under another name.
 """
 
 import hashlib

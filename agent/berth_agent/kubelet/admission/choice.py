@@ -1,8 +1,8 @@
-"""Which devices kubelet should allocate, and whether an allocation can be explained by a waiting pod.
+"""Which devices kubelet should allocate, and whether a waiting pod can explain an allocation.
 
-A pod of ours gets the devices of its annotation. Where kubelet admitted pods in another order than we thought, another
-pod has them already; then it gets what that pod was meant to have, and so the two are exchanged. A pod of another
-scheduler gets only what no pod has and no annotation names.
+A pod of Berth gets the devices of its annotation. If kubelet admitted pods in an unexpected order, another pod may
+already have these devices. The pod then gets the devices that were meant for that pod, so the two are exchanged. A pod
+of another scheduler gets only devices that no pod has and no annotation names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

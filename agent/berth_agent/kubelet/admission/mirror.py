@@ -1,8 +1,9 @@
-"""The mirror of kubelet's admission: the node's pods in its order, what was allocated, and what kubelet reports.
+"""The mirror of kubelet's admission: the node's pods in its order, allocations, and kubelet's reports.
 
-Kubelet's own watch brings it pods one by one, in the order of their versions; what it finds when it begins to watch
-it admits in the order of their creation. It records what a container got when we have answered, so that until then
-only our own record has it. Init containers that end are never reported, so that record is all there is.
+kubelet's own watch delivers pods one by one, in the order of their versions. The pods that exist when the watch begins
+are admitted in the order of their creation. kubelet records a container's devices only after the agent has answered, so
+until then only the agent's record has them. kubelet never reports init containers that have ended, so the agent's
+record is the only one.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Pods of the node as the mirror needs them: what their containers want of kubelet, and what the scheduler gave."""
+"""Pods of the node as the mirror needs them: their containers' requests to kubelet, and their allocations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

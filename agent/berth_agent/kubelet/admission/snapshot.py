@@ -1,8 +1,8 @@
-"""What is known of a node when kubelet asks, and which containers it may be asking for.
+"""A snapshot of a node when kubelet makes a request, and the containers that the request may be for.
 
-Kubelet admits one pod after the other, and of each its init containers, then its containers. To a container that
-needs devices it first gives those that init containers of the same pod had and that have ended; only for the rest
-does it look for free ones.
+kubelet admits one pod after another. For each pod, it handles the init containers first, then the containers. A
+container that needs devices first gets devices of init containers of the same pod that have ended. Only for the rest
+does kubelet look for free devices.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What kubelet hands out by its ids: whole cards, instances and replicas, and which of them lie on one card."""
+"""The units that kubelet allocates by its ids (whole cards, instances and replicas), and which share a card."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

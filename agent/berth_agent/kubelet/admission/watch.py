@@ -1,4 +1,4 @@
-"""The agent's own watch of the pods of its node, of all schedulers, and the Events that it creates on them."""
+"""The agent's own watch of its node's pods, of all schedulers, and the Events that it creates on them."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,7 +1,7 @@
-"""The CDI specification of the node's devices: from it the container runtime takes what `gpu=GPU-…` means.
+"""The CDI specification of the node's devices. The container runtime looks up `gpu=GPU-…` in it.
 
-It names device nodes. Libraries of the driver, and hooks that make them known in a container, are what nvidia-ctk
-adds: its specification can be used instead.
+The specification names device nodes. nvidia-ctk's specification also has the driver's libraries, and hooks that make
+them known in a container. It can be used instead.
 """
 
 import os

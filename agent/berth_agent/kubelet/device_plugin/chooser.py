@@ -1,4 +1,4 @@
-"""The interface by which the device plugin asks which units a container gets."""
+"""The interface through which the device plugin requests the units that a container gets."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""The device nodes under /dev by which a container uses its cards and instances."""
+"""The device nodes under /dev that a container needs to use its cards and instances."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How kubelet's calls for `nvidia.com/*` are answered."""
+"""Answer kubelet's calls for `nvidia.com/*`."""
 
 import uuid
 from collections.abc import Sequence

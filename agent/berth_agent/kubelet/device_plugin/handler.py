@@ -1,4 +1,4 @@
-"""The interface by which the server of a resource asks what its containers get."""
+"""The interface through which the server of a resource requests what its containers get."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

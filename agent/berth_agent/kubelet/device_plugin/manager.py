@@ -1,8 +1,8 @@
-"""Keeps what kubelet is offered in step with the node's devices, the options and what is withheld.
+"""Keep the offers to kubelet in step with the node's devices, the options and the withheld devices.
 
-It gets each reading, and checks for a new kubelet once a second, and continuously while none watches: a kubelet
-that starts rejects for good each pod that it finds before the plugin is registered. A check costs one system call,
-and unlike inotify misses nothing if kubelet's folder itself is created again.
+The manager gets each reading. It checks for a new kubelet once a second, and continuously while no kubelet watches: a
+kubelet that starts rejects, for good, each pod that it finds before the plugin is registered. A check costs one system
+call. Unlike inotify, it misses nothing if kubelet's folder itself is created again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Which units a container should get if the scheduler did not choose them.
+"""The units that a container should get if the scheduler did not choose them.
 
-Whole cards: those that reach each other best, as NVIDIA's plugin scores links, but with NVLinks through NVSwitch
-counted; of equals those that leave the best to others. Replicas and instances: of the card with the fewest in use, or
-the most.
+For whole cards, these are the cards with the best links to each other, scored as in NVIDIA's plugin, except that
+NVLinks through NVSwitch count, too. Among equal sets, the set that leaves the best cards to others is preferred.
+Replicas and instances come from the card with the fewest or the most in use.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""What the node offers to kubelet: which resources there are, and the units of each.
+"""The node's offers to kubelet: the resources, and the units of each resource.
 
-A unit is what kubelet counts as one: a whole card, a MIG instance, or a replica `<id>::<n>` of a time-sliced one.
+A unit is what kubelet counts as one: a whole card, a MIG instance, or a replica `<id>::<n>` of a time-sliced card.
 """
 
 from collections.abc import Iterator, Sequence

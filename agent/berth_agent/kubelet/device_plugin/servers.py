@@ -1,4 +1,4 @@
-"""One server for each resource, in step with what is offered and with the kubelet that is there."""
+"""One server for each resource, in step with the offers and with the running kubelet."""
 
 import asyncio
 import contextlib

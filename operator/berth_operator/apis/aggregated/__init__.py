@@ -1,1 +1,1 @@
-"""What the aggregated APIs of Berth share: access, options, lists and watches as those of the API server."""
+"""Code that Berth's aggregated APIs share: access, options, and lists and watches that work as on the API server."""

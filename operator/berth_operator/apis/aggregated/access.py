@@ -1,9 +1,10 @@
-"""Which user sends a request, and whether that user may: delegated to the API server, as aggregated API servers do.
+"""Authenticate and authorize requests by asking the API server, as aggregated API servers do.
 
-A request that the API server passes on names its user in headers (`X-Remote-User` and so on). They count only on a
-connection with a client certificate that the front proxy's authority has signed, for one of the allowed names: the
-ConfigMap `kube-system/extension-apiserver-authentication` has both. Any other request needs a bearer token, which the
-API server reviews. There is no anonymous access here: the API server passes on its own anonymous user by name.
+A request that the API server passes on names its user in headers (`X-Remote-User` and so on). These headers count only
+if the connection has a client certificate that the front proxy's authority signed for an allowed name. The ConfigMap
+`kube-system/extension-apiserver-authentication` contains the authority and the names. Any other request needs a bearer
+token, which the API server reviews. There is no anonymous access here: the API server passes on its own anonymous user
+by name.
 """
 
 from collections.abc import Mapping, Sequence

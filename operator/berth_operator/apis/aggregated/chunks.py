@@ -1,6 +1,7 @@
-"""One chunk of a list, or the whole list: `limit` and `continue`, as the API server has them; pure.
+"""Return one chunk of a list or the whole list (`limit` and `continue`, as on the API server). Pure functions.
 
-Nothing is kept for a client between two chunks: the cache goes back to the version of the first one by its history.
+The server stores nothing for a client between two chunks. The history of the cache restores the version of the first
+chunk.
 """
 
 import bisect

@@ -1,7 +1,7 @@
-"""Where a list that comes in chunks continues; pure.
+"""The token of a list in chunks: where the next chunk begins. Pure functions.
 
-The token is all that is kept between two chunks, and the client keeps it: the version of the list, and the place of the
-last object that the client has. It has the form of the API server's tokens.
+The client keeps the token, and the server keeps nothing between two chunks. A token contains the version of the list
+and the place of the last object that the client received. It has the form of the API server's tokens.
 """
 
 import base64

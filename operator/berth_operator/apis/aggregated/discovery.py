@@ -1,4 +1,4 @@
-"""The discovery documents, by which clients learn what is served; pure."""
+"""The discovery documents, which list for clients what is served. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

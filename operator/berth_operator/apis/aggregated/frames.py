@@ -1,6 +1,6 @@
-"""Answers as bytes: objects, lists, tables for kubectl, and the frames of watches; pure.
+"""Encode answers as bytes: objects, lists, tables for kubectl, and the frames of watches. Pure functions.
 
-Frames are composed of objects that are serialised already.
+Frames are composed of objects that are already serialized.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Follows which front proxy may name users."""
+"""Watch which front proxies may name users."""
 
 import asyncio
 import ssl

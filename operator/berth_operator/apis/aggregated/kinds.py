@@ -1,4 +1,4 @@
-"""The kinds of objects that an aggregated API serves; pure."""
+"""The kinds of objects that an aggregated API serves. Pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

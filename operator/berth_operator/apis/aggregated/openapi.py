@@ -1,4 +1,4 @@
-"""The OpenAPI documents, from which the API server composes its own; `kubectl explain` shows them. Pure."""
+"""The OpenAPI documents. The API server merges them into its own, and `kubectl explain` shows them. Pure functions."""
 
 import hashlib
 import inspect

@@ -1,4 +1,4 @@
-"""The options of a list or a watch, as the API server reads and validates them; pure."""
+"""Read and validate the options of a list or a watch as the API server does. Pure functions."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""What servers of aggregated APIs do with every request: authenticate it, and answer failures as Status objects.
+"""Handle every request to an aggregated API: authenticate it, and answer failures as Status objects.
 
-A client of a watch that does not read fast enough is disconnected: nothing is kept for it except what the kernel and
-one write buffer hold.
+A client that reads its watch too slowly is disconnected. For each client the server holds only the kernel's buffer and
+one write buffer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Kubernetes' Status objects, as which all failures are answered."""
+"""Kubernetes' Status objects. All failures are answered with one."""
 
 from http import HTTPStatus
 from typing import Final

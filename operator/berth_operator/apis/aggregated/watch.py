@@ -1,6 +1,6 @@
-"""One watch: the state, then changes, as frames.
+"""One watch: the state first, then the changes, as frames.
 
-A watch has no queue: it writes what is next in the history as soon as the client has taken what was before.
+A watch has no queue. When the client has read a frame, the watch writes the next one from the history.
 """
 
 import asyncio

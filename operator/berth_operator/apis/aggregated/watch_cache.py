@@ -1,11 +1,11 @@
-"""The watch cache of one kind: its objects, and the last changes of them, from which watches continue.
+"""The watch cache of one kind: its objects, and a history of recent changes from which watches continue.
 
-It does what the cache of the API server does. Versions are resourceVersions, which grow with each change.
+The cache works like the API server's. Versions are resourceVersions, which grow with each change.
 
-* There are no queues: each watch has its place in one history, which is bounded. A watch that does not keep up falls
-  out of the history and ends with `Expired`. An object is serialised once, whatever the number of watches.
-* If the objects are replaced, the changes in between are not known, so the history begins again and all watches end
-  with `Expired`; clients then list again.
+* There are no queues. Each watch has its place in one bounded history. A watch that does not keep up falls out of the
+  history and ends with `Expired`. An object is serialized once, however many watches there are.
+* If all objects are replaced, the changes in between are unknown. The history then begins again, and all watches end
+  with `Expired`. Clients list again.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The debug API, which the operator serves over HTTP in addition to probes and metrics."""
+"""The debug API. The operator serves it over HTTP, next to probes and metrics."""

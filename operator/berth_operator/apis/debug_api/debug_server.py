@@ -1,9 +1,9 @@
-"""The debug API, in the form of Koordinator's: which pods hold which devices, and what is free.
+"""The debug API in Koordinator's format: which pods hold which devices, and what is free.
 
     GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries         {node: summary}
     GET /apis/v1/plugins/DeviceShare/nodeDeviceSummaries/<node>  summary
 
-It runs in the scheduler's event loop. A large cluster is rendered a few nodes at a time, with decisions in between.
+The API runs in the scheduler's event loop. It renders a large cluster a few nodes at a time, with decisions in between.
 """
 
 import asyncio

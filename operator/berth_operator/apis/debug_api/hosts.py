@@ -1,7 +1,7 @@
-"""Which Host headers a server without authentication accepts.
+"""The Host headers that a server without authentication accepts.
 
-A browser sends requests of a website to any name that the website's DNS resolves to 127.0.0.1 (DNS rebinding), and so
-to a port that the user forwards. Such a request has the website's name in its Host header.
+With DNS rebinding, a website's DNS resolves its name to 127.0.0.1. A browser then sends the website's requests to a
+port that the user forwards. These requests carry the website's name in the Host header.
 """
 
 import ipaddress

@@ -1,8 +1,8 @@
-"""The Fleet that the debug API of a replica shows.
+"""The Fleet that a replica's debug API shows.
 
-The leader shows the Fleet that it decides by. A standby replica knows nodes and devices, but no pods: they take most of
-the memory, and must be listed again anyway when the replica becomes leader. It lists them for a request, and caches the
-result for a few seconds.
+The leader shows the Fleet that it decides with. A standby replica knows nodes and devices but no pods. Pods take most
+of the memory, and the replica must list them again anyway when it becomes leader. For a request, a standby replica
+lists the pods and caches the result for a few seconds.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The EndpointSlice by which the extender's Service reaches the leader alone.
+"""The EndpointSlice that points the extender's Service at the leader only.
 
-The Service has no selector. Each leader writes the slice when it begins to lead, and now and then again, so that a
-slice that someone changed is repaired. The last leader to write wins; a former leader answers 503.
+The Service has no selector. Each leader writes the slice when it begins to lead. It writes the slice again from time to
+time, to repair changes by others. The last leader to write wins. A former leader answers 503.
 """
 
 import asyncio

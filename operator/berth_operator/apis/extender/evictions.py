@@ -1,8 +1,8 @@
-"""The pods for which kube-scheduler evicts others, and whether our watches may lag behind it.
+"""The pods for which kube-scheduler evicts others, and whether Berth's watches may lag behind kube-scheduler.
 
-kube-scheduler tries a pod again in the milliseconds after its last victim is gone. If our watch shows the victim a
-moment later, filter would reject the node, and kube-scheduler would evict more pods on another one. So filter answers
-with an error, which kube-scheduler repeats after a back-off and which preempts nothing.
+kube-scheduler tries a pod again within milliseconds after its last victim is gone. If Berth's watch shows the victim a
+moment longer, filter would reject the node, and kube-scheduler would evict more pods on another node. So filter answers
+with an error instead. kube-scheduler then retries after a back-off and preempts nothing.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""What the extender answers: filter, prioritize, preempt and bind for the pods of kube-scheduler.
+"""Answer filter, prioritize, preempt and bind for the pods of kube-scheduler.
 
 Each decision is one synchronous step on the leader's state, by the same code as for pods of berth-scheduler. Filter
-reserves what it answers, so that two pods are never offered the same device; bind decides again on the one node that
-kube-scheduler has chosen, because minutes may have passed.
+reserves the devices in its answer, so that two pods are never offered the same device. Minutes may pass until bind. So
+bind decides again, on the one node that kube-scheduler has chosen.
 """
 
 import asyncio

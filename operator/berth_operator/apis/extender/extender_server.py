@@ -1,8 +1,8 @@
-"""Serve the extender over HTTP, to kube-scheduler alone.
+"""Serve the extender over HTTP, to kube-scheduler only.
 
     POST /apis/nvidia-gpu-scheduler/v1/schedule/{filter,prioritize,preempt,bind}
 
-It runs in the leader's event loop, because filter and bind change the state. Other replicas answer 503.
+The server runs in the leader's event loop, because filter and bind change the state. Other replicas answer 503.
 """
 
 import asyncio

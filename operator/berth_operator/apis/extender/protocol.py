@@ -1,6 +1,6 @@
-"""The JSON of extenders (k8s.io/kube-scheduler/extender/v1): read requests, write answers.
+"""Read and write the JSON of extenders (k8s.io/kube-scheduler/extender/v1).
 
-The Go types have no JSON tags, so the keys are the names of their fields: these are written exactly, and read in any
+The Go types have no JSON tags, so the keys are the names of Go fields. Berth writes them exactly. It reads them in any
 case, as Go's decoder does.
 """
 

@@ -1,8 +1,8 @@
-"""What the extender has reserved between its answer to filter and the bind.
+"""The placements that the extender reserves between its answer to filter and the bind.
 
-A reservation is an assumed placement. It ends with the bind, the pod's deletion or a newer filter of the pod. Since
-bind decides again, dropping a reservation early is always safe; so the limits below only bound the harm of pods that
-kube-scheduler never comes back for.
+A reservation is an assumed placement. It ends with the bind, with the pod's deletion, or with a newer filter of the
+pod. A reservation can always be dropped early, because bind decides again. The limits below only bound the harm of pods
+that kube-scheduler never tries again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The extender as a part of the operator: what runs in every replica, and what only in the leader."""
+"""The extender as a part of the operator: what runs in every replica, and what runs in the leader only."""
 
 import asyncio
 from collections.abc import Callable, Mapping

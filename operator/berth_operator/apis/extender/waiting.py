@@ -1,4 +1,4 @@
-"""The pods of kube-scheduler that have no node: only their UIDs, to learn which are gone.
+"""The pods of kube-scheduler that have no node. Only their UIDs are kept, to learn which pods are gone.
 
 A pod leaves this watch when it is deleted, has ended or is bound.
 """

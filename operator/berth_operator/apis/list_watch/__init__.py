@@ -1,1 +1,1 @@
-"""The list and watch API of nvidia-gpu-scheduler, `berth-operator api`: GpuPods and GpuNodes by an aggregated API."""
+"""The list and watch API of nvidia-gpu-scheduler (`berth-operator api`): an aggregated API for GpuPods and GpuNodes."""

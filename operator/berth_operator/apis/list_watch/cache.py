@@ -1,11 +1,11 @@
-"""The watch cache of a kind whose objects are computed from custom resources; their versions are those of the cluster.
+"""The watch cache of a kind whose objects are computed from custom resources and carry their resourceVersions.
 
-After a new list of the custom resources (rare: the API server no longer had our version) the changes in between are not
-known.
+If the API server no longer has Berth's version, which is rare, the custom resources are listed again. The changes in
+between are then unknown.
 
-Two GpuPods may name one pod: that of an older agent until the new one deletes it, and a false one of another node until
-the operator deletes it. The one that was created first is served: another node cannot replace what is served already,
-and all replicas choose alike.
+Two GpuPods may name one pod. An older agent's GpuPod exists until the new agent deletes it. A false GpuPod of another
+node exists until the operator deletes it. The API serves the GpuPod that was created first. So another node cannot
+replace an object that is already served, and all replicas choose the same one.
 """
 
 from collections import defaultdict

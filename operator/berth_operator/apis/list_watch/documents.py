@@ -1,4 +1,4 @@
-"""The discovery and OpenAPI documents of this API; pure."""
+"""The discovery and OpenAPI documents of this API. Pure functions."""
 
 from typing import Final
 

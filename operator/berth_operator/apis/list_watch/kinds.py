@@ -1,6 +1,6 @@
-"""The kinds of nvidia-gpu-scheduler, each computed from one custom resource of Berth's; pure.
+"""The kinds of nvidia-gpu-scheduler, each computed from one of Berth's custom resources. Pure functions.
 
-An object depends on one custom resource alone, whose resourceVersion it has: a change of it is a change of that
+An object depends on one custom resource only, and has its resourceVersion. A change of the object is a change of the
 resource, so all replicas know the same versions.
 """
 

@@ -1,4 +1,4 @@
-"""The objects of nvidia-gpu-scheduler, with the descriptions that are published."""
+"""The objects of nvidia-gpu-scheduler, with their published descriptions."""
 
 from typing import Annotated, NotRequired, TypedDict
 

@@ -1,1 +1,1 @@
-"""What the HTTPS servers of the operator share: certificates, and reviews of their clients by the API server."""
+"""Code that the operator's HTTPS servers share: certificates, and reviews of clients by the API server."""

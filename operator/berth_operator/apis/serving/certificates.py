@@ -1,9 +1,9 @@
-"""A server's certificate: from files that cert-manager or another program renews, or our own, shared in a Secret.
+"""A server's certificate: files that cert-manager or another program renews, or self-signed and shared in a Secret.
 
-Our own certificate is self-signed, and is written to the objects that make the API server call us (`caBundle` of
-webhook configurations and APIServices) so that the API server trusts it. All replicas serve the certificate in the
+Berth writes its self-signed certificate to the objects that make the API server call Berth, so that the API server
+trusts it. The field is `caBundle` of webhook configurations and APIServices. All replicas serve the certificate in the
 Secret. It is renewed when a third of its lifetime is left. The previous certificate stays trusted until the next
-renewal, because some replicas may still serve it and some API servers may not have read the new bundle yet.
+renewal, because some replicas may still serve it, and some API servers may not have read the new bundle yet.
 """
 
 import base64

@@ -1,9 +1,9 @@
-"""Accepts connections with TLS, a bounded number at a time, for a server that runs in the scheduler's process.
+"""Accept TLS connections, a bounded number at a time, for a server in the scheduler's process.
 
-Every client that reaches the port may open connections, and each takes memory and the time of a handshake. So one
-address has a share of them alone, unless a connection shows a client certificate, which TLS has verified: the API
-server's and those of replicas do. Connections beyond the limits get one answer, so that clients learn why; if there
-are many of these, too, they are closed before the handshake.
+Every client that reaches the port may open connections. Each connection takes memory and the time of a handshake. So
+one address gets only a share of the connections, unless a connection shows a client certificate that TLS has verified.
+The API server and replicas show one. A connection beyond the limits gets one answer, so that the client learns why. If
+there are too many of these, they are closed before the handshake.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Checks at the start that the program can listen where its settings say, with the certificate that they name."""
+"""Check at the start that the program can listen at the configured addresses with the configured certificate."""
 
 import socket
 import ssl

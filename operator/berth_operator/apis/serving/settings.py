@@ -1,4 +1,4 @@
-"""The settings that the HTTPS servers which the API server calls have in common."""
+"""The settings that all HTTPS servers called by the API server share."""
 
 from ipaddress import IPv4Address
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The TLS of a server, whose certificate is renewed while it serves."""
+"""The TLS context of a server, whose certificate is renewed while it serves."""
 
 import asyncio
 import ssl

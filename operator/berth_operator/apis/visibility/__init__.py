@@ -1,1 +1,1 @@
-"""The visibility API: why pods wait, who holds devices, and what is free, by an aggregated API."""
+"""The visibility API, an aggregated API: why pods wait, who holds devices, and what is free."""

@@ -1,7 +1,8 @@
-"""The certificate that all replicas share: they serve it, and show it when they relay requests to each other.
+"""The certificate that all replicas share. They serve it, and show it when they relay requests to each other.
 
-It is self-signed, so the certificates in its bundle are all that our replicas can have: a client that shows one of
-them is a replica. After a renewal a replica keeps showing the previous one until the others have read the new bundle.
+Because the certificate is self-signed, replicas can only have the certificates in its bundle. A client that shows one
+of these is a replica. After a renewal, a replica keeps showing the previous certificate until the others have read the
+new bundle.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The discovery and OpenAPI documents of the visibility API; pure."""
+"""The discovery and OpenAPI documents of the visibility API. Pure functions."""
 
 from typing import Final
 

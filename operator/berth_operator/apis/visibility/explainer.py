@@ -1,7 +1,7 @@
-"""Explains pods on request: one at a time, each at most once a second, and in a small share of the loop's time.
+"""Explain pods on request: one at a time, each at most once a second, in a small share of the loop's time.
 
-An explanation costs dozens of decisions on a copy of the Fleet, in slices of a few decisions, and a pause that is a
-multiple of it follows.
+An explanation costs dozens of decisions on a copy of the Fleet. It is computed in slices of a few decisions. After each
+slice comes a pause several times as long.
 """
 
 import time

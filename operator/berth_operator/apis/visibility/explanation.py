@@ -1,4 +1,4 @@
-"""The explanation of a pod; pure."""
+"""The explanation of a pod. Pure functions."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""The kinds of the visibility API, and their rows in tables; pure."""
+"""The kinds of the visibility API, and their rows in tables. Pure functions."""
 
 import sys
 from collections.abc import Callable

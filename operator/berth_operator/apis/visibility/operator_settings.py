@@ -1,6 +1,7 @@
-"""The operator's settings that decide about pods, as objects; pure.
+"""The operator's settings that affect decisions about pods, as objects. Pure functions.
 
-A user who may read explanations of a namespace may read what concerns its pods; the rest takes the right for the fleet.
+A user who may read explanations in a namespace may read the settings that concern its pods. All other settings require
+the right to read the fleet.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,12 @@
-"""The APIService of the visibility API: it exists while a replica answers, and not otherwise.
+"""The APIService of the visibility API. It exists only while a replica answers.
 
-An APIService without a server makes discovery incomplete, and keeps every deleted namespace `Terminating`. Therefore no
-manifest has it: a replica that answers creates it, and the last one that ends in order deletes it. To write and remove
-only its Service would not do: aggregated discovery keeps what it once knew of an APIService until that is deleted
-(`discoveryManager.AddAPIService` in k8s.io/kube-aggregator).
+An APIService without a server makes discovery incomplete, and keeps every deleted namespace `Terminating`. So no
+manifest contains it. A replica that answers creates it, and the last replica deletes it when it shuts down normally.
+Removing only the Service would not be enough: aggregated discovery keeps what it knew about an APIService until the
+APIService is deleted (`discoveryManager.AddAPIService` in k8s.io/kube-aggregator).
 
-Its owner is the ClusterRole that grants the right to create it: once that is deleted, the garbage collector deletes the
-APIService, and no replica can create another one.
+The owner of the APIService is the ClusterRole that grants the right to create it. When the ClusterRole is deleted, the
+garbage collector deletes the APIService, and no replica can create another one.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Relays requests of a standby replica to the leader, with the user that this replica has authenticated."""
+"""Relay requests of a standby replica to the leader, with the user that the standby replica has authenticated."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,8 +1,8 @@
-"""The watch cache of one kind of row, rendered from the state: once for all clients, and only while there are any.
+"""The watch cache of one kind of row. While there are clients, rows are rendered from the state once for all of them.
 
 A version is the leader's term and a counter of the changes that this leader has rendered, so no other leader knows it.
-Rendering yields to the scheduler every few milliseconds, and a pause follows that bounds what rendering and sending
-take of the loop's time.
+Rendering yields to the scheduler every few milliseconds. A pause after it bounds the share of the loop's time that
+rendering and sending take.
 """
 
 import asyncio

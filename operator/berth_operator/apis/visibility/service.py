@@ -1,4 +1,4 @@
-"""The visibility API as a part of the operator: what runs in every replica, and what only in the leader."""
+"""The visibility API as a part of the operator: what runs in every replica, and what runs in the leader only."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Takes turns with the scheduler, in whose event loop this API runs."""
+"""Take turns with the scheduler, in whose event loop this API runs."""
 
 import asyncio
 import contextlib

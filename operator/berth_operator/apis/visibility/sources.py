@@ -1,4 +1,4 @@
-"""The rows of the three kinds, from the state of the leader."""
+"""The rows of the three kinds, from the leader's state."""
 
 import functools
 import itertools

@@ -4,9 +4,10 @@
     GET /apis/visibility.berth.dev/v1alpha1/[namespaces/NAMESPACE/](queue|holders)
     GET /apis/visibility.berth.dev/v1alpha1/namespaces/NAMESPACE/pods/NAME/explanation
 
-With `settings=true` the fleet and an explanation are the operator's settings instead.
+With `settings=true`, the fleet and explanation endpoints return the operator's settings instead.
 
-A replica authenticates and authorizes each request. The leader then answers it; others relay it to the leader.
+A replica authenticates and authorizes each request. The leader then answers the request. Other replicas relay it to the
+leader.
 """
 
 import asyncio

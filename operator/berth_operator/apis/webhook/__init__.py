@@ -1,1 +1,1 @@
-"""The admission webhook, `berth-operator webhook`: validates, and injects where the API server has no policy for it."""
+"""The admission webhook, `berth-operator webhook`: validates, and mutates where the API server has no policy for it."""

@@ -1,4 +1,4 @@
-"""The mutations of a pod when it is created, or when ephemeral containers are added."""
+"""Mutate a pod when it is created or when ephemeral containers are added."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""AdmissionReviews: the API server's requests and our responses."""
+"""AdmissionReviews: the API server's requests and Berth's responses."""
 
 import base64
 import functools

@@ -1,8 +1,9 @@
-"""What the validating webhook answers: denials and warnings in the scheduler's own words.
+"""The answers of the validating webhook: denials and warnings in the scheduler's own words.
 
-The scheduler's parser reads the pod. A pod of ours that it cannot read would wait until a user deletes it, so it is
-denied. A template is only warned about: what makes its pods may still change them, and it may be stored for later.
-Names that are almost ours may be another system's, so they are warned about, too.
+The scheduler's parser reads the pod. If it cannot parse one of Berth's pods, the pod would wait until a user deletes
+it, so the webhook denies it. For a template it only warns: the controller that creates the pods may still change them,
+and the template may be stored for later. It also warns about names that resemble Berth's, because they may belong to
+another system.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

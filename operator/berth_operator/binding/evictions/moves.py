@@ -1,7 +1,7 @@
-"""What nodes keep for pods while other pods are moved for them.
+"""The capacity that nodes keep for a pod while other pods are moved for it.
 
-A nomination holds only if terminating pods leave enough. While some of the pods to move still run, their capacity is
-kept here, so that nothing else is placed into what the first of them have left.
+A nomination holds only if terminating pods leave enough capacity. While some of the pods to move still run, their
+capacity is kept here. So no other pod is placed into capacity that the first of them have left.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,14 @@
-"""A taint that keeps the pods of other schedulers off a node while pods leave it for a pod of Berth.
+"""A taint that keeps pods of other schedulers off a node while its pods leave for a pod of Berth.
 
-kube-scheduler sees neither nominations of other schedulers nor what our cards are charged, but it sees taints. Without
-one it binds the pod that replaces a victim into the place of this victim. The taint is placed before the first victim
-is deleted, only where a controller will create victims again for another scheduler or a place was lost before, so that
-preemption among Berth's own pods costs no write. Berth's filters do not count it: nominations keep the place.
+kube-scheduler sees neither another scheduler's nominations nor the charges of Berth's cards, but it sees taints.
+Without a taint, it binds the replacement of a victim into the victim's place. The taint is placed before the first
+victim is deleted. It is placed only if a controller will create victims again for another scheduler, or if a place was
+lost before. So preemption among Berth's own pods costs no write. Berth's filters ignore the taint, because nominations
+keep the place.
 
-The taint is removed once the pod is bound or no longer waits for the node, `PATIENCE` seconds after the last victim has
-gone, and after `LONGEST` in any case. A node that has it for no pod that this term knows loses it, too: the last leader
-left it.
+The taint is removed once the pod is bound or no longer waits for the node. It is also removed `PATIENCE` seconds after
+the last victim has gone, and after `LONGEST` in any case. If a node has the taint for no pod that this term knows, the
+last leader left it, and it is removed, too.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Preemption: choose victims for pods of higher priority, nominate a node, and delete the victims.
 
 Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
-capacity for the pod. Deletions run concurrently: each victim first gets a condition with the reason, and then its own
-grace period. The pod is parked like any other that fits nowhere, and is woken when a pod leaves. It preempts no further
-pods while its victims are terminating. `EvictionProgress` counts what was evicted in vain and ends that, and
-`NodeTaints` keeps other schedulers from the place meanwhile.
+capacity for the pod. Deletions run concurrently. Each victim first gets a condition with the reason, and then its own
+grace period. The pod is parked like any other pod that fits nowhere, and is woken when a pod leaves. It preempts no
+further pods while its victims are terminating. `EvictionProgress` counts evictions that were in vain and stops further
+ones. `NodeTaints` keeps other schedulers off the place meanwhile.
 """
 
 import asyncio

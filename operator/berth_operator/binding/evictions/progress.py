@@ -1,8 +1,8 @@
-"""Whether what evictions freed went to the pods for which others were evicted, and the back-off of those that lost it.
+"""Whether freed places went to the pods that others were evicted for, and the back-off of pods that lost theirs.
 
-A set of victims has helped once the pod runs for which they left. Its place is lost if the pod no longer waits for it
-before it is bound, because others have taken the place or the pod was deleted, and if kubelet rejects the pod then.
-`core.decision.lost_places` says what follows; the next leader inherits it.
+A set of victims has helped once the pod that they left for runs. A place is lost if the pod stops waiting for it before
+it is bound, because others took the place or the pod was deleted. It is also lost if kubelet then rejects the pod.
+`core.decision.lost_places` defines what follows. The next leader inherits the record.
 """
 
 from collections.abc import Collection, Sequence

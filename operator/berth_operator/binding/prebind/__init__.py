@@ -1,1 +1,1 @@
-"""What precedes a Binding: the pod's ResourceClaims are allocated, and its volumes bound."""
+"""The steps before a Binding: allocate the pod's ResourceClaims, and bind its volumes."""

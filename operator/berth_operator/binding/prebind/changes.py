@@ -1,4 +1,4 @@
-"""Waits of binds for changes of the state, and how what precedes a Binding fails."""
+"""Wait for changes of the state during a bind, and the errors of the steps before a Binding."""
 
 import asyncio
 import contextlib

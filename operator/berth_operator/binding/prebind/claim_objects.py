@@ -1,8 +1,8 @@
-"""ResourceClaims as they are written: with an allocation, reserved for a pod, or released again.
+"""ResourceClaims as Berth writes them: with an allocation, reserved for a pod, or released again.
 
-Whole objects are written, as kube-scheduler does: a JSON merge patch would lose the nulls in the parameters of
-configurations. Each keeps the resourceVersion that was read, so that no change in between is overwritten. What has
-free JSON is written as it is stored, in protobuf (`stored_claims`).
+Berth writes whole objects, as kube-scheduler does. A JSON merge patch would lose the nulls in the parameters of
+configurations. Each object keeps the resourceVersion that was read, so that no change in between is overwritten. An
+object with free JSON is written in its stored form, in protobuf (`stored_claims`).
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Writes ResourceClaims in a leader's term, each on the version that was read."""
+"""Write ResourceClaims in a leader's term, each based on the version that was read."""
 
 import asyncio
 import weakref

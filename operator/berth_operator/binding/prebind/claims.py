@@ -1,17 +1,17 @@
 """Allocate and reserve a pod's ResourceClaims before the pod is bound.
 
-The decision has chosen the devices. For each claim that is not allocated, this module writes the finalizer, then the
-status with the allocation and the reservation for the pod; for each other claim, the reservation. Before the Binding
-it waits until the watch has shown these writes, and gives them up if another claim holds one of the devices by then:
-all that was written before ours has been seen by then. Where devices have binding conditions, it then waits until
-their drivers report that they can be used.
+The decision has chosen the devices. For each unallocated claim, this module writes the finalizer, then the status with
+the allocation and the reservation for the pod. For each other claim, it writes the reservation. Before the Binding, it
+waits until the watch has shown these writes. By then, the watch has also shown every earlier write. If another claim
+now holds one of the devices, this module withdraws its own writes. If devices have binding conditions, it then waits
+until their drivers report that the devices can be used.
 
-Each write names the resourceVersion that was read, and our term as its field manager, by which the API server refuses
-what a leader of the past sends (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
-reservations are removed, and allocations that no other pod uses. Of pods that are gone, Kubernetes' resource claim
-controller removes them; after our term, the next leader goes on with what is reserved for a pod that waits. It checks
-that no other claim holds the devices too, as the leader before may have ended before it did. The claim for extended
-resources (`extended_claims`) is deleted instead, and made again.
+Each write names the resourceVersion that was read, and has the leader's term as its field manager. By the term, the API
+server refuses writes of a former leader (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
+reservations are removed, and so are allocations that no other pod uses. If a pod is gone, Kubernetes' resource claim
+controller removes them. After this term, the next leader continues with the reservations of a waiting pod. It, too,
+checks that no other claim holds the devices, because the previous leader may have ended before this check. The claim
+for extended resources (`extended_claims`) is deleted instead, and created again.
 """
 
 import asyncio

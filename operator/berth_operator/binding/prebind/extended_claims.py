@@ -1,8 +1,9 @@
-"""The ResourceClaim for a pod's extended resources that DeviceClasses provide: made when its node is chosen.
+"""The ResourceClaim for a pod's extended resources that DeviceClasses provide, created when the node is chosen.
 
-As kube-scheduler does, it is made before the pod is bound, with the pod as its owner, and the pod's status records
-which containers get its devices: from there kubelet takes it. If the pod is not bound, it is deleted, and made again
-for what is decided next. So is one that a leader left that ended in between: nothing of it is used.
+As in kube-scheduler, the claim is created before the pod is bound, with the pod as its owner. The pod's status records
+which containers get its devices, and kubelet reads it from there. If the pod is not bound, the claim is deleted, and a
+new one is created for the next decision. A claim that a former leader left behind is also deleted, and none of it is
+used.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The parameters for drivers in an allocation: byte by byte as the claim and its classes have them, as kube-scheduler.
+"""The parameters for drivers in an allocation, byte for byte as in the claim and its classes, as in kube-scheduler.
 
-No value in JSON keeps these bytes, so the watches drop them, and they are read in protobuf, for allocations with
-configurations only.
+JSON values do not preserve these bytes, so the watches drop them. For allocations with configurations only, the
+parameters are read in protobuf.
 """
 
 from collections.abc import Awaitable, Mapping

@@ -1,7 +1,7 @@
-"""Reserves an allocated claim for all pods that wait for it by one write: writes for each of them take turns.
+"""Reserve an allocated claim for all pods that wait for it with one write. Pods take turns at the claim.
 
-The pod that has its turn at the claim writes for all pods that wait for theirs; they then find that it is done. If such
-a write fails, each of its pods writes alone, so that one pod cannot keep the others waiting.
+The pod that has its turn writes for all pods that wait for theirs. These then find that the reservation exists. If a
+shared write fails, each of its pods writes alone, so that one pod cannot keep the others waiting.
 """
 
 from collections import defaultdict

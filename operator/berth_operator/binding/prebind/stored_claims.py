@@ -1,7 +1,7 @@
-"""Claims and classes as etcd has them, in protobuf: their parameters for drivers are free JSON, compared byte by byte.
+"""Claims and classes in protobuf as stored in etcd. Their parameters for drivers are free JSON, compared byte for byte.
 
-`{"v": 1.50}` comes as `{"v":1.50}` from the API server, a parser makes `{"v": 1.5}` of it, and what is written
-then is refused as a change of an immutable field. So the claim is written as it is stored, but for the fields below.
+The API server returns `{"v": 1.50}` as `{"v":1.50}`, and a parser turns this into `{"v": 1.5}`. The API server refuses
+the parsed value as a change of an immutable field. So Berth writes the stored claim and changes only the fields below.
 """
 
 from typing import Any, Final, NamedTuple

@@ -1,12 +1,11 @@
-"""Bind a pod's claims before the pod itself.
+"""Bind a pod's VolumeClaims before the pod itself.
 
-For each claim that waits for its first consumer, the decision has chosen a volume, or a node for which one is to be
-provisioned. This module writes that choice to the API server. Kubernetes' volume controller and the drivers do the
-rest, which takes up to minutes. Until then the pod's charge and its volumes stay assumed.
+For each claim that waits for its first consumer, the decision has chosen a volume, or a node for which a volume is to
+be provisioned. This module writes the choice to the API server. Kubernetes' volume controller and the drivers do the
+rest, which takes up to minutes. Until then, the pod's charge and its volumes stay assumed.
 
-Each write names the resourceVersion that the decision was based on, so that a claim or volume that changed in between
-is not overwritten. A failure is not rolled back: the claim will be bound, and the pod's next decision takes that into
-account.
+Each write names the resourceVersion that the decision was based on. So a claim or volume that changed in between is not
+overwritten. A failure is not rolled back: the claim will be bound, and the pod's next decision takes that into account.
 """
 
 import asyncio

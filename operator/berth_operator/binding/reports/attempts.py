@@ -1,6 +1,6 @@
-"""Measures attempts to schedule pods: how long they take, how they end, and how many a pod needs.
+"""Measure attempts to schedule pods: how long they take, how they end, and how many a pod needs.
 
-An attempt begins when a pod is taken from the queue. It ends as kube-scheduler's do: with a reason why no node fits,
+An attempt begins when a pod is taken from the queue. As in kube-scheduler, it ends with the reasons why no node fits,
 with the answer to the Binding, or with another error.
 """
 

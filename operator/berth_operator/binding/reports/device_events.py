@@ -1,7 +1,7 @@
 """Events about devices that failed or recovered, on their Device and on the Node.
 
-One Event has all devices of a node that changed at once. Its name follows from what changed and from the ten minutes in
-which it began, so neither another leader nor a device that flaps repeats it.
+One Event lists all devices of a node that changed at once. Its name is derived from the change and from the ten minutes
+in which the change began. So neither another leader nor a flapping device repeats the Event.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Whether binds are in flight, so that reports can let them go first.
+"""Whether binds are in flight, so that reports can wait for them.
 
 An Event costs the API server as much as a bind, and is less urgent.
 """

@@ -1,6 +1,6 @@
-"""Why the pods that were bound last are where they are: the points of the node and of its runners-up.
+"""Why recently bound pods are on their nodes: the scores of the chosen node and of the runners-up.
 
-Decisions are not recorded anywhere else, so the points of older binds, and of binds by another leader, are not known.
+Decisions are recorded nowhere else. So the scores of older binds, and of binds by another leader, are unknown.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""Reports to users about their pods and devices: Events, and the status of waiting pods.
+"""Report to users about their pods and devices: Events, and the status of waiting pods.
 
-A bound pod gets one Scheduled Event, named after the pod's UID so that it can only exist once. `waiting_pods` writes
-the status and Events of pods that fit nowhere.
+A bound pod gets one Scheduled Event. The Event is named after the pod's UID, so that it can exist only once.
+`waiting_pods` writes the status and Events of pods that fit nowhere.
 """
 
 import asyncio

@@ -1,22 +1,22 @@
-"""What waiting pods show: PodScheduled condition, nominated node and an Event, at a bounded cost.
+"""Report waiting pods at a bounded cost: the PodScheduled condition, the nominated node and an Event.
 
 Each pod has one record of what is to be written, and at most one write in flight. A pod's reason may change whenever
 anything in the cluster changes, so writes are held back:
 
-* the first reason is written as soon as the bucket allows, before any later one;
-* another reason is written `SETTLE` seconds after the last change, both of the reason and of the state that it was
-  decided on. A pod has `CREDIT` such writes and gets a new one every `REFILL` seconds; without one, `LONG_SETTLE`
-  seconds must have passed, so that a state that changes every few seconds does not cost a write each time;
-* if the state never stands still, a reason is written once it has stood for `STABLE` seconds, or after `MAX_HOLD`
-  seconds of change, and `QUIET` seconds after the last write of this pod;
-* a changed spec or nominated node is written at once, and so is that the pod is no longer `Unschedulable`, because
-  autoscalers add nodes for that reason.
+* The first reason is written as soon as the bucket allows, before any later reason.
+* Another reason is written `SETTLE` seconds after the last change of the reason and of the state that it was decided
+  on. A pod has `CREDIT` of these writes and gets a new one every `REFILL` seconds. Without credit, `LONG_SETTLE`
+  seconds must have passed. So a state that changes every few seconds does not cost a write each time.
+* If the state never settles, a reason is written once it has been unchanged for `STABLE` seconds, or after `MAX_HOLD`
+  seconds of change. `QUIET` seconds must have passed since the last write of this pod.
+* A changed spec or nominated node is written at once. The change from `Unschedulable` to another reason is, too,
+  because autoscalers add nodes for `Unschedulable`.
 
 A failed write is retried as long as the pod waits, so conditions end up with the current reason.
 
-Events form series as in client-go's recorder: the second occurrence and, when the series ends, the last count are
-written; those between are only counted. Conditions are written before Events. There is one record for each waiting pod
-and nothing else that grows.
+Events form series as in client-go's recorder. The second occurrence is written, and when the series ends, the last
+count. Occurrences in between are only counted. Conditions are written before Events. Memory grows only with the number
+of waiting pods: each has one record.
 """
 
 import asyncio

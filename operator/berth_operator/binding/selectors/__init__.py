@@ -1,1 +1,1 @@
-"""Selectors that take too long for the loop, evaluated in a process of their own."""
+"""Selectors that take too long for the loop, evaluated in a separate process."""

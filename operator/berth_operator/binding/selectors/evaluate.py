@@ -1,7 +1,7 @@
-"""The worker process: evaluates the selectors that it reads from its input, one job after the other.
+"""The worker process, which reads selectors from its input and evaluates one job after another.
 
-It imports little, has a bound of memory and a low priority of the processor, and ends with the operator, which
-closes its input. Nothing that it reads is ever logged.
+The worker imports little, and has a memory limit and a low CPU priority. It ends with the operator, which closes its
+input. It never logs anything that it reads.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Selectors that take more than a millisecond: a worker process evaluates them, and wakes the pods that need them.
+"""Selectors that take more than a millisecond. A worker process evaluates them, then the pods that need them are woken.
 
-The namespaces take turns, by the time that the loop and the worker have taken for their claims. What the worker finds
-is kept with what the loop finds, also that an expression fails. Without a worker only these pods wait.
+Namespaces take turns, by the time that the loop and the worker have spent on their claims. The worker's results are
+cached together with the loop's, including the failure of an expression. Without a worker, only these pods wait.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What is kept right besides the decisions: charges, allocations that kubelet changed, claims and pools of ours."""
+"""Repairs outside the decisions: charges, allocations that kubelet changed, and Berth's claims and pools."""

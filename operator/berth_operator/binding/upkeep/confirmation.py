@@ -1,7 +1,8 @@
 """Release bound pods that were deleted before a watch showed them.
 
-A pod that is created and deleted while a watch lists again leaves no event, so its charge would stay. A bound pod that
-no watch has shown for a while is therefore read from the API server, and released if it is gone or has ended.
+If a pod is created and deleted while a watch lists again, there is no event, and its charge would stay. So Berth reads
+a bound pod from the API server if no watch has shown it for a while. If the pod is gone or has ended, Berth releases
+it.
 """
 
 import asyncio

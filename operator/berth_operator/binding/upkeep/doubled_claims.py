@@ -1,6 +1,6 @@
 """Report devices that two ResourceClaims hold though only one may: another scheduler allocates in a pool of Berth.
 
-As long as both hold it, it is given to no third: neither to a claim nor by name.
+As long as both claims hold the device, it is given to no third claim, and not by name.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 kubelet may swap the devices of two pods on a node. Both pods still have what they request, so both allocations are
 rewritten to match kubelet. Each rewrite stands alone: it depends only on what kubelet gave, not on whether the other
-succeeds. A pod that drifted without such a counterpart is charged for what it holds, and reported once.
+rewrite succeeds. If a pod drifted without a counterpart, it is charged for what it holds, and reported once.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Keep other schedulers from Berth's pools of ResourceSlices, by a DeviceTaintRule for each driver and pool.
+"""Keep other schedulers off Berth's pools of ResourceSlices with a DeviceTaintRule for each driver and pool.
 
-A rule for each card that a pod holds would come too late for a claim that kube-scheduler allocates at the same moment;
-a rule for the pool is there before. Its owner is the ClusterRole that grants the right to create it: once that is
-deleted, the garbage collector deletes the rules.
+A rule for each card that a pod holds would come too late for a claim that kube-scheduler allocates at the same moment.
+A rule for the pool exists before. The owner of the rules is the ClusterRole that grants the right to create them. When
+the ClusterRole is deleted, the garbage collector deletes the rules.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The AdmissionCheck for workloads of Kueue: its decisions, the places that it promises, and what it writes."""
+"""The AdmissionCheck for workloads of Kueue: its decisions, the places that it promises, and its writes."""

@@ -1,9 +1,9 @@
-"""Write the answers of the AdmissionCheck `berth.dev/fits-devices`, and which AdmissionChecks are served.
+"""Write the answers of the AdmissionCheck `berth.dev/fits-devices`, and report which AdmissionChecks are served.
 
-An answer is dropped when it is outdated: the Workload is gone, is another one of the same name, or has lost its quota.
-Each write names the resourceVersion that was read, so that nothing is written into a Workload whose quota Kueue has
-just taken away, and our term as its field manager (`manifests/components/kueue/checks.yaml`). After a conflict the
-answer waits for the newer version, which the watch brings.
+An answer is dropped when it is outdated: the Workload is gone, was replaced by another one of the same name, or has
+lost its quota. Each write names the resourceVersion that was read. So nothing is written into a Workload whose quota
+Kueue has just taken away. The leader's term is the field manager (`manifests/components/kueue/checks.yaml`). After a
+conflict, the answer waits until the watch shows the newer version.
 """
 
 import asyncio

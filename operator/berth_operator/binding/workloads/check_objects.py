@@ -1,4 +1,4 @@
-"""What is written into Workloads and AdmissionChecks of Kueue, as JSON patches that name the version that was read."""
+"""JSON patches for Workloads and AdmissionChecks of Kueue. They name the version that was read."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,9 +1,9 @@
 """The AdmissionCheck `berth.dev/fits-devices`: a workload of Kueue is admitted once all its pods have places.
 
-`follow` is called by the scheduling loop before it takes pods from the queue. It decides the workloads that have quota,
-one after the other by priority and age: those that fit get their places promised and the state Ready. Others wait for
-places that become free soon, or return their quota (Retry). For one of them at a time places are gathered, so that
-smaller ones do not starve it. The decision is in `core.decision.promise`.
+The scheduling loop calls `follow` before it takes pods from the queue. `follow` decides the workloads with quota one
+after another, by priority and age. If a workload fits, its places are promised and its state becomes Ready. Other
+workloads wait for places that become free soon, or return their quota (Retry). For one waiting workload at a time,
+places are gathered, so that smaller workloads do not starve it. `core.decision.promise` makes the decision.
 """
 
 import itertools

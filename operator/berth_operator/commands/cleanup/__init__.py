@@ -1,1 +1,1 @@
-"""`berth-operator cleanup`: stops Berth and takes off the cluster what Berth wrote, so that it can be uninstalled."""
+"""`berth-operator cleanup`: stops Berth and removes what Berth wrote to the cluster, before an uninstallation."""

@@ -1,7 +1,7 @@
-"""What an installation of Berth consists of, in the order in which it is removed.
+"""The objects of an installation of Berth, in the order in which they are removed.
 
-Every name of manifests/ is here, whatever components are in use: an object that does not exist is not an error. The
-rights of manifests/components/cleanup name the same objects (`tests/unit/cleanup/test_installed.py`).
+The list has every name in manifests/, whatever components are in use: a missing object is not an error. The rights in
+manifests/components/cleanup name the same objects (`tests/unit/cleanup/test_installed.py`).
 """
 
 from collections.abc import Iterable

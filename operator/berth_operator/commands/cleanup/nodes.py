@@ -1,8 +1,9 @@
-"""What is taken off each Node, and what must stay because of its pods.
+"""What a cleanup removes from each Node, and what must stay because of the Node's pods.
 
-When kubelet restarts, it admits the running pods of its node again, and ends pods whose requests of `kubernetes.io/*`
+When kubelet restarts, it admits the running pods of its node again. It ends pods whose requests of `kubernetes.io/*`
 exceed the Node's allocatable. (It ignores a missing name of any other domain.) So a Node keeps exactly what its live
-pods request of these names. More would let another scheduler place pods for which no scheduler allocates devices.
+pods request of these names. If more stayed, another scheduler could place pods for which no scheduler allocates
+devices.
 """
 
 from collections import Counter

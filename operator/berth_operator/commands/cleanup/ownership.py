@@ -1,7 +1,8 @@
 """Which keys of an object Berth wrote, by its field managers (`metadata.managedFields`).
 
-The API server records there which client wrote each key last. So a key of another program is never removed, also if
-Berth would write the same one: GPU Feature Discovery and Koordinator label Nodes with the same names.
+In this field, the API server records which client wrote each key last. So a key of another program is never removed,
+even if Berth would write the same key. For example, GPU Feature Discovery and Koordinator label Nodes with the same
+names.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Which pods of Berth's programs may still write to the API server."""
+"""The pods of Berth's programs that may still write to the API server."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

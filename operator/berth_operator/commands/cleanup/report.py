@@ -1,4 +1,4 @@
-"""What a cleanup prints at its end: what stays in the cluster, why, and how it is removed."""
+"""The report at the end of a cleanup: what stays in the cluster, why, and how to remove it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -1,11 +1,11 @@
-"""The steps of a cleanup, in their order; each may be repeated, so an interrupted cleanup is started again.
+"""The steps of a cleanup, in order. Each step may be repeated, so an interrupted cleanup is started again.
 
-1. What makes the API server call Berth's servers, so that no request waits for them.
-2. The programs, and wait for the end of their pods: they would write again what is removed. The fence and the other
-   policies are still in force, so nothing is bound by a former leader.
-3. The policies, before any object or kind that they read.
-4. What Berth wrote to Nodes, except for the capacity that live pods need.
-5. What the programs created; and the definitions, on request.
+1. Remove what makes the API server call Berth's servers, so that no request waits for them.
+2. Remove the programs, and wait for the end of their pods, which would write removed objects again. The fence and the
+   other policies are still in force, so a former leader binds nothing.
+3. Remove the policies, before any object or kind that they read.
+4. Remove what Berth wrote to Nodes, except for the capacity that live pods need.
+5. Remove what the programs created, and the definitions on request.
 6. On request, wait for the end of those pods, and remove the rest.
 """
 

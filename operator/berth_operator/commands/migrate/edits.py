@@ -1,8 +1,8 @@
-"""Changes of values, written into the text of a YAML or JSON document: all else stays as it is, byte by byte.
+"""Change values in the text of a YAML or JSON document, and keep everything else byte for byte.
 
-The parser says where each node stands. Comments, order, quoting, indentation and documents that do not change are
-therefore those of the file, which no writer of YAML can promise. What was written is read again and compared, so a
-form that is not foreseen here (an anchor that another place uses) is an error, and never another manifest.
+The parser reports the position of each node. So the file's comments, order, quoting, indentation and unchanged
+documents stay, which no YAML writer can promise. The result is read again and compared. So a form that this module does
+not foresee, such as an anchor that another place uses, causes an error and never a different manifest.
 """
 
 import re

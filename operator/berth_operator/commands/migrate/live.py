@@ -1,4 +1,4 @@
-"""The live cluster's objects: what is listed, which of them are workloads of their own, and their manifests."""
+"""The live cluster's objects: which are listed, which of them are independent workloads, and their manifests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

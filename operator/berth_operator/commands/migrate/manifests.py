@@ -1,4 +1,4 @@
-"""A manifest file: its documents, what becomes of them, and its text afterwards."""
+"""A manifest file: its documents, their conversions, and its text afterwards."""
 
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,6 +1,6 @@
-"""Documents of a manifest: cut out of the text by bytes, and parsed only if they have a known word.
+"""Documents of a manifest: cut out of the text by bytes, and parsed only if they contain a known word.
 
-A folder may have thousands of files of which few concern cards, and parsing is slow next to a search for bytes.
+A folder may have thousands of files, few of which concern cards. Parsing is slow compared with a search for bytes.
 """
 
 import re

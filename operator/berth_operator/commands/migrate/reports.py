@@ -1,4 +1,4 @@
-"""Answers about workloads as lines for people and as JSON."""
+"""Render answers about workloads as lines for people and as JSON."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""`migrate` as both programs run it: reads sources, writes answers, reports progress, returns the exit status."""
+"""Run `migrate` for both programs: read sources, write answers, report progress, return the exit status."""
 
 import argparse
 import os

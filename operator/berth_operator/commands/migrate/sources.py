@@ -1,4 +1,4 @@
-"""Where manifests come from: files, folders, standard input."""
+"""The sources of manifests: files, folders, standard input."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
-"""A live cluster with another system: what runs, whose cards are shared by what, and how Berth takes over its nodes.
+"""A live cluster with another system: what runs, which workloads share cards, and how Berth takes over the nodes.
 
-It is decided by what the user may read; nothing is written. The commands are for a person to type, node by node.
+The plan uses only what the user may read, and nothing is written. A person runs the commands, node by node.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""What each workload of a manifest becomes in Berth's words: unchanged, rewritten, with losses, or impossible."""
+"""Decide what each workload of a manifest becomes in Berth: unchanged, rewritten, with losses, or impossible."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

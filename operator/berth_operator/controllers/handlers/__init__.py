@@ -1,5 +1,5 @@
-"""kopf's handlers: thin, level-triggered, and the only place that imports kopf.
+"""kopf's handlers. They are thin and level-triggered, and only this folder imports kopf.
 
-kopf runs in a thread and loop of its own, so that neither its work nor its end affects the scheduler's tasks. It serves
-probes and watches Devices from the start of the process; its handlers write only while this replica leads.
+kopf runs in its own thread and loop, so that neither its work nor its end affects the scheduler's tasks. It serves
+probes and watches Devices from the start of the process. Its handlers write only while this replica leads.
 """

@@ -1,4 +1,4 @@
-"""Passes marked objects from the scheduler's thread to the writer in kopf's thread."""
+"""Pass marked objects from the scheduler's thread to the writer in kopf's thread."""
 
 import asyncio
 from collections.abc import Callable, Collection

@@ -1,7 +1,7 @@
-"""kopf storages that store nothing: level-triggered handlers do not need an object's previous state.
+"""kopf storages that store nothing, because level-triggered handlers do not need an object's previous state.
 
-By default kopf copies each object several times for each event, to compare it with the last handled state and to
-remove its own annotations. Our handlers use neither.
+By default, kopf copies each object several times per event, to compare it with the last handled state and to remove
+kopf's own annotations. Berth's handlers use neither.
 """
 
 from typing import Any

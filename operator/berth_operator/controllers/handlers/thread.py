@@ -1,7 +1,7 @@
-"""kopf in a thread and loop of its own; if it fails, it alone is started again.
+"""kopf in its own thread and loop. If kopf fails, only kopf is started again.
 
-kopf ends when a watch is refused or its answer cannot be parsed. Both replicas watch the same objects, so if that ended
-the process, both would end at the same moment.
+kopf ends when a watch is refused or its answer cannot be parsed. Both replicas watch the same objects. If kopf's end
+also ended the process, both replicas would end at the same moment.
 """
 
 import asyncio

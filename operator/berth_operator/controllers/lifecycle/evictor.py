@@ -1,9 +1,9 @@
 """Evict pods from cards that need a reset or a reboot, if `evictions_per_minute` is set.
 
-Such a card cannot be reset, nor its node be rebooted, while a pod holds it. The pods are evicted, not deleted, because
-an Eviction respects PodDisruptionBudgets. They are evicted one at a time and at a limited rate, so that wrong reports
-about many cards do little harm before an administrator notices. A card that pods come to again after it was emptied is
-emptied ever less often.
+While a pod holds the card, the card cannot be reset and its node cannot be rebooted. Pods are evicted, not deleted,
+because an Eviction respects PodDisruptionBudgets. They are evicted one at a time and at a limited rate. So wrong
+reports about many cards do little harm before an administrator notices. If pods return to an emptied card, the card is
+emptied less and less often.
 """
 
 import asyncio

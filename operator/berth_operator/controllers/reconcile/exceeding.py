@@ -1,4 +1,4 @@
-"""Events on pods that use more memory of a card than their share, as their agent reports."""
+"""Events on pods that, by their agent's report, use more memory of a card than their share."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,6 +1,6 @@
-"""The status of a GpuPod: whether its pod holds what it was allocated; and which GpuPods are of no pod.
+"""The status of a GpuPod: whether its pod holds what it was allocated. Also finds GpuPods that belong to no pod.
 
-A stolen token of an agent can create GpuPods of pods that run on other nodes, and of pods that do not exist.
+With an agent's stolen token, an attacker can create GpuPods for pods on other nodes and for pods that do not exist.
 """
 
 from collections.abc import Callable, Mapping

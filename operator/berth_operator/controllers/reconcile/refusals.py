@@ -1,7 +1,8 @@
-"""Plug-ins' resources on Nodes that a policy of the API server refuses: one setting for all nodes.
+"""Resources of plug-ins that a policy of the API server refuses on Nodes: one setting for all nodes.
 
-They are written apart from the built-in ones, so these are not refused with them. While those of a type are refused,
-one node after another tries them, at growing intervals; once one succeeds, all do.
+These resources are written separately from the built-in ones, so a refusal does not affect the built-in ones. While the
+resources of a type are refused, one node after another tries them, at growing intervals. Once one node succeeds, all
+nodes write them.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
-"""The startup taint of a Node: the operator removes it once the Node shows what its agent reported.
+"""The startup taint of a Node. The operator removes it once the Node shows what its agent reported.
 
-Autoscalers count a node with a startup taint of its pool as coming, and do not compare pods with what it shows so far.
+While a node has a startup taint of its pool, autoscalers count it as a coming node, and do not compare pods with what
+it shows so far.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The status of a Device: conditions, and what is held and free on each card."""
+"""The status of a Device: conditions, and the held and free amounts of each card."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """What a Node shows of its devices: sums in capacity and allocatable, and labels.
 
-When kubelet restarts, it admits the running pods again against these sums, and kills pods that no longer fit. The sums
-are therefore the healthy cards plus what pods hold on other cards, and never less than the pods request. Decisions read
-the sums as well as the cards, as kubelet does.
+When kubelet restarts, it admits the running pods again by these sums, and kills pods that no longer fit. So the sums
+are the healthy cards plus what pods hold on other cards, and never less than the pods request. Decisions read the sums
+as well as the cards, as kubelet does.
 """
 
 import re

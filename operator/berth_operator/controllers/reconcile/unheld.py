@@ -1,4 +1,4 @@
-"""Events on pods that use cards which they do not hold, as their agent reports."""
+"""Events on pods that, by their agent's report, use cards that they do not hold."""
 
 from collections.abc import Iterator
 from typing import Final

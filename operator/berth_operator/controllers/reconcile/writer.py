@@ -1,11 +1,10 @@
-"""Writes the status of Nodes, Devices, PodGroups and GpuPods, at the rates of two token buckets.
+"""Write the status of Nodes, Devices, PodGroups and GpuPods, at the rates of two token buckets.
 
-An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view
-and written only if it differs. Nodes have a bucket of their own, because pods wait until a new node shows its sums.
-Of most nodes pods change the Device alone: whether their sums depend on pods is seen when the Device has its turn.
-Other statuses let sums and binds go first, but for at most `PATIENCE`.
-Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
-Of what is written here decisions read only the sums.
+An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view,
+and is written only if it differs. Nodes have their own bucket, because pods wait until a new node shows its sums. On
+most nodes, pods change only the Device. The Device's turn shows whether the node's sums depend on pods. Other statuses
+let sums and binds go first, but for at most `PATIENCE`. Among statuses, the one written longest ago comes first, so
+that objects which change all the time do not delay others. Decisions read only the sums, and no other status.
 """
 
 import asyncio

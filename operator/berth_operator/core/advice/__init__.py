@@ -1,1 +1,1 @@
-"""Answer what people ask: simulations, defragmentation, and reports of what is free."""
+"""Answers for people: simulations, defragmentation, and reports of what is free."""

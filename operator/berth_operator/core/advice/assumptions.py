@@ -2,9 +2,9 @@
 
     WhatIfs(fleet, unit, policy).ends(NewNode(...))  ->  bool
 
-All assumptions are applied to a copy of the Fleet and taken back, and each answer is that of the decision itself,
-preemption included. So an answer holds for exactly what was assumed, as long as nothing else changes and no unit that
-is before this one in the queue takes the place.
+All assumptions are applied to a copy of the Fleet and taken back. Each answer comes from the decision itself, including
+preemption. So an answer holds for exactly what was assumed, as long as nothing else changes and no earlier unit in the
+queue takes the place.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What cards offer, what is used of it and what is free, for reports; decisions read the columns directly.
+"""What cards offer, what is used and what is free, for reports. Decisions read the columns directly.
 
 A card that cannot be allocated offers nothing, except the instances of a card in MIG mode.
 """

@@ -1,10 +1,10 @@
-"""Which devices the requests of a pod's ResourceClaims find, and what keeps the other devices from them.
+"""Which devices the requests of a pod's ResourceClaims find, and why they do not find the others.
 
     answer = yield from of_pod(fleet, pod, policy)  ->  ClaimDevices
 
-A device is found if the allocator takes it for the request alone, by the code of its search, so what is found agrees
-with the decision. Why others are not is looked up afterwards: the first of the selectors that does not match, then
-pools, taints, holders and amounts. None is yielded where the caller may do other work.
+A device is found if the allocator takes it for the request alone. The allocator's own search is used, so the result
+agrees with the decision. The reason for each other device is looked up afterwards: the first selector that does not
+match, then pools, taints, holders and amounts. The generator yields None where the caller may do other work.
 """
 
 from collections import Counter

@@ -3,9 +3,9 @@
     advise(fleet, pod, tenants, policies, budgets)        ->  Advice
     first_moves(fleet, advice, tenants, policies, n)      ->  the moves to make first
 
-Moving a pod means deleting it: its controller creates a replacement, which is scheduled like any other pod. So a set
-of pods helps if, once all of them are gone, `decide` places the pending pod and then a replacement of each of them.
-The advice is the first such set: with the fewest pods and, among those, the fewest cards, least cpu and least memory.
+Moving a pod means deleting it: its controller creates a replacement, which is scheduled like any other pod. So a set of
+pods helps if, once all of them are gone, `decide` places the pending pod and then a replacement of each. The advice is
+the set that helps with the fewest pods. Among equal sets, it has the fewest cards, the least cpu and the least memory.
 docs/decisions/0011-simulation-and-advice.md describes the search and its limits.
 """
 

@@ -2,9 +2,9 @@
 
     explain(fleet, pod, policy)  ->  Explanation
 
-The reasons of a node are those of all filters that reject it. The first of them is the one that the pod's condition
-counts, by the same call, so that both always agree. A node that lacks nothing but amounts is *near*: `lacking` says
-which. The cost is that of about ten decisions, however large the fleet is.
+A node has a reason from every filter that rejects it. The pod's condition counts the first of them. Both come from the
+same call, so they always agree. A node that lacks only amounts is *near*, and `lacking` lists the amounts. An
+explanation costs about ten decisions, however large the fleet is.
 """
 
 from collections.abc import Collection, Iterator, Sequence

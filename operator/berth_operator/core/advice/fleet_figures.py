@@ -1,6 +1,6 @@
-"""How much of the fleet's GPUs is allocated, and how much of what is free is of use: sums over columns.
+"""Sums over columns: how many of the fleet's GPUs are allocated, and how much free capacity is usable.
 
-Amounts are in whole cards, parts of them by `berth_api.allocation.held`.
+Amounts are in whole cards. `berth_api.allocation.held` converts parts of cards.
 """
 
 from collections.abc import Mapping

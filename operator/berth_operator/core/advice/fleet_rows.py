@@ -1,4 +1,4 @@
-"""What a node offers and what is free there, card by card, as a row of the visibility API that names no pod."""
+"""The offered and free amounts of a node, card by card, as a row of the visibility API that names no pod."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

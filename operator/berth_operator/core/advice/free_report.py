@@ -1,6 +1,6 @@
 """Report the free capacity of cards by node and model: unused cards, and free amounts of the others.
 
-Only cards that can be allocated count, on nodes that take pods (`card_amounts.serving`), as in `kubectl berth free`.
+Only cards count that can be allocated, on nodes that take pods (`card_amounts.serving`), as in `kubectl berth free`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""Explain why a gang waits: what becomes of its members, and why the first of them without a node has none.
+"""Explain why a gang waits: the state of its members, and why the first member without a node has none.
 
     explain_gang(fleet, gang, policy)  ->  GangExplanation
 
-The first member without a node is explained as a pod of its own on the fleet in which the others have theirs. Its
-nearest nodes therefore lack what the gang lacks.
+The first member without a node is explained as a single pod, on a fleet in which the other members have their nodes. So
+its nearest nodes lack what the gang lacks.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which devices a pod holds, as a row of the visibility API."""
+"""The devices that a pod holds, as a row of the visibility API."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 """What a node lacks to take a pod: amounts of resources, and cards that other pods use.
 
-If just this is given, the pod fits there. Of the cards that pods use, those that are used least are to become free
-first; none is named without need.
+If exactly this becomes free, the pod fits on the node. Among cards that pods use, the least used cards are listed
+first. No card is listed without need.
 """
 
 from typing import Final

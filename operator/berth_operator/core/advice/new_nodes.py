@@ -1,7 +1,7 @@
-"""Nodes that could be added for a pod: one like a node that is there, or one that differs from it as the pod needs.
+"""Nodes that could be added for a pod: a copy of an existing node, or a copy with changes that the pod needs.
 
-A new node is in service and has no pods; it has the labels of the other node except its own name, the taints that do
-not say that a node is out of service, and the same Device.
+A new node is in service and has no pods. It has the same Device as the other node, the labels except the node's own
+name, and the taints except those that mark a node as out of service.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is said of a waiting pod's prospects: sentences that `kubectl berth explain` and the page print as they are."""
+"""Sentences about a waiting pod's prospects. `kubectl berth explain` and the page print them unchanged."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -1,11 +1,11 @@
-"""What ends the wait of a pod: one place that every answer about a waiting pod is taken from.
+"""Changes that end the wait of a pod. Every answer about a waiting pod comes from here.
 
     of_pod(what_ifs, pod)  ->  Remedy, None, ...
 
-Each remedy is one change of the cluster, found by the filters of the decision and answered by a what-if of the whole
-decision (`assumptions`). It says whether the change ends the wait if nothing else changes, and names what was assumed:
-that a node like node-3 does not help says nothing about a node with another label. None is yielded where a caller may
-do other work: each what-if takes as long as a few decisions.
+Each remedy is one change of the cluster. The filters of the decision find it, and a what-if of the whole decision tests
+it (`assumptions`). A remedy records whether the change ends the wait if nothing else changes, and what was assumed. For
+example, if a node like node-3 does not help, a node with another label may still help. The generator yields None where
+a caller may do other work, because each what-if takes as long as a few decisions.
 """
 
 import enum

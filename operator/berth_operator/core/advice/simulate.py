@@ -1,12 +1,12 @@
-"""Simulate pending pods: would they fit, where, and how much capacity would be left.
+"""Simulate pending pods: whether they would fit, where, and how much capacity would be left.
 
     simulate(fleet, units, policies)  ->  Simulation
 
-The units pass through a queue like that of an operator that has just become the leader, and the same `decide` and
-`decide_gang` decide them on a copy of the Fleet. Nominations and the leader's node reservations are kept first. Each
-placement is charged before the next decision, and units that wait for another pod are decided again when it is placed.
-Pods that would be evicted are only marked: their capacity is kept for the pod that preempts them. No time passes: no
-pod ends, and all members of a gang are assumed to exist.
+The units pass through the queue of an operator that has just become the leader. The same `decide` and `decide_gang`
+decide them on a copy of the Fleet. Nominations and the leader's node reservations are kept first. Each placement is
+charged before the next decision, and units that wait for another pod are decided again when it is placed. Pods that
+would be evicted are only marked: their capacity is kept for the pod that preempts them. No time passes, so no pod ends.
+All members of a gang are assumed to exist.
 """
 
 from collections import Counter

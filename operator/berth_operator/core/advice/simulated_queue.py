@@ -1,4 +1,4 @@
-"""The queue of a simulation, and the capacity that it keeps for pods, as `state.cache` does it for an operator."""
+"""The queue of a simulation, and the capacity that it keeps for pods, as `state.cache` does for an operator."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace

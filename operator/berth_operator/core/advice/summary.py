@@ -1,7 +1,7 @@
-"""Summarize a node's devices: total, free, used and by which pods, in the format of Koordinator's debug API.
+"""Summarize a node's devices in the format of Koordinator's debug API: total, free, and used with the pods.
 
-Amounts are Kubernetes quantities. As in Koordinator, a card that cannot be allocated has no total and nothing free, but
-is listed with what pods use of it. The fields `devices`, `ready` and `unaccounted` are Berth's own.
+Amounts are Kubernetes quantities. As in Koordinator, a card that cannot be allocated has no total and nothing free. It
+is still listed with what pods use of it. The fields `devices`, `ready` and `unaccounted` are Berth's own.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
-"""Why a pod waits and what ends its wait, for single pods and for members of a gang alike.
+"""Why a pod waits and what ends its wait, both for single pods and for members of a gang.
 
-A member is explained with its gang: if too few members exist, no node matters yet; otherwise by the first member
-without a node, while the others have theirs.
+A member is explained together with its gang. If too few members exist, no node matters yet. Otherwise, the first member
+without a node is explained, while the others have their nodes.
 """
 
 from collections.abc import Collection, Generator, Iterator

@@ -1,4 +1,4 @@
-"""Allocators: they choose the cards of a node that a pod gets, and how much of each.
+"""Allocators choose which cards of a node a pod gets, and how much of each card.
 
     gpu.py       GPUs by amounts: whole cards and shares
     mig.py       instances of GPUs in MIG mode

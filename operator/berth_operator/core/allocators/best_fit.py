@@ -1,4 +1,4 @@
-"""Best fit: prefer the cards with the least left free, so that larger requests fit elsewhere; to spread, the most."""
+"""Best fit: prefer the cards with the least left free, so that larger requests fit elsewhere. To spread, the most."""
 
 import numpy as np
 

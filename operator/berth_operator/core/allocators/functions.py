@@ -1,4 +1,4 @@
-"""Virtual functions: a part may request one, from a group with matching labels, on each of its cards."""
+"""Virtual functions: a part may request one on each of its cards, from a group with matching labels."""
 
 import numpy as np
 

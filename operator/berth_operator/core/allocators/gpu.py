@@ -1,7 +1,7 @@
 """The allocator of GPUs by amounts: whole cards, a share of one card, or shares of several cards.
 
-`locality` determines which cards can be combined, `partitions` which sets an NVSwitch allows, `topology` which set is
-the best, and the policy's strategy (`least_waste`, `best_fit`) what each card costs.
+`locality` determines which cards can be combined. `partitions` determines which sets an NVSwitch allows, and `topology`
+which set is the best. The policy's strategy (`least_waste`, `best_fit`) determines the cost of each card.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Grants of a part on cards that were chosen."""
+"""Create the grants of a part on chosen cards."""
 
 from collections.abc import Collection, Iterable, Sequence
 

@@ -1,12 +1,15 @@
-"""Joint allocation: GPUs, and NICs or FPGAs under the same PCIe switches.
+"""Joint allocation: GPUs together with NICs or FPGAs under the same PCIe switches.
 
 `SamePCIe` requires a set of switches such that each switch has a card of every type, and all cards are under these
-switches. The first type, and GPUs in any case, get exactly the requested number of cards. Every other type gets at
-least one card under each switch, even if that is more than requested. So a set of switches is feasible if it has no
-more switches than the types with an exact number have cards, each switch serves all types, and the switches together
-have enough cards of each type.
+switches. The first type gets exactly the requested number of cards, and GPUs always do. Every other type gets at least
+one card under each switch, even if this is more than requested. So a set of switches is feasible under three
+conditions:
 
-Without `SamePCIe` such a set is preferred; if there is none, cards near those of the first type are preferred.
+* It has no more switches than the number of cards of any type with an exact number.
+* Each switch serves all types.
+* The switches together have enough cards of each type.
+
+Without `SamePCIe`, a feasible set is preferred. If there is none, cards near the cards of the first type are preferred.
 """
 
 from collections import Counter

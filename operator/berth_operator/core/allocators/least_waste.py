@@ -3,7 +3,7 @@
     waste = what is left of the card + 4 * growth of its residue
 
 A card's residue is what stays unused even if pods of the common sizes fill the card as well as possible. So the tighter
-of two cards is preferred, unless what is left of it no longer fits the common sizes.
+of two cards is preferred, unless its remainder no longer fits the common sizes.
 """
 
 from functools import lru_cache

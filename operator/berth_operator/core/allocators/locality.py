@@ -1,7 +1,7 @@
-"""Locality: what any two cards of a part must have in common, such as the model, a NUMA node or an NVLink.
+"""Locality: what any two cards of a part must have in common, for example the model, a NUMA node or an NVLink.
 
-Locality divides a node's cards into groups, and any cards of one group can be combined. So whether a node has enough
-cards is a matter of counting, which array expressions do for all nodes at once.
+Locality divides a node's cards into groups, and any cards of one group can be combined. So it is enough to count the
+cards in each group, and array expressions do this for all nodes at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""The allocator of MIG instances by profile, on cards in MIG mode with strategy mixed.
+"""The allocator of MIG instances by profile, on cards in MIG mode with the strategy mixed.
 
-Cards in use come first, so that idle cards stay free for larger instances: use as few idle cards as possible, then as
-few cards as possible, then the fullest cards. All MIG parts of a pod are allocated together.
+Cards in use come first, so that idle cards stay free for larger instances. The allocator uses as few idle cards as
+possible, then as few cards as possible, then the fullest cards. All MIG parts of a pod are allocated together.
 """
 
 from collections.abc import Collection, Iterator

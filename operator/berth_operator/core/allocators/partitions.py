@@ -1,8 +1,8 @@
-"""Partitions of a node's NVSwitch: which sets of whole cards in its partition table can be allocated, and the best one.
+"""Partitions of a node's NVSwitch: the sets of whole cards in its partition table, and the best set that is free.
 
-Pods with a partition spec, and all pods on a node that allocates by partition only, must get a set of the table; other
-pods get one if possible. The set with the highest score is taken. Of sets with equal scores, the one is taken that
-leaves the most valuable other sets, of its size or larger, completely free.
+Pods with a partition spec must get a set of the table. So must all pods on a node that allocates by partition only.
+Other pods get a set if possible. The set with the highest score is taken. Among sets with equal scores, the allocator
+takes the one that leaves the most valuable other sets, of its size or larger, completely free.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Groups of cards that meet a part's locality and partitions: any cards of one group can be combined.
+"""Groups of cards that meet a part's locality and partitions. Any cards of one group can be combined.
 
-`locality` and `partitions` only count the cards in such groups; joint allocation iterates over the groups.
+`locality` and `partitions` only count the cards in these groups. Joint allocation iterates over the groups.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
 """The allocator of GPUs by the device plugin's names `nvidia.com/gpu.shared` and `nvidia.com/gpu`.
 
 A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` (PLUGIN_UNIT) is a replica on a sliced
-card, an instance if the MIG strategy is single, and otherwise a card, which gpu.py allocates. The units of a pod are of
-one kind unless the pod accepts mixed ones: whole cards where they suffice, else subdevices (`Part.subdevices`). Several
-subdevices of one pod are on different cards if possible, as NVIDIA's plugin distributes them; the policy determines
-whether pods are packed or spread.
+card, and an instance if the MIG strategy is single. Otherwise it is a card, which gpu.py allocates. The units of a pod
+are of one kind unless the pod accepts mixed ones: whole cards if there are enough, else subdevices (`Part.subdevices`).
+Several subdevices of one pod are on different cards if possible, as NVIDIA's plugin distributes them. The policy
+determines whether pods are packed or spread.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,7 +1,7 @@
-"""Subdevices of cards, which are MIG instances or replicas (time slices): how many each card has free, and which.
+"""Subdevices of cards (MIG instances or time-sliced replicas): how many each card has free, and which.
 
-`Cards.users` counts the grants of a card, and `Cards.used` how many of its subdevices are held. If the two are equal,
-all grants are of subdevices, and the card can give more of them; if not, a pod uses the card in another way.
+`Cards.users` counts the grants of a card. `Cards.used` counts its subdevices that are held. If the two are equal, all
+grants are of subdevices, and the card can give more of them. If they differ, a pod uses the card in another way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

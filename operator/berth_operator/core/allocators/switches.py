@@ -1,6 +1,6 @@
 """Sets of PCIe switches that can serve several parts together, with cards for every part under each switch.
 
-Whether a row has such a set depends only on the number of cards for each part under each of its switches. A fleet has
+Whether a row has such a set depends only on the number of cards for each part under each switch of the row. A fleet has
 few different combinations of these numbers, so the answer is computed once for each combination.
 """
 

@@ -1,10 +1,10 @@
 """The best set of a node's cards for a part.
 
-The sets that meet the required locality (`locality`) are compared by these rules; each rule breaks the ties of the
+The sets that meet the required locality (`locality`) are compared by these rules. Each rule breaks the ties of the
 rules before it:
 
 1. the most cards on PCIe switches near the pod's devices of other types
-2. the highest sum of link scores over all pairs of cards: each NVLink counts, also through an NVSwitch
+2. the highest sum of link scores over all pairs of cards: each NVLink counts, including one through an NVSwitch
 3. the lowest cost by the policy's strategy
 4. the lowest measured load, if the policy considers it (score `genius`)
 5. the fewest switches, if each of them must give cards of other types too
@@ -13,12 +13,12 @@ rules before it:
 8. a scope that is in use already; if the policy spreads, an idle one
 9. the lowest minors
 
-So the strategy chooses the card for a share, because a single card has no links to score; and the links choose whole
-cards, because they all cost the same. If the Device reports no links, the scopes decide.
+So the strategy chooses the card for a share, because a single card has no links to score. The links choose whole cards,
+because these all cost the same. If the Device reports no links, the scopes decide.
 
-All sets are compared if they are at most MAX_SETS, which is every set of 16 cards. Otherwise sets are grown from each
-of the first SEEDS cards of a group, by adding the card with the best links to the set at each step. On a node with so
-many cards or groups that this would take too long, fewer sets are compared (MAX_PRODUCTS); the best of them is taken.
+If there are at most MAX_SETS sets, all are compared. This covers every set of 16 cards. Otherwise sets are grown from
+each of the first SEEDS cards of a group. Each step adds the card with the best links to the set. If a node has so many
+cards or groups that this would take too long, fewer sets are compared (MAX_PRODUCTS), and the best of them is taken.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

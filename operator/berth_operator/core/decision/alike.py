@@ -1,8 +1,8 @@
 """Alike GPUs for a gang: the models and kinds that its members may get, the best first.
 
 Members with equal requests for devices get GPUs of one model and kind, unless they accept mixed ones. A choice names
-these for the whole gang, so that the first member cannot take a model of which there are too few for the others. If
-members already have a node, the others get what those hold.
+model and kind for the whole gang. So the first member cannot take a model that is too scarce for the others. If some
+members already have a node, the others get GPUs of the same model and kind.
 """
 
 from collections import Counter

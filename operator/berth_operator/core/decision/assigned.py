@@ -1,4 +1,4 @@
-"""The devices of a placement in words, for its Event: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
+"""Describe the devices of a placement for its Event: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
 
 from collections.abc import Iterable
 

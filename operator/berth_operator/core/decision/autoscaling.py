@@ -1,7 +1,7 @@
-"""The reason of PodScheduled=False for a pod that fits on no node now: autoscalers add nodes for `Unschedulable` alone.
+"""The reason of PodScheduled=False for a pod that fits nowhere: autoscalers add nodes only for `Unschedulable`.
 
 An autoscaler knows the resources, labels and taints of the nodes that it could add, but neither Berth's annotations nor
-Devices. So it must not be asked where it would add a node in vain.
+Devices. So the reason must not be `Unschedulable` if the autoscaler would add a node in vain.
 """
 
 from collections.abc import Sequence

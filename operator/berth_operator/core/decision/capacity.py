@@ -1,7 +1,7 @@
-"""Estimate how many pods of one class each node can take; the estimate is never too low.
+"""Estimate how many pods of one class each node can take. The estimate is never too low.
 
-It considers each resource separately and ignores interactions between pods of the class (affinity, spread), so fewer
-may fit in fact. It costs about as much as one decision.
+It considers each resource separately and ignores interactions between pods of the class (affinity, spread). So fewer
+pods may actually fit. An estimate costs about as much as one decision.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""How many victims with devices a pod's claims need at least on each node, by counts of devices.
+"""A lower bound, by counts of devices, for the victims with devices that a pod's claims need on each node.
 
-A bound is cheap for all nodes at once. It orders the nodes, and ends the search among them, which needs a what-if of
-each (`victims`).
+A bound is cheap for all nodes at once. Each node searched costs a what-if (`victims`). The bounds order the nodes, and
+end the search early.
 """
 
 from dataclasses import dataclass

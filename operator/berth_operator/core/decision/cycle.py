@@ -2,8 +2,8 @@
 
     decide(fleet, pod, policy)  ->  Placement | Failure
 
-It leaves the Fleet as it was. The caller charges a placement to the Fleet at once, so that the next decision sees it,
-and binds concurrently.
+`decide` leaves the Fleet unchanged. The caller charges a placement to the Fleet at once, so that the next decision sees
+it, and binds concurrently.
 """
 
 import zlib

@@ -1,9 +1,9 @@
-"""Pods that leave a copy of the Fleet in a what-if, with the ResourceClaims that are deallocated by that.
+"""Pods that leave a copy of the Fleet in a what-if, and the ResourceClaims that are deallocated as a result.
 
-Kubernetes' resource claim controller deallocates a claim once the last pod has left for which it is reserved. So does a
-what-if, with claims for devices of one node; what is reserved for a pod that stays, for one that has no node yet, or
-for anything but pods, stays allocated. The claims that a pod leaves behind until the controller has seen to them are
-free as well: their devices are kept for the pod that is nominated.
+Kubernetes' resource claim controller deallocates a claim once the last pod that it is reserved for has left. A what-if
+does the same with claims for devices of one node. A claim stays allocated if it is reserved for a pod that stays, for a
+pod without a node, or for anything but pods. A claim that a pod leaves behind counts as free even before the controller
+has processed it, because its devices are kept for the nominated pod.
 """
 
 import math

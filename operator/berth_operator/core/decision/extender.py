@@ -1,8 +1,9 @@
-"""Decisions for pods of kube-scheduler, which asks about some nodes after its own filters.
+"""Decisions for pods of kube-scheduler, restricted to the nodes that passed its own filters.
 
-kube-scheduler knows the pods that it has assumed, and what it binds of their volumes, better than Berth. So most of the
-filters that it has run itself are left out here: what remains are devices, and what Berth alone knows. That includes
-the resources and host ports of pods that berth-scheduler has assumed, which kube-scheduler sees once they are bound.
+kube-scheduler knows its assumed pods, and what it binds of their volumes, better than Berth. So most of the filters
+that kube-scheduler runs are left out here. The remaining filters check devices and what only Berth knows. This includes
+the resources and host ports of pods that berth-scheduler has assumed, which kube-scheduler sees only once they are
+bound.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,14 @@
-"""Decide a gang: pods that are placed close together, all or none of them.
+"""Decide a gang: place all of its pods close together, or none of them.
 
     decide_gang(fleet, gang, policy)  ->  [Placement, ...] | Failure
 
-Members are decided one after the other by the same `decide` as any pod, each charged to the Fleet before the next.
-All these charges are released before it returns: the caller assumes the placements, as with a single pod. If members
-with ResourceClaims do not fit so, `gang_search` looks for other nodes and devices.
+Members are decided one after another by the same `decide` as any pod. Each is charged to the Fleet before the next.
+`decide_gang` releases all these charges before it returns. The caller assumes the placements, as with a single pod. If
+members with ResourceClaims do not fit in this way, `gang_search` looks for other nodes and devices.
 
-Topology domains are tried from the narrowest to the widest: one that seems to have capacity for all members is tried
-alone. Within it, and if no domain can hold all of them, a score draws members to domains that already hold members of
-the gang; otherwise to the domain that fits best.
+Topology domains are tried from the narrowest to the widest. A domain that seems to have capacity for all members is
+tried alone. Within this domain, or if no domain can hold all members, a score draws members to domains that already
+hold members of the gang. If no domain holds any, the score prefers the domain that fits best.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The members of a gang that are placed while it is decided, charged to the Fleet until they are undone."""
+"""The members of a gang that are placed while it is decided. They are charged to the Fleet until they are undone."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence

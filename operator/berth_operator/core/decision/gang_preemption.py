@@ -2,10 +2,10 @@
 
     preempt_gang(fleet, gang, policy, budgets, unconfirmed)  ->  GangPreemption | None
 
-On a copy of the Fleet, as many members are placed as fit. For each other member that is needed, the largest first,
-victims are chosen as for any pod (`preemption`); in the copy they leave and the member is nominated, so that the next
-member sees it. The victims are evicted only if `decide_gang` places the gang without them; victims that turn out not
-to be necessary are kept.
+On a copy of the Fleet, as many members are placed as fit. For each other needed member, the largest first, victims are
+chosen as for any pod (`preemption`). In the copy, the victims leave and the member is nominated, so that the next
+member sees it. The victims are evicted only if `decide_gang` places the gang without them. Victims that turn out to be
+unnecessary are kept.
 """
 
 from collections import Counter

@@ -1,14 +1,14 @@
-"""Nodes and devices for the members of a gang with ResourceClaims, by a search that goes back.
+"""Nodes and devices for the members of a gang with ResourceClaims, by a backtracking search.
 
     GangSearch(fleet, pods, policy, needed=..., rows=...).place()  ->  [Placement, ...]
 
-`gang` places one member after the other. A member may then take the node, or the device, that another one needed. This
-search is for the gangs that do not fit so. It chooses the members' nodes, depth first, those with the fewest places
-first, and leaves the devices open: the claims of all members on a node are allocated by one search of the allocator,
-which goes back through their devices. Only a choice of nodes for all members is placed, by the filters; the first
-member that they reject is where the search goes on.
+`gang` places one member after another. A member may then take the node or the device that another member needs. This
+search is for gangs that do not fit in that way. It chooses the members' nodes depth first, beginning with the members
+that have the fewest places. It leaves the devices open: one search of the allocator, which backtracks through devices,
+allocates the claims of all members on a node. Members are placed, through the filters, only once all of them have a
+chosen node. If the filters reject a member, the search goes on from this member.
 
-Members that need the same are in the order of their nodes, because they could be exchanged.
+Members with equal requests get nodes in ascending order, because they are interchangeable.
 """
 
 from collections import Counter

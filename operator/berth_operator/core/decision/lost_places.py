@@ -1,10 +1,11 @@
-"""Places that were freed by evictions, and lost to others before the preemptor ran: how often, and what follows.
+"""Places that evictions freed and other pods took before the preemptor ran: how often, and what follows.
 
-kube-scheduler sees neither our nominations nor what our cards are charged, and may bind the pod that replaces a victim
-into the freed place at once. Nothing ends that by itself. So lost places are counted for each preemptor, on each node
-and over all nodes, and from a number on no pods are evicted for it there, for one minute, then for two, up to thirty.
+kube-scheduler sees neither Berth's nominations nor the charges of Berth's cards. It may bind the pod that replaces a
+victim into the freed place at once, again and again. So lost places are counted for each preemptor, on each node and
+over all nodes. From a certain number on, no pods are evicted for the preemptor there: for one minute, then for two, up
+to thirty.
 
-Times are seconds since 1970: the record of one leader is read by the next one.
+Times are seconds since 1970, because the next leader reads the record of the last one.
 """
 
 from collections.abc import Collection, Iterable, Mapping

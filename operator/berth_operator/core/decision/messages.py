@@ -1,6 +1,6 @@
-"""Messages about a pod that fits nowhere, in the words and grammar of kube-scheduler's FitError.
+"""Messages about a pod that fits nowhere, with the words and grammar of kube-scheduler's FitError.
 
-People search, alert and script on these texts, so the frame is the same to the letter:
+People search, alert and script on these texts, so the frame is identical to the letter:
 
     0/5 nodes are available: 2 node(s) had untolerated taint(s), 3 Insufficient cpu. preemption: 0/5 nodes ...
 """

@@ -2,15 +2,15 @@
 
     preempt(fleet, pod, policy, budgets, unconfirmed)  ->  Preemption | None
 
-The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if every filter that rejects it is
-resolvable. All pods of lower priority are removed there. If the pod then fits, as many as possible are reprieved:
-first those that a PodDisruptionBudget protects, then by priority and age. The rest are the victims, so each of them
-frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the number of budget
-violations, the highest priority of a victim, the sum of priorities, the number of victims (the lowest is best in all
-of these), and the start time of the most important victims (the latest is best).
+The steps follow kube-scheduler's DefaultPreemption. A node is a candidate if every filter that rejects it is
+resolvable. All pods of lower priority are removed from a candidate. If the pod then fits, as many of them as possible
+are reprieved: first the pods that a PodDisruptionBudget protects, then by priority and age. The rest are the victims.
+So each victim frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the
+number of budget violations, the highest priority of a victim, the sum of priorities, and the number of victims. The
+lowest value is best in all of these. Last, the latest start time of the most important victims is best.
 
-Unlike kube-scheduler it evaluates every node instead of a tenth of them, and then searches the best nodes for smaller
-sets of victims (docs/decisions/0008-preemption.md). Pods that are already leaving cost nothing.
+Unlike kube-scheduler, Berth evaluates every node instead of a tenth of them. It then searches the best nodes for
+smaller sets of victims (docs/decisions/0008-preemption.md). Pods that are already leaving cost nothing.
 """
 
 from collections import Counter

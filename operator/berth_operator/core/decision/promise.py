@@ -1,12 +1,12 @@
-"""Places for the pods of a workload that do not exist yet: whether all fit now, may fit soon, or never can.
+"""Places for a workload's pods that do not exist yet: whether all fit now, may fit soon, or never can.
 
     place_pods(fleet, pods, policy)          ->  FoundPlaces: the placements, and why the first other pod has none
     why_never(fleet, pods, policy, ...)      ->  why no node could ever take one of the pods; empty if one could
     has_capacity(fleet, pods, policy, gone)  ->  whether they may fit once these pods have ended
     is_doubtful(fleet, request, place, ...)  ->  whether a promised place has to be searched again
 
-The pods are decided one after the other by the same `decide` as any pod, members of a pod group by `decide_gang`. The
-Fleet is left as it was; the caller promises the placements (docs/decisions/0034-promised-places.md).
+The pods are decided one after another by the same `decide` as any pod, and members of a pod group by `decide_gang`. The
+Fleet stays unchanged. The caller promises the placements (docs/decisions/0034-promised-places.md).
 """
 
 from collections import Counter

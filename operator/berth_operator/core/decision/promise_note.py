@@ -3,7 +3,7 @@
     places on node-a (2 pods), node-b
     places for driver on node-a; for worker on node-b (8 pods), node-c
 
-The record of the LeaderLease has them for the next leader.
+The next leader reads the places from the record of the LeaderLease.
 """
 
 from collections import Counter

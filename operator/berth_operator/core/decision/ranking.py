@@ -1,4 +1,4 @@
-"""The nodes that scored best in a decision, with the points of each score: why a pod was bound where it is."""
+"""The nodes that scored best in a decision, with the points of each score: why a pod was bound to its node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The annotations that record a placement, all written with the Binding: see docs/allocations.md."""
+"""The annotations that record a placement. All are written with the Binding: see docs/allocations.md."""
 
 from collections.abc import Mapping
 from dataclasses import replace

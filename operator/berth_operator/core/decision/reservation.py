@@ -6,9 +6,9 @@
     reserve(fleet, pod, policy, now)        ->  NodeReservation | None
     backfill(fleet, pod, policy, kept, now) ->  Placement on a reserved node | None
 
-A node reservation is a nomination without victims: the pods that have to leave end by themselves. Only nodes are
-reserved that lack nothing but amounts, and that the pod would fit if all pods that may end were gone. Of these, the one
-is chosen whose pods are known to end soonest, then the one with the fewest missing cards. Only the nodes with the
+A node reservation is a nomination without victims: the pods that have to leave end by themselves. A node can be
+reserved if it lacks only amounts, and if the pod would fit there without the pods that may end. Among these nodes, the
+one whose pods are known to end soonest is chosen, then the one with the fewest missing cards. Only the nodes with the
 fewest missing cards are examined, so that the cost does not grow with the cluster
 (docs/decisions/0028-node-reservations.md).
 """

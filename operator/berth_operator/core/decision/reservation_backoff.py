@@ -1,11 +1,12 @@
-"""When a node reservation for which nothing is freed ends, and when the next one of its pod may begin.
+"""When a node reservation ends if nothing is freed for it, and when its pod may have the next one.
 
     ends_at(reservation, now)     ->  when it ends, unless something is freed before
     renewed(before, after, now)   ->  the reservation with the time when something was freed last
 
-Pods that a reservation waits for may never end. So it ends `PATIENCE` seconds after something was freed last, or after
-the last end that is known. The pod may have the next one half an hour later, and meanwhile no other reservation waits
-for the pods that did not end. The pauses double: the cards of a node are idle in vain for 15 minutes in six hours.
+The pods that a reservation waits for may never end. So a reservation ends `PATIENCE` seconds after something was last
+freed, or after the last known end of a pod. The pod may have its next reservation half an hour later. Meanwhile, no
+other reservation waits for the pods that did not end. The pauses double, so the cards of a node are idle in vain for 15
+minutes in six hours.
 """
 
 from collections.abc import Callable, Collection, Hashable

@@ -3,7 +3,7 @@
     reserved on node-7: 6 of 8 GPUs are free, the rest is held by pod a and 1 pod of another namespace.
     reserved on node-7: 1 of 1 GPUs are free, 1 cpu is missing and held by pod a.
 
-Others say since when nothing has been freed, how many reservations were in vain, and when the next one may begin:
+Other sentences show since when nothing has been freed, how many reservations were in vain, and when the next may begin:
 
     1 node reservation was in vain; nothing has been freed since 2026-01-01T00:05:00Z; reserved on node-7: 6 of 8 ...
     1 node reservation was in vain: nothing was freed for 15 minutes; the next one may begin at 2026-01-01T00:50:00Z.

@@ -1,6 +1,6 @@
-"""The record that an operator of the version before left in messages and in an annotation.
+"""The record that an operator of the previous version left in messages and in an annotation.
 
-For one step of upgrade: this module goes with the next release. Nothing else reads a message.
+Only upgrades from the previous version need this module. The next release removes it. Nothing else parses a message.
 """
 
 import json

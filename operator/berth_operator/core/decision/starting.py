@@ -1,9 +1,9 @@
 """Whether a pod may fit on a node that is starting: its Node exists, but its agent has not reported all devices yet.
 
-Such a pod is not `Unschedulable`, so that autoscalers do not add another node for it. The filters are those of a
-decision, except that what the node will still report or lose counts as passed. This needs evidence: a node that takes
-the pod now has started, however young it is, and so has one whose devices pods have held. A gang that lacks places
-waits for no node that its own members would take.
+A pod that may fit is not `Unschedulable`, so that autoscalers do not add another node for it. The filters are the
+decision's, except that what the node will still report or lose counts as passed. This needs evidence. A node that takes
+the pod now has started, however young it is. So has a node whose devices pods have held. A gang that lacks places does
+not wait for a node that its own members would take.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,7 @@
-"""The topology constraint of a PodGroup of Kubernetes: all members in one domain of a label of nodes.
+"""The topology constraint of a Kubernetes PodGroup: all members in one domain of a node label.
 
-The domains, kube-scheduler's placements, are tried one after the other, and compared by its scores: by how many members
-fit, and by how much of the domain's cpu and memory is used then.
+The domains (kube-scheduler's placements) are tried one after another. They are compared by kube-scheduler's scores: how
+many members fit, and how much of the domain's cpu and memory is then used.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What if some placed pods were gone: run the filters of a decision on many rows at once.
+"""What-ifs without some placed pods: run the filters of a decision on many rows at once.
 
 Removing the third pod of each of five thousand rows takes a few array expressions. The result is exact for filters
 whose answer for a row depends only on the resources and devices of the row's own pods (`Policy.local`). If pods of

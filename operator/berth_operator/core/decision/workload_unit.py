@@ -1,4 +1,4 @@
-"""A workload of Kueue as a unit of a queue: a gang of its pods, which do not exist yet."""
+"""A workload of Kueue as a unit of a queue: a gang of pods that do not exist yet."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which devices ResourceClaims (`resource.k8s.io/v1`) get, decided as Kubernetes' own allocator does.
+"""Choose devices for ResourceClaims (`resource.k8s.io/v1`) as Kubernetes' own allocator does.
 
-`docs/decisions/0033-claims.md` says which version's semantics these are, and how they are compared.
+`docs/decisions/0033-claims.md` names the version whose semantics Berth follows, and how the two are compared.
 """

@@ -1,4 +1,4 @@
-"""What allocated claims hold already."""
+"""The devices and capacity that allocated claims already hold."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

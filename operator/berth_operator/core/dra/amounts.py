@@ -1,4 +1,4 @@
-"""Quantities of capacities and counters: exact, and written as Kubernetes writes them."""
+"""Quantities of capacities and counters. They are exact, and written as Kubernetes writes them."""
 
 from decimal import Decimal
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What a narrowing search needs of a pod's requests, as masks: integers with one bit for each device of the node."""
+"""A pod's requests as masks for the narrowing search. A mask is an integer with one bit for each device of the node."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping

@@ -1,7 +1,7 @@
-"""Consumable capacity: what a request takes of a device, by the policy of each capacity, and whether it is left.
+"""Consumable capacity: how much a request takes of a device by each capacity's policy, and whether it is left.
 
-Rounding follows `DRAFractionalCapacityRange`: a range whose fields are all thousandths is rounded in thousandths, any
-other in whole units.
+Rounding follows `DRAFractionalCapacityRange`. A range whose fields are all thousandths is rounded in thousandths, any
+other range in whole units.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What changed since someone last looked, for caches that are read more seldom than things change."""
+"""Record what changed since a cache last looked, for caches that are read less often than things change."""
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, Self, TypeVar

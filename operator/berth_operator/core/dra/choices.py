@@ -1,4 +1,4 @@
-"""The devices chosen so far, and what they take: taken when one is tried, undone when the search goes back."""
+"""The devices chosen so far, and what they take. Trying a device takes it, and going back in the search releases it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

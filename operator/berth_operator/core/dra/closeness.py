@@ -1,8 +1,8 @@
-"""Which devices are close to each other: by NVLink, below one PCIe root, at one NUMA node.
+"""Which devices are close to each other: linked by NVLink, below one PCIe root, or at one NUMA node.
 
 Drivers publish the PCIe root and the NUMA node as standard attributes (`k8s.io/dynamic-resource-allocation/
-deviceattribute`). NVLinks no driver publishes for GPUs of containers; NVIDIA's has the Fabric Manager partitions of
-GPUs for virtual machines, and Berth's agent reports the links of cards.
+deviceattribute`). No driver publishes the NVLinks of GPUs for containers. NVIDIA's driver publishes the Fabric Manager
+partitions of GPUs for virtual machines, and Berth's agent reports the links of cards.
 """
 
 from collections import Counter

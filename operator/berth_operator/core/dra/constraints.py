@@ -1,4 +1,4 @@
-"""Constraints between the devices of a claim, while they are chosen one by one."""
+"""Constraints between the devices of a claim, checked while the devices are chosen one by one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

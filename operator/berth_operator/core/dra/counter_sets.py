@@ -1,4 +1,4 @@
-"""The devices of a pool that take from one set of counters, such as the possible MIG instances of a GPU, as arrays."""
+"""The devices of a pool that take from one set of counters (for example a GPU's possible MIG instances), as arrays."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Counters that partitions of a device share: what is left of them in each pool."""
+"""Counters that partitions of a device share: how much each pool has left of them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The number of each device that slices list, so that what is known of devices is kept in arrays."""
+"""Numbers for the devices that slices list, so that facts about devices can be kept in arrays."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Why an allocation ends before everything was tried."""
+"""Errors that end an allocation before everything was tried."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """The ResourceClaim for a pod's extended resources: one request for each container and resource.
 
-It exists in memory until a node is chosen. Init containers use the devices of the containers that run after them, and
-what they need beyond that is requested once, for the one that needs the most.
+The claim exists only in memory until a node is chosen. Init containers use the devices of the containers that run after
+them. If init containers need more, the excess is requested once, for the init container that needs the most.
 """
 
 from collections.abc import Mapping, Sequence

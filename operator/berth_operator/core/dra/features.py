@@ -1,4 +1,4 @@
-"""What the API server's feature gates switch on."""
+"""The DRA features that the API server's feature gates enable."""
 
 from dataclasses import dataclass
 from typing import Final

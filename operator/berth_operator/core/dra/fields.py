@@ -1,4 +1,4 @@
-"""Fields of API objects, read with their paths, so that a mistake names the field."""
+"""Read fields of API objects together with their paths, so that an error names the field."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

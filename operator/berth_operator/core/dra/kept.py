@@ -1,4 +1,4 @@
-"""Values that are computed over many turns of the operator's loop, within a bound of memory."""
+"""Values that are computed over many turns of the operator's loop and cached within a memory limit."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""A search for the case that the one in the given order (`search`) does not end: it narrows down what is left.
+"""A narrowing search, for cases that the search in the given order (`search`) does not finish.
 
-Each time it goes on with the request that has the fewest devices to spare, and turns back as soon as one has too few:
-values that constraints do not allow, counters, and devices in use are left out for all requests at once. Of devices
-that are alike only one is tried. What it finds is chosen again by the rules of `choices`, in the order of the requests.
+At each step it continues with the request that has the fewest spare devices, and turns back as soon as a request has
+too few. For all requests at once, it excludes values that constraints do not allow, devices that exceed counters, and
+devices in use. Among alike devices, only one is tried. The devices it finds are chosen again by the rules of `choices`,
+in the order of the requests.
 
-In a pod each device is given once, also with admin access.
+Within a pod, each device is given only once, even with admin access.
 """
 
 from collections.abc import Callable, Iterator

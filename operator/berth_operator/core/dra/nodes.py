@@ -1,4 +1,4 @@
-"""The nodes that a slice or a device is for."""
+"""The nodes that can use a slice or a device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

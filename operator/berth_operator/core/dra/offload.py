@@ -1,4 +1,4 @@
-"""Evaluations that take too long for the operator's loop, until a worker process has done them."""
+"""Evaluations that take too long for the operator's loop, pending until a worker process has done them."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a search has to find: for each request and subrequest its class, its devices and how many."""
+"""The input of a search: for each request and subrequest, its class, its devices and their number."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

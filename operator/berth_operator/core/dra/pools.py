@@ -1,4 +1,4 @@
-"""Resource pools, as a node sees them: the newest slices that are for it, and whether they can be used."""
+"""Resource pools as a node sees them: the newest slices for the node, and whether they can be used."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Berth's own order of devices for the requests of one search: kube-scheduler's is the order of lists.
+"""Berth's own order of devices for the requests of one search. kube-scheduler uses the order of lists.
 
-The first devices for a request are the ones that it had best get: they cost least (`stock`), fewest other requests of
-late would have taken them, and they are close to each other and to what the pod's other requests get (`closeness`). The
-search takes the first solution in this order, so what it finds is valid in any case.
+The first devices for a request are the best ones. They cost least (`stock`), and few recent requests match them. They
+are also close to each other and to the devices of the pod's other requests (`closeness`). The search takes the first
+solution in this order. So the solution is valid whatever the order is.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Results of an allocation, as `status.allocation` of a claim has them."""
+"""Results of an allocation, as in `status.allocation` of a claim."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

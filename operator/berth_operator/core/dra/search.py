@@ -1,6 +1,6 @@
-"""The search: depth first over claims, requests, subrequests and devices, in this order; the first solution is taken.
+"""The search: depth first over claims, requests, subrequests and devices, in this order. The first solution is taken.
 
-It keeps its own stack: a pod may have more claims and devices than Python has frames.
+The search keeps its own stack, because a pod may have more claims and devices than Python has frames.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,9 @@
-"""What selectors match, as far as it is known: a byte for each expression and device.
+"""The known results of selectors: a byte for each expression and device.
 
-Evaluating selectors takes longer than all else, and what they match is the same for all nodes and pods, so it is kept,
-failures as well. Expressions that compare attributes with constants are looked up in an index. An expression that takes
-long is not evaluated here if there is a worker process (`Offload`); the search goes on when it has answered.
+Evaluating selectors takes longer than everything else. Their results are the same for all nodes and pods, so results
+are cached, including failures. Expressions that compare attributes with constants are looked up in an index. If there
+is a worker process (`Offload`), an expression that takes long is not evaluated here. The search then continues when the
+worker has answered.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a ResourceClaim holds: the devices that are allocated to it, and the pods that may use them."""
+"""The status of a ResourceClaim: the devices that are allocated to it, and the pods that may use them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

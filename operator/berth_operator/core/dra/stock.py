@@ -1,12 +1,12 @@
-"""What is free of a node's devices, and what taking one of them costs the requests that follow.
+"""The free devices of a node, and what taking one of them costs later requests.
 
     cost = free devices that it strands, each by its size     of those that take from the same counters
          + what is left of it                                 if it is shared by capacity
          + its size                                           if it is given as a whole, by its largest capacity
 
-All terms are in devices. A MIG instance on a GPU that is partly used strands less than one that breaks a whole GPU, and
-of its places the best is the one that leaves most others. A share goes to the fullest device on which it fits, a whole
-device is the smallest one.
+All terms are in devices. A MIG instance on a partly used GPU strands less than an instance that breaks up a whole GPU.
+The best place of an instance is the one that leaves the most other places. A share goes to the fullest device on which
+it fits. For a whole device, the smallest one is taken.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

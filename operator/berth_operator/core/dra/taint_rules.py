@@ -1,4 +1,4 @@
-"""DeviceTaintRules: taints that others than the driver put on devices."""
+"""DeviceTaintRules: taints on devices that others than the driver add."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whose turn it is: the namespace whose claims have taken the least time recently."""
+"""Take turns among namespaces: next is the namespace whose claims have taken the least time recently."""
 
 from typing import Final
 

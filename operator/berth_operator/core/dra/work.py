@@ -1,4 +1,4 @@
-"""How much may still be computed about claims before the loop of the operator must do something else."""
+"""How much may still be computed about claims before the operator's loop must do something else."""
 
 import math
 from collections.abc import Callable, Iterator

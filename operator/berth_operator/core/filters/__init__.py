@@ -1,14 +1,14 @@
-"""Filters: one file each, one array expression over all nodes.
+"""Filters. Each is one file and one array expression over all nodes.
 
-A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions call `passes`;
-`reasons` is called only if a pod fits nowhere, and gives the rejected nodes by reason.
+A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions call `passes`. If a
+pod fits nowhere, `reasons` is called and returns the rejected nodes by reason.
 
 Two members are optional:
 
 * `could_pass(fleet, request) -> Mask` returns the rows that could take the pod if no other pod were there. Without it,
   a filter whose rejections evictions may resolve could pass every row.
 * `may_help(fleet, request, event) -> bool` returns whether an event of a kind in WAKES_ON may let the filter pass a
-  node that it rejects (kube-scheduler's QueueingHintFn). Without it, each may, but only let it pass the event's node.
+  node that it rejects (kube-scheduler's QueueingHintFn). Without it, each event may, but only for the event's own node.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
-"""The node is not cordoned, unless the pod tolerates that.
+"""The node is not cordoned, unless the pod tolerates cordons.
 
 A cordon is `spec.unschedulable` and the taint that the node controller derives from it. The two are set and removed a
-moment apart; both have the same reason, so that a user sees one change instead of two.
+moment apart. Both have the same reason, so that a user sees one change instead of two.
 """
 
 from typing import Final

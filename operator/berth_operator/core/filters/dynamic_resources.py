@@ -1,8 +1,9 @@
-"""The pod's ResourceClaims can be used on the node: they are allocated, or its own pools may have enough devices.
+"""The pod's ResourceClaims can be used on the node: they are allocated, or Berth's own pools may have enough devices.
 
-So may the claim for extended resources that DeviceClasses provide on the node. Without own pools no such claim is made,
-and no DeviceClass may be what provides an extended resource of the pod. As in kube-scheduler's DynamicResources, a
-resource in the node's allocatable comes from a device plugin, whatever DeviceClasses exist.
+The same holds for the claim for extended resources that DeviceClasses provide on the node. If Berth has no own pools,
+it creates no claim for extended resources. Then a node does not pass if only a DeviceClass could provide an extended
+resource of the pod. As in kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device
+plugin, whatever DeviceClasses exist.
 """
 
 from collections.abc import Iterator

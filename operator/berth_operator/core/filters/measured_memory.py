@@ -1,8 +1,8 @@
-"""The node's GPUs have enough free memory not only by allocation, but also as it was measured.
+"""The node's GPUs have enough free memory by measurement, not only by allocation.
 
-Only for pods that request by Genius' labels, which Genius compares with measured memory. What is used beyond the
-charges (by processes outside Kubernetes, or by pods beyond their share) is fixed until the next refresh; charges count
-at once, so that pods of a burst do not all get the memory that was free when it was measured.
+The filter applies only to pods that request by Genius' labels, because Genius compares them with measured memory.
+Memory used beyond the charges (by processes outside Kubernetes, or by pods beyond their share) stays constant until the
+next refresh. Charges count at once. So the pods of a burst do not all get the memory that was free at the measurement.
 """
 
 from typing import Final

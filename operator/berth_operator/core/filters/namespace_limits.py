@@ -1,11 +1,12 @@
 """With the pod, its namespace holds no more GPUs than the configuration allows (`namespaceLimits`).
 
-What a pod takes may differ by node: memory by the size of the cards, units of `nvidia.com/gpu` by how they are cut.
-Each node counts with the most that the pod may be charged there, so that a choice of cards never passes the limit. What
-ResourceClaims get is not known before they are allocated, so pods with claims do not pass in such a namespace.
+What a pod takes may differ by node: memory by the size of the cards, units of `nvidia.com/gpu` by how the cards are
+partitioned. For each node, the filter counts the most that the pod may be charged there. So a choice of cards never
+exceeds the limit. Before ResourceClaims are allocated, their devices are unknown. So pods with claims do not pass in a
+namespace with a limit.
 
-Evictions are not considered: victims on a node may be of other namespaces, and those of this one count until they are
-gone.
+Evictions are not considered. Victims on a node may belong to other namespaces, and victims of this namespace count
+until they are gone.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The node's domains hold pods that match the pod's required affinity.
 
 A placed pod counts only if it matches all terms. The first pod of a group with affinity to itself would never find a
-matching pod: as long as no pod in any domain counts, and the pod matches its own terms, every node with all topology
-keys passes.
+matching pod. So if no pod in any domain counts and the pod matches its own terms, every node with all topology keys
+passes.
 """
 
 from typing import Final

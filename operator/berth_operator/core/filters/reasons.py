@@ -1,4 +1,4 @@
-"""The reasons for which a filter rejects rows, each with its rows: counted for messages, or joined for single nodes."""
+"""The reasons for which a filter rejects rows, with their rows: counted for messages, or joined for single nodes."""
 
 from collections import Counter
 from collections.abc import Iterator

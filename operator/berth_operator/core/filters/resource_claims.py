@@ -1,6 +1,6 @@
 """The pod's ResourceClaims exist and can be used, and so do the DeviceClasses that they name.
 
-The reasons are those of kube-scheduler's DynamicResources. A claim that is wrong excludes all nodes until it changes.
+The reasons are kube-scheduler's (DynamicResources). An invalid claim excludes all nodes until the claim changes.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
 """The Node has enough free cpu, memory, pods and extended resources of its allocatable, as in NodeResourcesFit.
 
-Devices are checked here as well as on the cards, because kubelet checks the Node. It ends a pod for good
-(`OutOfkubernetes.io/gpu`) if the Node does not show the sum yet that Berth writes for new or healed cards. Of a device
-plugin's resource (`nvidia.com/gpu`) it allocates only what the plugin offers, and starts a pod without any device if
-the Node does not have the resource. What a DeviceClass provides is not taken of the Node.
+Devices are checked here as well as on the cards, because kubelet checks the Node. If the Node does not yet show the sum
+that Berth writes for new or healed cards, kubelet ends a pod for good (`OutOfkubernetes.io/gpu`). From a device
+plugin's resource (`nvidia.com/gpu`), kubelet allocates only what the plugin offers. If the Node does not have the
+resource, kubelet starts the pod without any device. A resource that a DeviceClass provides is not taken from the Node.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Count and weigh pods for topology spread constraints; shared by the filter and the scores."""
+"""Count and weigh pods for topology spread constraints. The filter and the scores share this code."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The pod uses only fields that this version supports; otherwise it fits nowhere."""
+"""The pod uses only fields that this version supports. Otherwise it fits nowhere."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a filter is, in its own words: each module of a filter has its `TRAITS`, next to its name."""
+"""The traits of a filter: each filter's module declares its `TRAITS` next to its name."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The node satisfies the node affinity of the volumes that the pod's claims are bound to."""
+"""The node satisfies the node affinity of the volumes that the pod's VolumeClaims are bound to."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Each claim that waits for its first consumer can get a volume on the node: an existing or a provisioned one."""
+"""Each VolumeClaim that waits for its first consumer can get an existing or a provisioned volume on the node."""
 
 from typing import Final
 

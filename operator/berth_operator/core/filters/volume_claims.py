@@ -1,4 +1,4 @@
-"""The pod's claims exist and are valid. An invalid claim excludes all nodes until the claim changes."""
+"""The pod's VolumeClaims exist and are valid. An invalid claim excludes all nodes until the claim changes."""
 
 from typing import Final
 

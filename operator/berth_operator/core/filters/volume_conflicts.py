@@ -1,4 +1,4 @@
-"""No pod of the node writes to a disk in the pod's own spec, or reads one to which the pod would write.
+"""No pod on the node writes to a disk in the pod's own spec, or reads a disk to which the pod would write.
 
 This applies to GCE disks, EBS volumes (which do not even allow two readers), iSCSI targets and RBD images.
 """

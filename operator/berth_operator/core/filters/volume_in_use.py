@@ -1,4 +1,4 @@
-"""No placed pod uses a claim of the pod that only one pod may use at a time (ReadWriteOncePod)."""
+"""No placed pod uses a VolumeClaim of the pod that only one pod may use at a time (ReadWriteOncePod)."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
-"""The node can attach the pod's volumes: it has the drivers that must be there, and none exceeds its limit (CSINode).
+"""The node can attach the pod's volumes: it has the required drivers, and no driver exceeds its limit (CSINode).
 
-A driver must be there if its CSIDriver says so (`preventPodSchedulingIfMissing`, from Kubernetes 1.37 on).
+A driver is required if its CSIDriver sets `preventPodSchedulingIfMissing`, from Kubernetes 1.37 on.
 
-A volume that a pod of the node already uses is not counted again. A volume that is attached without a pod counts as
-new, as in kube-scheduler, because it may be about to be detached.
+A volume that a pod on the node already uses is not counted again. As in kube-scheduler, a volume that is attached
+without a pod counts as new, because it may be about to be detached.
 """
 
 from collections.abc import Iterator

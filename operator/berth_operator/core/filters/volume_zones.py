@@ -1,8 +1,8 @@
-"""The node is in the zones and regions of the volumes that the pod's claims are bound to, by the volumes' labels.
+"""The node is in the zones and regions of the volumes that the pod's VolumeClaims are bound to, by their labels.
 
-A node without any zone label belongs to a cluster with one zone, and passes. A deprecated label of a volume is compared
-with the node's current label if the node lacks the deprecated one. As in kube-scheduler, generic ephemeral volumes are
-ignored.
+A node without any zone label belongs to a cluster with one zone, and passes. If the node lacks a deprecated label that
+a volume has, the volume's label is compared with the node's current label. As in kube-scheduler, generic ephemeral
+volumes are ignored.
 """
 
 from typing import Final

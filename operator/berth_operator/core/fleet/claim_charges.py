@@ -1,4 +1,4 @@
-"""What the allocated ResourceClaims of a node are charged: the cards that their devices are, each as a whole."""
+"""The charges of a node's allocated ResourceClaims: each card that is one of their devices, as a whole."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -1,11 +1,11 @@
-"""The devices of own pools that a pod's ResourceClaims get on a node, by a search.
+"""Search the devices of Berth's own pools that a pod's ResourceClaims get on a node.
 
     claim_counts.rows_with_devices(fleet, request)    ->  the rows that may have enough, by counts
     claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
     claim_choice.choose_together(fleet, row, pods)    ->  the PodClaims of several pods, or None
 
-The search is the allocator of `core.dra`. It runs on the row with the highest score alone, and on the next one if it
-finds nothing; why is kept for the row until something changes there.
+The allocator of `core.dra` does the search. It runs only on the row with the highest score. If it finds nothing, it
+runs on the next row. The reason is cached for the row until something changes there.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""Which products the devices of each node are, so that members of a gang get alike ones."""
+"""The products of each node's devices, so that members of a gang get alike devices."""
 
 from typing import Final
 

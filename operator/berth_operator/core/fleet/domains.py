@@ -1,7 +1,7 @@
 """Topology domains: the nodes with one value of a label, and counts per domain.
 
 A domain's number is the number of the label's value in its column, so one `bincount` turns counts per node into counts
-per domain. Nodes without the label are in no domain; the count at their index, `ABSENT`, is always 0.
+per domain. Nodes without the label are in no domain. The count at their index, `ABSENT`, is always 0.
 """
 
 from collections.abc import Iterable

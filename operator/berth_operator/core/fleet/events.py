@@ -1,4 +1,4 @@
-"""A cluster event, with what queueing hints read of it."""
+"""A cluster event, with the data that queueing hints read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Which extended resources of a pod DeviceClasses provide, node by node, as in kube-scheduler's DynamicResources.
+"""Which of a pod's extended resources DeviceClasses provide, node by node, as in kube-scheduler's DynamicResources.
 
-A node that has the resource in its allocatable provides it by a device plugin, whatever DeviceClasses exist; any other
-one by the class, of devices in pools of Berth. Resources of devices that Berth counts on cards, such as
-`nvidia.com/gpu`, come by a class only where no agent lists cards of their type.
+If the resource is in a node's allocatable, a device plugin provides it there, whatever DeviceClasses exist. On any
+other node the class provides it, from devices in Berth's pools. Berth counts some devices on cards, for example for
+`nvidia.com/gpu`. A class provides their resources only on nodes where no agent lists cards of their type.
 """
 
 from dataclasses import replace

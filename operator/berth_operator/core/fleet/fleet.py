@@ -1,7 +1,7 @@
 """The Fleet: all nodes and cards as columns, and what is charged to them.
 
-Decisions read only the Fleet. A node's row exists while its Node, its Device, a charge or a nomination exists,
-because these arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
+Decisions read only the Fleet. Nodes, Devices, charges and nominations arrive in any order, so a node's row exists while
+any of them exists. Changing the Fleet is arithmetic in memory, without I/O.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The devices that ResourceClaims do not get on a node: of other pools, held by claims, or of cards that are in use."""
+"""Devices that ResourceClaims do not get on a node: they are of other pools, held by claims, or of cards in use."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""What kubelet allocated, compared with the allocation annotation, and what pods are therefore charged for.
+"""Compare what kubelet allocated with the allocation annotation, and compute the pods' charges from both.
 
 kubelet's device plugin API does not name the pod, so a pod may get other devices than its annotation names. Devices are
 charged to the pod that holds them: what kubelet allocated, plus the part of the annotation that kubelet may still

@@ -1,9 +1,9 @@
-"""What the pods of namespaces with a limit hold of GPUs, counted as pods are charged, nominated and released.
+"""The GPUs that pods of namespaces with a limit hold, updated as pods are charged, nominated and released.
 
-Counted are `gpu`, hundredths of cards, and `gpu-memory`, bytes. A share counts the larger of its cores and its part of
-the card's memory, rounded up: the ratio in a grant is rounded down, so it would let many small shares through. A MIG
-instance counts as a Kueue quota does (`mig_cards`), and the memory in the name of its profile. A grant whose part of
-the card is not known counts as a whole card.
+The counts are `gpu`, in hundredths of cards, and `gpu-memory`, in bytes. A share counts the larger of its cores and its
+part of the card's memory, rounded up. The ratio in a grant is rounded down, so it would let many small shares through.
+A MIG instance counts as in a Kueue quota (`mig_cards`), with the memory in its profile's name. A grant counts as a
+whole card if its part of the card is unknown.
 """
 
 from collections import Counter

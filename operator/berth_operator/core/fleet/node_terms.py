@@ -1,4 +1,4 @@
-"""The nodes that a pod's node selector terms match: ANDed within a term, ORed between terms, as array expressions."""
+"""The nodes that a pod's node selector terms match, as array expressions: ANDed within a term, ORed between terms."""
 
 from collections.abc import Collection, Iterable
 from functools import reduce

@@ -1,8 +1,8 @@
-"""Claims that wait for their first consumer: what each gets on each node, as array expressions over nodes.
+"""VolumeClaims that wait for their first consumer: what each gets on each node, as array expressions over nodes.
 
-On nodes that can reach a fitting volume of the claim's class, the smallest one is bound to the claim. A pod's claims
-choose in order of size, the smallest first, and never the same volume. On other nodes a volume is provisioned, if the
-class allows it there and the driver has enough capacity.
+On nodes that can reach a fitting volume of the claim's class, the smallest fitting volume is bound to the claim. A
+pod's claims choose by size, the smallest claim first, and never the same volume. On other nodes a volume is
+provisioned, if the class allows it there and the driver has enough capacity.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Error containment for plug-ins: every failure in a plug-in's code raises PluginFailedError, which names the plug-in.
 
 `contained(plugin, owner)` wraps a plug-in when it is loaded, so no plug-in is called without the checks. Return values
-are validated too: a mask of the wrong shape would fail later in Berth's own code, and a device that is not free would
-be allocated twice.
+are validated, too. Otherwise a mask of the wrong shape would fail later in Berth's own code, and a device that is not
+free would be allocated twice.
 """
 
 from collections.abc import Collection, Iterator, Sequence

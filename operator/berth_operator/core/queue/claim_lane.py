@@ -1,7 +1,7 @@
-"""Active units that need devices for ResourceClaims: by priority, then the namespaces take turns.
+"""Active units that need devices for ResourceClaims, by priority. Within a priority, namespaces take turns.
 
-What a selector matches may take long to find out. So the namespace whose claims have taken the least time recently
-comes first, and within a namespace the unit that is first in the queue, until it is decided.
+It may take long to find out what a selector matches. So the namespace whose claims have taken the least time recently
+comes first. Within the namespace, the first unit in the queue stays first until it is decided.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""kube-scheduler's names of queues and of the events that move pods between them, as its metrics have them."""
+"""kube-scheduler's names of queues, and of the events that move pods between them, as in its metrics."""
 
 from typing import Final
 

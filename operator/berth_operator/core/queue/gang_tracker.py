@@ -1,19 +1,19 @@
 """Track which pods belong to which gang, and the progress of each gang.
 
-A member waits, holds a node (first assumed, then bound), or has ended. A gang is *ready* to be decided when its members
-that hold a node, have succeeded or wait are at least as many as it needs. It has *formed* once that many are bound.
-Between its first Binding and that moment a deadline applies: refused Bindings are retried, and if the gang has not
-formed in time it is aborted.
+A member waits, holds a node (first assumed, then bound), or has ended. A gang is *ready* to be decided when enough of
+its members hold a node, have succeeded or wait. It has *formed* once enough members are bound. A deadline applies from
+its first Binding until it has formed. Refused Bindings are retried, and if the gang has not formed in time, it is
+aborted.
 
-Decisions assume all needed members of a gang or none. So a gang holds nodes in part only while Bindings are in flight,
-or because a previous leader ended between Bindings. Both have a deadline, so no two gangs block each other for longer.
+Decisions assume all needed members of a gang or none. So only some members hold nodes while Bindings are in flight, or
+after a previous leader ended between Bindings. Both cases have a deadline, so no two gangs block each other for longer.
 
 A gang that has formed stays formed while one member has a node and is not terminating. It is never aborted, and each
-further member, a replacement too, is decided for itself. When the last such member leaves, a new *generation* begins
-with the next member that gets a node: it must form again.
+further member, including a replacement, is decided on its own. After the last of these members has left, the next
+member that gets a node begins a new *generation*, which must form again.
 
-What a previous leader bound is judged once, by the records on its members (`core.values.bound_with`): the gang has
-formed unless they prove the contrary. Only then is it given a deadline.
+A gang that a previous leader bound is judged once, by the records on its members (`core.values.bound_with`). It has
+formed unless the records prove the contrary. Only if they do, the gang gets a deadline.
 """
 
 from collections.abc import Iterable, Iterator

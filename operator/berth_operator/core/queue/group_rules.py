@@ -1,4 +1,4 @@
-"""What kube-scheduler requires of the members of Kubernetes' PodGroups, in its words."""
+"""kube-scheduler's requirements for the members of Kubernetes' PodGroups, in its words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""The order in which waiting pods will be tried, for people who ask when it is their turn.
+"""The order in which waiting pods will be tried, for users who need to know a pod's turn.
 
-Active pods come first, in the order in which they will be taken. Those that back off follow, by the end of their
-back-off, then those that wait for an event. Members of a gang that is not complete come last.
+Active pods come first, in the order in which they will be taken. Pods that back off follow, by the end of their
+back-off. Pods that wait for an event come next. Members of incomplete gangs come last.
 """
 
 import heapq

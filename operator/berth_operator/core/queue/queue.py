@@ -1,13 +1,13 @@
 """The scheduling queue: it selects the unit (pod or gang) that is decided next.
 
-* active: ordered by priority, then weight, then creation time, then order of arrival in the watch, because creation
-  times have a resolution of one second. Among units that need devices for ResourceClaims, the namespaces take turns
-  before the creation time counts (`ClaimLane`).
-* backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are made
-  for the unit do not exist yet; it becomes active with them.
-* parked: the unit fits nowhere. Units of one class are parked and woken together, by the changes that may let one of
-  them fit. They become active one after the other: the failure of one parks those that have not been decided since, so
-  that a thousand equal pods cost one decision per change. Each gang is a class of its own.
+* active: ordered by priority, then weight, then creation time, then order of arrival in the watch. Arrival counts
+  because creation times have a resolution of one second. Among units that need devices for ResourceClaims, the
+  namespaces take turns before the creation time counts (`ClaimLane`).
+* backing off: the Binding failed, and the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are
+  made for the unit do not exist yet, and it becomes active when they do.
+* parked: the unit fits nowhere. Units of one class are parked together, and woken together by the changes that may let
+  one of them fit. They become active one after another. If one of them fails, the units that have not been decided
+  since are parked. So a thousand equal pods cost one decision per change. Each gang is a class of its own.
 """
 
 import heapq

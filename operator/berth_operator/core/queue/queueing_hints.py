@@ -1,15 +1,15 @@
-"""Queueing hints: decide which parked units an event may help, for a whole class at once.
+"""Queueing hints decide which parked units an event may help, for a whole class at once.
 
-A class is parked because every node is rejected by some filter. `Parked.rejected_by` has, for every node, at least one
-filter that rejects it, so no node can begin to pass without an event that one of these filters waits for. Such an
-event is one of three cases:
+A class is parked because some filter rejects each node. For every node, `Parked.rejected_by` has at least one of the
+filters that reject it. So no node can begin to pass without an event that one of these filters waits for. There are
+three cases of these events:
 
 * The filter reads nothing but the event's node (capacity, taints, ports, labels): only that node can begin to pass, and
   all filters are run on it. If one still rejects it, that filter is added to `rejected_by`.
 * The filter counts pods of other nodes (affinity, spread) or reads volumes in use: its own `may_help` compares the
   event with the request of the class.
-* Nothing is known about the event but its kind: the class wakes. Waking a unit without need costs one decision; not
-  waking one that fits would starve it.
+* Nothing is known about the event but its kind: the class wakes. Waking a unit without need costs one decision. Not
+  waking a unit that fits would starve it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Wake parked units after an event: which of them it may help, on the Fleet as it is after the event."""
+"""Wake the parked units that an event may help, judged on the Fleet after the event."""
 
 import functools
 from collections.abc import Sequence

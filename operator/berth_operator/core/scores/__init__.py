@@ -1,4 +1,4 @@
-"""Scores: one file each, one array expression over all nodes, from 0 (worst) to 100 (best).
+"""Scores. Each is one file and one array expression over all nodes, from 0 (worst) to 100 (best).
 
 A score is a module with the members of `Score`, or an object if a policy configures it.
 """

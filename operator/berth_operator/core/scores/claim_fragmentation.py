@@ -1,10 +1,10 @@
-"""Keep the devices of other nodes usable: prefer nodes where the pod's ResourceClaims strand the fewest.
+"""Keep devices usable: prefer nodes where the pod's ResourceClaims strand the fewest devices.
 
     waste = cost of the device that costs least     see dra/stock.py
           + 5 hundredths for each free device       pods gather where few are free, so that whole nodes stay free
 
-It is in hundredths of a device, and added up over the requests of the claims. With `firstAvailable` only nodes that
-meet the first subrequests that any node meets get points: the pod's own preference comes first.
+The waste is in hundredths of a device, and is summed over the requests of the claims. With `firstAvailable`, only nodes
+that meet the earliest subrequests that any node meets get points, because the pod's own preference comes first.
 """
 
 from typing import Final

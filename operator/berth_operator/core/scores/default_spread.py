@@ -1,8 +1,8 @@
 """Spread the replicas of a controller and the pods of a Service by default, as kube-scheduler's PodTopologySpread does.
 
-The default constraints apply to pods without own constraints: evenly over nodes (maxSkew 3) and over zones (maxSkew 5),
-weighed as in `even_spread`. Unlike there, nodes that lack a label still count: each constraint adds only to the nodes
-that have its label, and nodes without a zone count as one more zone in the number of zones.
+The default constraints apply to pods without their own constraints: evenly over nodes (maxSkew 3) and over zones
+(maxSkew 5), weighed as in `even_spread`. Unlike in `even_spread`, nodes that lack a label still count. Each constraint
+adds only to the nodes that have its label. In the number of zones, nodes without a zone count as one more zone.
 """
 
 from typing import Final

@@ -5,9 +5,9 @@
           + delay of the node's emptying      what the empty node is worth, over 1 + the number of its cards' users
           + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
 
-All terms are in hundredths of a card. The second term prevents that a node runs out of cpu before it runs out of cards,
-or the other way round. The third keeps nodes empty, or lets them become so, for pods with several cards: see
-`empty_nodes`. The fourth keeps rare models for pods that accept no other. See docs/placement.md.
+All terms are in hundredths of a card. The second term prevents a node from running out of cpu before it runs out of
+cards, or the other way round. The third term keeps nodes empty, or lets them become empty, for pods with several cards
+(see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. See docs/placement.md.
 
 Among nodes with equal waste, those with cards are taken in the order of rows, and those without cards evenly.
 """

@@ -1,14 +1,15 @@
-"""Genius' score: how large and fast a node's GPUs are, and how idle they were when they were measured last.
+"""Genius' score: how large and fast a node's GPUs are, and how idle they were at the last measurement.
 
     points = static weight  * (memory, multiprocessors, memory bandwidth, encoders, decoders: sums over the node's GPUs)
            + dynamic weight * (free memory, power headroom, idle encoders, decoders, multiprocessors: their means)
 
-Each is a part of the highest of all nodes, and has a weight of its own; the score is the weighted mean, 0 to 100. What
-was not measured, or too long ago, counts as the mean of the nodes where it was. Free memory is what charges leave, less
-what was measured as used beyond the charges, as a part of the largest memory of all nodes' GPUs; so a node gets worse
-with each placement and not only when it is measured again. All else is computed once per refresh.
+Each value is divided by the highest value of all nodes, and has its own weight. The score is the weighted mean, 0 to
+100. A value that was not measured, or too long ago, counts as the mean of the nodes with a measurement. Free memory is
+what charges leave, minus the measured use beyond the charges, divided by the largest memory of all nodes' GPUs. So a
+node's score decreases with each placement, not only after the next measurement. All other values are computed once per
+refresh.
 
-Unlike the original, which prefers nodes that draw much power, it prefers power headroom; `PowerPreference` chooses.
+The original prefers nodes that draw much power, but Berth prefers power headroom. `PowerPreference` chooses.
 """
 
 from collections.abc import Iterator

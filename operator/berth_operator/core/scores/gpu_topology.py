@@ -1,4 +1,4 @@
-"""Prefer nodes whose free cards meet the pod's preferred GPU topology; the filters handle a required topology."""
+"""Prefer nodes whose free cards meet the pod's preferred GPU topology. The filters handle a required topology."""
 
 from typing import Final
 

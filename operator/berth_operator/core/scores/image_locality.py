@@ -1,8 +1,8 @@
 """Prefer nodes that already have the pod's images (ImageLocality).
 
-An image counts by its size times the share of nodes that have it, so that not all pods with one image go to the node
-that pulled it first. The sum is scaled to 0 at 23 MiB and 100 at 1000 MiB per container and, from Kubernetes 1.37 on,
-per image volume.
+An image counts by its size times the share of nodes that have it. So not all pods with one image go to the node that
+pulled it first. The sum is scaled to 0 at 23 MiB and 100 at 1000 MiB per container. From Kubernetes 1.37 on, image
+volumes count like containers.
 """
 
 from typing import Final

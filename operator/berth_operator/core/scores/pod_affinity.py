@@ -1,7 +1,8 @@
 """Preferred pod affinity and anti-affinity of the pod itself and of the placed pods.
 
-Each placed pod that matches a preferred term adds the term's weight to all nodes of its domain; anti-affinity subtracts
-it. Terms of placed pods that match the pod count in the same way, their required affinity with a weight of 1.
+Each placed pod that matches a preferred affinity term adds the term's weight to all nodes of its domain. With
+anti-affinity, the weight is subtracted. Terms of placed pods that match the pod count in the same way. Their required
+affinity counts with a weight of 1.
 """
 
 from typing import Final

@@ -1,10 +1,10 @@
 """Prefer nodes that meet the first subrequests of the `firstAvailable` lists of the pod's ResourceClaims.
 
-kube-scheduler's DynamicResources allocates on each node that passes the filters, and gives 8 points for each list of
-which the first subrequest was taken, 7 for the second, and so on. Here a subrequest counts as taken if the node has
-enough matching devices for it alone, so no search runs for it, and a node may score too high: if its devices are
-tainted, if two requests want the same devices, or if a constraint excludes them. `missed` says by how much once the
-claims were allocated there. Lists beyond the first eight subrequests of a pod do not count.
+kube-scheduler's DynamicResources allocates on each node that passes the filters. For each list, it gives 8 points if
+the first subrequest was taken, 7 for the second, and so on. Here, a subrequest counts as taken if the node has enough
+matching devices for it alone, so no search is needed. A node may then score too high: if its devices are tainted, if
+two requests need the same devices, or if a constraint excludes them. `missed` returns by how much, once the claims were
+allocated there. Lists beyond the first eight subrequests of a pod do not count.
 """
 
 from typing import Final

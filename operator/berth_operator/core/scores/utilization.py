@@ -1,4 +1,4 @@
-"""Utilization of each node's cpu and memory, as arrays of shape (2, nodes), and of its cards."""
+"""Utilization of each node's cards, and of its cpu and memory as arrays of shape (2, nodes)."""
 
 from typing import Final
 

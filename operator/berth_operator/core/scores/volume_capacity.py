@@ -1,8 +1,8 @@
-"""Prefer nodes where the pod's claims leave most of their storage free (VolumeBinding, from Kubernetes 1.37 on).
+"""Prefer nodes where the pod's VolumeClaims leave most of their storage free (VolumeBinding, from Kubernetes 1.37 on).
 
-For each storage class what the unbound claims request is compared with the size of the volumes that they would be bound
-to on the node or, where none would be bound, with the capacity that the driver reports. The score is the percentage of
-it that stays free, averaged over the classes.
+For each storage class, the requests of the unbound claims are compared with the size of the volumes that they would be
+bound to on the node. If they would not be bound to any, they are compared with the capacity that the driver reports.
+The score is the percentage of storage that stays free, averaged over the classes.
 """
 
 from collections import defaultdict

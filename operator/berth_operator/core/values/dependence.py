@@ -1,4 +1,4 @@
-"""Pods whose end depends on a waiting pod: they leave it no capacity by ending.
+"""Pods whose end depends on a waiting pod. When they end, they free no capacity for it.
 
 A rolling update ends an old pod once a new one is ready. A controller replaces each replica that ends. The pods of one
 Job or gang may wait for each other before they begin to work.

@@ -1,6 +1,7 @@
-"""When a placed pod ends at the latest: seconds since 1970, or one of the values below.
+"""The latest time when a placed pod ends: seconds since 1970, or one of the values below.
 
-The values are ordered by how little can be expected: a pod with a lower value is rather waited for.
+The values are ordered: the higher the value, the less an end can be expected. Berth prefers to wait for a pod with a
+lower value.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""What is measured of a GPU while it runs."""
+"""Measurements of a running GPU."""
 
 import enum
 import math

@@ -1,4 +1,4 @@
-"""What scheduling reads of a Node and of its Device."""
+"""The fields of a Node and of its Device that scheduling reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

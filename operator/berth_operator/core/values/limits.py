@@ -1,6 +1,6 @@
-"""How much of its cards each container may use, which MPS or a library in the container (HAMi-core) is given.
+"""How much of its cards each container may use. MPS, or a library in the container (HAMi-core), gets these limits.
 
-Only containers that admission has prepared (`manifests/components/isolation`) have limits: their environment reads them
+Only containers that admission has prepared (`manifests/components/isolation`) have limits. Their environment reads them
 from annotations. The limits are cooperative: a process can drop its variables (docs/decisions/0035-mps.md).
 """
 

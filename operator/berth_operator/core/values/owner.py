@@ -1,4 +1,4 @@
-"""The controller of a pod, for people who ask whose it is, and for Events about all its pods."""
+"""The controller of a pod, to show who owns the pod, and for Events about all pods of a controller."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""Where no pods are evicted for a pod now, because what was freed for it before was lost."""
+"""Nodes where no pods are evicted for a pod now, because earlier places that were freed for it were lost."""
 
 from dataclasses import dataclass
 from typing import Final

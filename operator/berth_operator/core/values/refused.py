@@ -1,4 +1,4 @@
-"""How it is reported that the operator may not write a plug-in's resources to Nodes."""
+"""The report that the operator may not write a plug-in's resources to Nodes."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Since which minor version of Kubernetes kube-scheduler does what; that of the API server counts (docs/next-to.md)."""
+"""kube-scheduler's changes by minor version of Kubernetes. The API server's version counts (docs/next-to.md)."""
 
 from typing import Final
 

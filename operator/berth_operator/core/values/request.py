@@ -1,4 +1,4 @@
-"""Everything that scheduling reads of a pod.
+"""The parts of a pod that scheduling reads.
 
 Two pods with equal `PodRequest`s are of one class: a decision for one is valid for the other.
 """

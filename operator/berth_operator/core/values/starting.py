@@ -1,7 +1,7 @@
 """Nodes that are starting: what shows that a new node will have devices, and which taints it loses on its own.
 
-An autoscaler creates a Node minutes before the agent there publishes its Device. Meanwhile the pods that the node was
-bought for must not have another node bought for them.
+An autoscaler creates a Node minutes before the agent there publishes its Device. Meanwhile, the autoscaler must not add
+another node for the pods that this node was added for.
 """
 
 from typing import Final

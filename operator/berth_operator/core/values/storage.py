@@ -1,4 +1,4 @@
-"""What scheduling reads of claims, volumes, storage classes, capacities and attachments."""
+"""The data that scheduling reads of VolumeClaims, volumes, storage classes, capacities and attachments."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a filter returns for a node, and the cluster events that may change it."""
+"""The verdict of a filter about a node, and the changes of the cluster that may alter it."""
 
 import enum
 

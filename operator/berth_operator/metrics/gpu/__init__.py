@@ -1,4 +1,4 @@
-"""Live GPU metrics: read from Prometheus or from the agents in the background, for decisions that never wait for them.
+"""Live GPU metrics, read in the background from Prometheus or from the agents. Decisions never wait for them.
 
 families     the names and units of DCGM exporter, of ObserverWard and of Berth's agents
 exposition   reads what an agent exposes

@@ -1,7 +1,6 @@
-"""Reads what Prometheus answers to an instant query.
+"""Parse Prometheus' answer to an instant query.
 
-An answer for 8,000 cards has a megabyte. It is read card by card and not as a whole, so that decisions can come in
-between.
+An answer for 8,000 cards has about a megabyte. It is parsed card by card, so that decisions can run in between.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Reads what one agent exposes, in Prometheus' text format: the GPUs of its own node."""
+"""Parse the metrics that one agent exposes in Prometheus' text format: the GPUs of its own node."""
 
 import math
 import re

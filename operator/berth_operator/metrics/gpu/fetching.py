@@ -1,7 +1,7 @@
-"""HTTP for metrics: GET within bounds.
+"""HTTP for metrics: GET with limits.
 
-Redirects are not followed, because the server of a redirect is not the one that the settings name. Proxies of the
-environment are not used.
+Redirects are not followed, because they lead to a server that the settings do not name. Proxies in the environment are
+not used.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Reads GPU metrics again and again, in the background, and reports when what is known becomes stale."""
+"""Read GPU metrics repeatedly in the background, and report when they become stale."""
 
 import asyncio
 import time

@@ -1,7 +1,7 @@
-"""Finds Prometheus by its Services.
+"""Find Prometheus by its Services.
 
-Only Services of the namespaces that a setting lists are read: a tenant may create a Service of any name in its own
-namespace, and would get our token and influence where pods go.
+Only Services in the namespaces of a setting are read. Otherwise, a tenant could create a Service of any name in the
+tenant's own namespace, receive Berth's token, and influence where pods go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where metrics come from: one read of all cards, from Prometheus or from each agent."""
+"""The sources of metrics. A source reads all cards once, from Prometheus or from each agent."""
 
 import asyncio
 import functools

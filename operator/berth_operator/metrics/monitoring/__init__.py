@@ -1,1 +1,1 @@
-"""Computes the gauges over the state."""
+"""Compute the gauges over the state."""

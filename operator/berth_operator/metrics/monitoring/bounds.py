@@ -1,4 +1,4 @@
-"""Bounded label values: the most frequent ones, and one for all others."""
+"""Bounded label values: the most frequent values, and one value for all others."""
 
 import heapq
 from collections.abc import Collection, Mapping

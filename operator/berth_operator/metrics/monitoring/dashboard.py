@@ -2,7 +2,7 @@
 
 `python -m berth_operator.metrics.monitoring.dashboard [--check] FOLDER`
 
-FOLDER is `manifests/components`. The dashboard is a table of panels; the PrometheusRule has the rules file's groups.
+FOLDER is `manifests/components`. The dashboard is a table of panels. The PrometheusRule has the rules file's groups.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Computes the gauges over the state every few seconds, in slices that leave the loop to decisions."""
+"""Compute the gauges over the state every few seconds, in slices that leave the loop free for decisions."""
 
 import asyncio
 import time

@@ -1,1 +1,1 @@
-"""What the cluster holds: pods, nodes, devices and gangs as the watches showed them, applied to the Fleet."""
+"""The cluster as the watches showed it (pods, nodes, devices and gangs), applied to the Fleet."""

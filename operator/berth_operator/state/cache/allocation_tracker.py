@@ -1,9 +1,9 @@
 """What pods are charged for: their allocation, corrected by what kubelet gave.
 
-A pod's *promised* charge is what its allocation names; its *effective* charge also takes the agents' reports into
-account. The Fleet has effective charges, and this tracker keeps the promised charge of each pod for which the two
-differ. It also charges what deleted pods still hold, what processes outside Kubernetes use, and, if that is switched
-on, what pods use which do not hold it.
+A pod's *promised* charge is what its allocation names. Its *effective* charge also takes the agents' reports into
+account. The Fleet has effective charges. This tracker keeps the promised charge of each pod for which the two differ.
+It also charges what deleted pods still hold and what processes outside Kubernetes use. If the setting is on, it also
+charges what pods use without holding it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""ResourceClaims of other schedulers: charges the cards that they hold, and keeps cards from being given by name.
+"""ResourceClaims of other schedulers: charge the cards that they hold, and bar cards from allocation by name.
 
-Which cards a claim holds depends on the claim, on the slice that lists its devices and on the node's Device; these
-arrive in any order, and each change computes the charges that it may affect again.
+Which cards a claim holds depends on the claim, on the slice that lists its devices, and on the node's Device. These
+arrive in any order. After each change, the charges that it may affect are computed again.
 """
 
 from collections.abc import Callable

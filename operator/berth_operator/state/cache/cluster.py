@@ -1,4 +1,4 @@
-"""The state of the cluster: API events are applied to its parts, and decisions, binds and reports read these.
+"""The state of the cluster. API events are applied to its parts. Decisions, binds and reports read them.
 
 Everything runs in the scheduler's event loop, one event at a time, so nothing here needs a lock. Each part depends only
 on parts above it in this list:
@@ -6,13 +6,13 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
-* `PlacePromises` keeps nodes for pods that do not exist yet, of the Workloads of Kueue with our AdmissionCheck, which
-  `Workloads` has.
+* `PlacePromises` keeps nodes for pods that do not exist yet. The pods are of Kueue's Workloads with Berth's
+  AdmissionCheck, which `Workloads` has.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
 * `NodeCache` has Nodes, Devices and the agents' Leases.
-* `GpuMetrics` has what was measured of the GPUs.
+* `GpuMetrics` has the measurements of the GPUs.
 * `UnknownAllocations` reports bound pods that block devices.
 * `Tenants` has the placed pods that defragmentation may move, if it is enabled.
 * `Placements` assumes, confirms and forgets what pods hold.

@@ -1,7 +1,7 @@
-"""What was measured of the GPUs, put into the Fleet card by card.
+"""Measurements of GPUs, put into the Fleet card by card.
 
-A sample counts only for a card that the Device of its own node lists: a source that names a node cannot speak for the
-cards of another one, and an id that several Devices list counts only with the name of one of their nodes.
+A sample counts only for a card that the Device of its own node lists. So a source that names one node cannot change the
+cards of another node. If several Devices list an id, a sample counts only with the name of one of their nodes.
 """
 
 from collections import Counter

@@ -1,9 +1,10 @@
 """Which agents are alive, by the observed renewals of their Leases.
 
-Only our own clock counts: a Lease's renewTime is compared with its previous value, never with the time of day, since
-the agent's clock may be wrong. A node is alive while its last observed renewal is no older than the Lease's duration
-plus a grace. Before the first observed renewal (after our start, or for a new Device) the Device's Ready condition
-decides: Unknown stays Unknown until a renewal is observed; any other status is trusted for one duration.
+Only the operator's own clock counts, because an agent's clock may be wrong. A Lease's renewTime is compared with its
+previous value, never with the time of day. A node is alive while its last observed renewal is no older than the Lease's
+duration plus a grace period. Before the first observed renewal (after the operator's start, or for a new Device), the
+Device's Ready condition decides. Unknown stays Unknown until a renewal is observed. Any other status is trusted for one
+duration.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What kubelet gave, as agents report it, node by node.
+"""What kubelet gave to pods, as agents report it, node by node.
 
-GpuPods report what existing pods hold; a Device's `held` also reports what deleted pods still hold. Both may arrive
+GpuPods report what existing pods hold. A Device's `held` also reports what deleted pods still hold. Both may arrive
 before or after the pod itself.
 """
 

@@ -1,4 +1,4 @@
-"""The interface of what is called when the state changes."""
+"""The interface that the state calls when it changes."""
 
 from typing import Protocol
 

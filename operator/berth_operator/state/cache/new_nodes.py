@@ -1,4 +1,4 @@
-"""Nodes that were created a short time ago."""
+"""Nodes that were created recently."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,7 @@
-"""Pods for which a node's capacity is kept until other pods have left it.
+"""Pods for which a node's capacity is kept until other pods have left the node.
 
-Nominated pods wait for pods that are being evicted; pods with a node reservation wait for pods that end by themselves.
-In the Fleet both are nominees.
+Nominated pods wait for pods that are being evicted. Pods with a node reservation wait for pods that end by themselves.
+In the Fleet, both are nominees.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Pods that have a node, by our decision or as shown by the API server.
+"""Pods that have a node, by Berth's decision or as shown by the API server.
 
-These are the states of a pod, as in kube-scheduler's cache. It is charged to its node in each of them but the first:
+A pod has these states, as in kube-scheduler's cache. It is charged to its node in every state but the first:
 
                      assume              finish_binding
       no node ----------------> assumed ----------------> bound
@@ -15,9 +15,9 @@ These are the states of a pod, as in kube-scheduler's cache. It is charged to it
        +------- remove_bound ------+  | | put_bound
                                       +-+
 
-The answer to a Binding and the watch race each other, so an event may arrive in a state without an arrow for it:
-finish_binding and forget then change nothing. In particular, a pod that the watch has shown as bound stays charged,
-whatever the answer to its Binding was.
+The answer to a Binding and the watch race each other. So an event may arrive in a state without an arrow for it. In
+this state, finish_binding and forget change nothing. In particular, a pod that the watch has shown as bound stays
+charged, whatever the answer to its Binding was.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Places that are promised to the pods of workloads that do not exist yet.
+"""Places that are promised to workloads' pods that do not exist yet.
 
-They are nominations in the Fleet, so that filters, preemption, gangs and the extender respect them. Their priority is
-above that of any pod, so that decisions pay nothing for them. A pod that fits nowhere is decided again without the
-places of workloads of lower priority (`Cluster.decide`); the places that it takes are searched again.
+In the Fleet the places are nominations, so that filters, preemption, gangs and the extender respect them. Their
+priority is higher than any pod's, so that decisions have no cost for them. If a pod fits nowhere, it is decided again
+without the places of workloads of lower priority (`Cluster.decide`). Berth then searches again for the places that the
+pod takes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 """Nodes that are kept for pods of kube-scheduler in addition to their reservation, while no other pod needs them.
 
-They are nominations in the Fleet, with a UID of their own, so that decisions see them without a charge.
+In the Fleet these nodes are nominations with their own UID, so that decisions see them without a charge.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

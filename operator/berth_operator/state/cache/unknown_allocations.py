@@ -1,4 +1,4 @@
-"""Bound pods whose allocation is missing or not trusted: they block devices of their node and are reported."""
+"""Bound pods whose allocation is missing or not trusted. They block devices of their node and are reported."""
 
 from collections.abc import Callable
 from typing import Final

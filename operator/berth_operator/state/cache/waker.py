@@ -1,4 +1,4 @@
-"""Wakes parked pods on events that may help them."""
+"""Wake parked pods on events that may help them."""
 
 import math
 import time

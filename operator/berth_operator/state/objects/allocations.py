@@ -1,12 +1,13 @@
 """Which part of a bound pod's allocation is trusted.
 
 The allocation is an annotation, and a pod's creator can write annotations. The annotation `berth.dev/epoch` proves that
-our Binding wrote the allocation: the API server allows no other account to set it (`manifests/base/protection.yaml`).
-Pods of other schedulers lack it; their allocations are trusted if their scheduler is in `trusted_schedulers`, because
-the same policy allows only the accounts that it lists to write allocations.
+Berth's Binding wrote the allocation: the API server allows no other account to set it
+(`manifests/base/protection.yaml`). Pods of other schedulers lack this annotation. Their allocations are trusted if
+their scheduler is in `trusted_schedulers`, because the same policy allows only the listed accounts to write
+allocations.
 
-A pod whose allocation is not known holds no GPU if its containers read which cards they see from annotations that only
-our Binding writes, and the pod has none of them.
+Containers may read which cards they see from annotations that only Berth's Binding writes. If a pod's allocation is
+unknown and the pod has none of these annotations, it holds no GPU.
 
 A trusted allocation only selects the devices. Their number, and the amounts on each GPU, come from the pod's requests,
 which are immutable.

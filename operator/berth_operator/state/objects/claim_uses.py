@@ -1,4 +1,4 @@
-"""The ResourceClaims of pods, parsed from the API."""
+"""The ResourceClaims that pods use, parsed from the API."""
 
 from collections.abc import Mapping
 from typing import Any

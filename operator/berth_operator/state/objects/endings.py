@@ -1,4 +1,4 @@
-"""When pods end, read from the API: by their deletion or their deadline, or what else can be expected."""
+"""When pods end, read from the API: by their deletion, their deadline, or another estimate."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Extended resources of pods that a ResourceClaim may provide, or provides, which is made for a DeviceClass."""
+"""Extended resources of pods that may get or have a ResourceClaim, created for a DeviceClass."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Features of kubelet that a pod requires; nodes declare theirs in `status.declaredFeatures`."""
+"""Features of kubelet that a pod requires. Nodes declare their features in `status.declaredFeatures`."""
 
 from collections.abc import Mapping
 from typing import Any, Final

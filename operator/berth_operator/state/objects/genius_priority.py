@@ -1,6 +1,7 @@
 """The label `genius/priority`, and how high the pods of each namespace may set it.
 
-Any user can label a pod, and the queue takes pods with a higher value first. So only values up to 0 are free for all.
+Any user can label a pod, and the queue takes pods with a higher value first. So all namespaces may use only values up
+to 0.
 """
 
 import re

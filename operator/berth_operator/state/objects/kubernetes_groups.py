@@ -1,6 +1,6 @@
 """Kubernetes' own PodGroups (`scheduling.k8s.io`), which `spec.schedulingGroup` of pods names.
 
-A group of the basic policy is one that needs a single member.
+A group with the basic policy needs a single member.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""How large the parts of a pod may be that scheduling reads.
+"""Limits for the size of the parts of a pod that scheduling reads.
 
-Kubernetes limits a pod to about 1.5 MB, of which a tenant may fill any part. What is kept of each pod, and what a
-decision compares with all nodes and all other pods, must cost a bounded amount. A waiting pod beyond a limit gets an
-error; of a bound one, which takes its node whatever it is, the part beyond the limit is not read.
+Kubernetes limits a pod to about 1.5 MB, and a tenant may fill any part of it. The data that is kept for each pod, and
+the data that a decision compares with all nodes and all other pods, must have a bounded cost. A waiting pod beyond a
+limit gets an error. A bound pod takes its node in any case, and the part beyond the limit is not read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,9 +1,9 @@
 """The pod sets of Kueue's Workloads, read as the pods that will be created.
 
-A template becomes a raw pod as Kueue, the job's controller and admission would make it: with the node labels and
-tolerations of its flavors and of its topology domain, its requests completed from limits, other systems' resources
-renamed, and Berth's scheduler where it is routed. The code that reads pending pods reads this pod, once for each pod
-set.
+A template becomes a raw pod as Kueue, the job's controller and admission would create it. The pod has the node labels
+and tolerations of its flavors and of its topology domain. Its requests are completed from limits, and other systems'
+resources are renamed. It gets Berth's scheduler where it is routed. The code that reads pending pods then reads this
+pod, once for each pod set.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Topology assignments of Kueue: how many pods of a pod set go into which topology domain.
 
-API v1beta2 writes the domains compressed: slices of domains whose labels are equal, or have a common prefix and suffix.
+API v1beta2 compresses the domains into slices. The labels in a slice are equal, or have a common prefix and suffix.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Workloads of Kueue (`kueue.x-k8s.io/v1beta2`), read as what the AdmissionCheck decides."""
+"""Workloads of Kueue (`kueue.x-k8s.io/v1beta2`), read into the values that the AdmissionCheck decides."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""What feeds the cache: which objects are watched, and which table each goes into; snapshots."""
+"""The watches that feed the cache: the watched objects, the table for each of them, and snapshots."""

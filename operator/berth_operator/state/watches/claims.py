@@ -1,4 +1,4 @@
-"""ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules: applies API events to the Fleet's claims."""
+"""Apply API events of ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules to the Fleet's claims."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

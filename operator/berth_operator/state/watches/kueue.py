@@ -1,4 +1,4 @@
-"""Kueue's Workloads, ResourceFlavors and AdmissionChecks: applies API events to the Workloads of the state."""
+"""Apply API events of Kueue's Workloads, ResourceFlavors and AdmissionChecks to the Workloads of the state."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
-"""Watches for all pods that wait for us or hold something; no two watches show the same pod.
+"""Watches for all pods that wait for Berth or hold something. No two watches show the same pod.
 
-Each of our scheduler names has a watch for its pods, waiting or bound, so that a bind is one event. One more watch
+Each of Berth's scheduler names has a watch for its pods, waiting or bound, so that a bind is one event. One more watch
 shows the bound pods of all other schedulers. A field selector cannot express "one of these", so names cannot share a
-watch.
-When scheduler names change at run time, a pod moves from one watch to another without being removed.
+watch. When scheduler names change at run time, a pod moves from one watch to another without being removed.
 """
 
 import asyncio

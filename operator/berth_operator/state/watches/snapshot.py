@@ -1,8 +1,8 @@
 """A snapshot of the cluster that can be saved, and loaded into the state by the same code as live objects.
 
-It contains only what scheduling reads: `KEPT` lists every field, so that a file has neither the commands of containers
-nor the parameters of storage classes. Of the environment only the variables that Berth injects are kept, and of the
-annotations only those for scheduling.
+A snapshot contains only what scheduling reads. `KEPT` lists every field, so that a file has neither the commands of
+containers nor the parameters of storage classes. The only environment variables in a snapshot are the ones that Berth
+injects. The only annotations are the ones for scheduling.
 """
 
 import asyncio

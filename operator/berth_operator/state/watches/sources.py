@@ -1,4 +1,4 @@
-"""What the operator reads from the cluster in addition to pods, and the tables that it goes into."""
+"""The objects that the operator watches in addition to pods, and the tables for them."""
 
 from berth_api import names
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind

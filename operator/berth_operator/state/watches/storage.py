@@ -1,4 +1,4 @@
-"""Claims, volumes and their provisioners: applies API events to the Fleet's volumes, and wakes pods."""
+"""Apply API events of VolumeClaims, volumes and their provisioners to the Fleet's volumes, and wake pods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The history of a GPU as a script, played on a monitor with a clock of the test."""
+"""The history of a GPU as a script, played on a monitor with the test's clock."""
 
 from collections.abc import Sequence
 from dataclasses import replace

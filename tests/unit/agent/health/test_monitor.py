@@ -1,4 +1,4 @@
-"""What a monitor does with readings, in addition to the scripts of test_recovery."""
+"""A monitor handles readings: cases in addition to the scripts of test_recovery."""
 
 from dataclasses import replace
 

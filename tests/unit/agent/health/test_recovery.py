@@ -1,4 +1,4 @@
-"""When a GPU is ill, and what makes it well: every rule, as a story with its end."""
+"""When a GPU becomes unhealthy, and what makes it healthy again: every rule, as a story with its end."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A NIC or FPGA keeps its minor, whatever comes, goes or restarts."""
+"""A NIC or FPGA keeps its minor, whatever is added, removed or restarted."""
 
 from collections.abc import Iterable, Mapping
 

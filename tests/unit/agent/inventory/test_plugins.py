@@ -1,4 +1,4 @@
-"""Devices of plug-ins are added to those of the agent; a failure in one affects no other device."""
+"""Devices of plug-ins are added to the agent's devices. A failure in one plug-in affects no other device."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which versions of HAMi-core may go."""
+"""Which versions of HAMi-core may be removed."""
 
 import base64
 import json

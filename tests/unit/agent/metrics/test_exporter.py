@@ -1,4 +1,4 @@
-"""What Prometheus reads, of a machine of the NVML fixture."""
+"""Prometheus' view of a machine of the NVML fixture."""
 
 import asyncio
 import re

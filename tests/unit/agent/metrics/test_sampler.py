@@ -1,4 +1,4 @@
-"""How often cards are sampled, and how long anybody waits for that, in virtual time."""
+"""How often cards are sampled, and how long callers wait for a sample, in virtual time."""
 
 import asyncio
 from collections.abc import Mapping

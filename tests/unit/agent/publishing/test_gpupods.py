@@ -1,4 +1,4 @@
-"""GpuPods on the API server: their names, what replaces those of older agents, and what one refusal delays."""
+"""GpuPods on the API server: their names, the replacement of older agents' GpuPods, and what one refusal delays."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What the heartbeat logs of renewals that fail, in virtual time: each reason once, until one succeeds."""
+"""The heartbeat's log of failed renewals, in virtual time: each reason once, until a renewal succeeds."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A Device that lacks fields, because its definition did, is applied again until it has them."""
+"""A Device that lacks fields, because its definition lacked them, is applied again until it has them."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Who holds which card, and how much of it."""
+"""Which pods hold which card, and how much of it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the reporter publishes of a machine's processes, next to what kubelet answers."""
+"""The reporter publishes a machine's processes next to kubelet's answers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Pods that use cards which they do not hold: what counts as holding, and that two readings must show it."""
+"""Pods that use cards without holding them: what counts as holding, and that two readings must show it."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is published of pods' devices."""
+"""The published use of pods' devices."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Claims as etcd has them: only labels, finalizers, the resourceVersion and reservations are changed."""
+"""Claims as stored in etcd: only labels, finalizers, the resourceVersion and reservations are changed."""
 
 import base64
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which Events the changes of a Device make: one for each change, on the Device and on the Node, never twice."""
+"""Changes of a Device cause one Event each, on the Device and on the Node, never twice."""
 
 from datetime import UTC, datetime
 from typing import Any

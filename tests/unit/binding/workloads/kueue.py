@@ -1,4 +1,4 @@
-"""A fleet, the AdmissionCheck, and Kueue's part, in virtual time: what the tests of promised places share."""
+"""Code that tests of promised places share: a fleet, the AdmissionCheck, and Kueue's part, in virtual time."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""The AdmissionCheck: which workloads get their places promised, which wait, and for which places are gathered."""
+"""The AdmissionCheck: which workloads get promised places, which wait, and for which places are gathered."""
 
 from collections import Counter
 from collections.abc import Mapping

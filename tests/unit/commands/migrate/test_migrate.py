@@ -1,4 +1,4 @@
-"""Manifests of other systems are answered, and written in Berth's words; nothing else of them changes."""
+"""Manifests of other systems are answered and converted to Berth's words. Nothing else in them changes."""
 
 import io
 import json

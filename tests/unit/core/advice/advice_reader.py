@@ -1,10 +1,10 @@
-"""Carry out what advice says, by its words alone: a sentence in, the clusters that it may mean out.
+"""Carry out advice by its words only: a sentence in, the clusters that it may mean out.
 
     carried_out(world, "a node like a with 9 GPUs")  ->  World, ...
 
-Whatever the words leave open is made as unfavourable as they allow: cards of a model that no pod asks for, of little
-memory and far from each other. Only which pods are meant that the words count instead of naming is tried in all ways.
-A sentence that is not known here fails.
+Whatever the words leave open is chosen as unfavourably as they allow: cards of a model that no pod requests, with
+little memory and far from each other. If the words count pods instead of naming them, all choices of pods are tried. A
+sentence that this module does not know fails.
 """
 
 import re

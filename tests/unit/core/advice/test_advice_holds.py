@@ -1,4 +1,4 @@
-"""What advice says would end a wait does, when it is carried out by its words; what it says would not help does not."""
+"""Advice that should end a wait ends it when its words are carried out. Advice that should not help does not."""
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence

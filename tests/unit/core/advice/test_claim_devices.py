@@ -1,4 +1,4 @@
-"""What requests of ResourceClaims find agrees with the decision, and what keeps devices from them is named."""
+"""The devices that requests of ResourceClaims find agree with the decision. The reasons for other devices are named."""
 
 import random
 from collections.abc import Generator

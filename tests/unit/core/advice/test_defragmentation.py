@@ -1,4 +1,4 @@
-"""Advice: the fewest pods that suffice, none that must not be moved, and only to places that are free."""
+"""Advice names the fewest pods that suffice, no pod that must not be moved, and only places that are free."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

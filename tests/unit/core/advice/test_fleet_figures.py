@@ -1,4 +1,4 @@
-"""How much of the GPUs is allocated, free and of use."""
+"""How many of the GPUs are allocated, free and usable."""
 
 from dataclasses import replace
 from typing import Any

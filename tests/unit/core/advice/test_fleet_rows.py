@@ -1,4 +1,4 @@
-"""The row of a node: what it offers and what is free, why nothing is allocated there, and no pod's name."""
+"""The row of a node: its offered and free amounts, why nothing is allocated there, and no pod's name."""
 
 import json
 from collections.abc import Callable

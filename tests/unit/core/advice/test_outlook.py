@@ -1,4 +1,4 @@
-"""The sentences about a waiting pod, in golden words."""
+"""The sentences about a waiting pod, word for word."""
 
 import pytest
 

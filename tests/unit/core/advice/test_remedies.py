@@ -1,4 +1,4 @@
-"""What ends a wait, in golden words, for each kind of change; each answer is that of the decision."""
+"""What ends a wait, word for word, for each kind of change. Each answer agrees with the decision."""
 
 from collections.abc import Sequence
 from dataclasses import replace

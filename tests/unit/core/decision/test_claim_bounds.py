@@ -1,4 +1,4 @@
-"""Bounds of the victims for devices are reached by the pods of lowest priority."""
+"""The pods of lowest priority reach the bounds of the victims for devices."""
 
 from typing import Any
 

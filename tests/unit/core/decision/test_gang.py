@@ -1,4 +1,4 @@
-"""Gangs are placed close together, all members or none, and the Fleet is left as it was."""
+"""Gangs are placed close together, all members or none, and the Fleet stays unchanged."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

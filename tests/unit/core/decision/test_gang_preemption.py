@@ -1,4 +1,4 @@
-"""Preemption for a gang: no victims unless all needed members fit then, no unnecessary ones, none of its priority."""
+"""Preemption for a gang: no victims unless all needed members then fit, none unnecessary, none of its priority."""
 
 from collections import Counter
 from collections.abc import Sequence

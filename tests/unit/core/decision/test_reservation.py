@@ -1,4 +1,4 @@
-"""Node reservations: which pods get one, on which node, for which pods they wait, and the note in its condition."""
+"""Node reservations: which pods get one, on which node, which pods they wait for, and the note in the condition."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""When a node reservation that is in vain ends, when the next one may begin, and what the condition records of that."""
+"""When a node reservation that is in vain ends, when the next may begin, and what the condition records."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The step of upgrade: what an operator of the version before wrote in messages and in an annotation is read once."""
+"""The upgrade step: the record that the previous version left in messages and in an annotation is read once."""
 
 from typing import Any
 

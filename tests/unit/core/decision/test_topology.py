@@ -1,4 +1,4 @@
-"""Groups whose members must be in one domain of a label of nodes."""
+"""Groups whose members must be in one domain of a node label."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What-ifs give the right answers and leave the Fleet as it was."""
+"""What-ifs give the right answers and leave the Fleet unchanged."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which devices Berth prefers for ResourceClaims: those that leave most for others, close to each other."""
+"""Berth's preference of devices for ResourceClaims: those that leave most for others, close to each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

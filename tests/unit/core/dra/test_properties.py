@@ -1,4 +1,4 @@
-"""What every allocation must obey, checked on the API objects by other means than the allocator's."""
+"""Properties of every allocation, checked on the API objects by other means than the allocator's."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

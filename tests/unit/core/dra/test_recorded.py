@@ -1,4 +1,4 @@
-"""What Kubernetes' allocator of 0.37.2 does in random scenarios, recorded by `python -m tests.claims.record`."""
+"""Results of Kubernetes' allocator 0.37.2 in random scenarios, recorded by `python -m tests.claims.record`."""
 
 import json
 from pathlib import Path

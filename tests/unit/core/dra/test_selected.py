@@ -1,4 +1,4 @@
-"""What is kept of selectors: by an index, an evaluation or a worker process, within bounds of memory and work."""
+"""Cached results of selectors, by an index, an evaluation or a worker process, within bounds of memory and work."""
 
 from typing import Any
 

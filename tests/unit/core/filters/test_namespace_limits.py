@@ -1,4 +1,4 @@
-"""No namespace ever holds more GPUs than `namespaceLimits` of the configuration allows."""
+"""No namespace ever holds more GPUs than the configuration's `namespaceLimits` allows."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Copies of a Fleet share what neither has changed, and no change of one is seen in another."""
+"""Copies of a Fleet share what neither has changed. A change of one copy is not visible in another."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What kubelet allocated, compared with annotations: charges, messages, and rewritten annotations."""
+"""kubelet's allocations compared with annotations: charges, messages, and rewritten annotations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

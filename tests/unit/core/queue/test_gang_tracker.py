@@ -1,4 +1,4 @@
-"""The members of each gang, its progress, and its deadline."""
+"""The members of gangs, their progress, and their deadline."""
 
 import itertools
 from collections.abc import Callable

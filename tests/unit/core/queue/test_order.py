@@ -1,4 +1,4 @@
-"""The order of the queue as it is shown: that in which pods are taken, then the end of back-offs, then the others."""
+"""The order of the queue as shown: the order in which pods are taken, then the end of back-offs, then the rest."""
 
 from collections.abc import Iterable
 from dataclasses import replace

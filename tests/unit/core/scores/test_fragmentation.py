@@ -1,4 +1,4 @@
-"""The waste of a pod on each node, computed by hand."""
+"""The waste of a pod on each node, computed manually."""
 
 import numpy as np
 import pytest

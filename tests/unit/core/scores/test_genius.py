@@ -1,4 +1,4 @@
-"""Genius' score: its formula, its normalization, and what happens where nothing is measured."""
+"""Genius' score: its formula, its normalization, and its values without measurements."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The record of which members of a gang are bound together."""
+"""The record of the members of a gang that are bound together."""
 
 from berth_operator.core.values.bound_with import MAX_LISTED, id_of, parse, records, united
 

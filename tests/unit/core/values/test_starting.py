@@ -1,4 +1,4 @@
-"""What shows that a new node will have devices, and which taints go by themselves."""
+"""The evidence that a new node will have devices, and the taints that are removed without Berth."""
 
 from collections.abc import Mapping
 from typing import Any

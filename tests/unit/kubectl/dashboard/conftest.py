@@ -1,4 +1,4 @@
-"""A running dashboard, shared by the tests of a module that do not use it up."""
+"""A running dashboard, shared by tests of a module that do not exhaust it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Who may read from the dashboard: the cookie, the Host header, methods, and requests of other pages."""
+"""Access to the dashboard: the cookie, the Host header, methods, and requests of other pages."""
 
 import os
 import subprocess

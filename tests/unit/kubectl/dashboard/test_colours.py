@@ -1,4 +1,4 @@
-"""The page's colours: their contrasts, and that those of namespaces differ for all kinds of colour vision."""
+"""The page's colours: their contrasts, and that colours of namespaces differ for all kinds of colour vision."""
 
 import itertools
 import re

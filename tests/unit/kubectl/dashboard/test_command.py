@@ -1,4 +1,4 @@
-"""`kubectl berth dashboard` as a process, and what it decides before it serves."""
+"""`kubectl berth dashboard` as a process, and its decisions before it serves."""
 
 import contextlib
 import gc

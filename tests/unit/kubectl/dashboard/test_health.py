@@ -1,4 +1,4 @@
-"""The doctor in the dashboard: one run at a time, kept for a while."""
+"""The doctor in the dashboard: one run at a time, whose result is cached for a while."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What is installed has the page: the wheel, and krew's archive, which is frozen from an installation."""
+"""An installation has the page: the wheel, and krew's archive, which is frozen from an installation."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What passes between the browser and `kubectl proxy`: answers as they are, watches frame by frame, and failures."""
+"""The relay between the browser and `kubectl proxy`: unchanged answers, watches frame by frame, and failures."""
 
 import gzip
 import http.client

@@ -1,4 +1,4 @@
-"""What the dashboard serves and relays: a list, and nothing that only looks like an entry of it."""
+"""The dashboard serves and relays the entries of a list, and nothing that only looks like one of them."""
 
 from http import HTTPStatus
 from pathlib import Path

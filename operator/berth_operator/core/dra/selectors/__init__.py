@@ -1,4 +1,4 @@
-"""Selectors of devices: CEL expressions in DeviceClasses and ResourceClaims, evaluated as Kubernetes 1.37.2 does.
+"""Selectors of devices: CEL expressions in DeviceClasses and ResourceClaims, evaluated as in Kubernetes 1.37.2.
 
 Decision 32 has the reasons and the differences.
 """

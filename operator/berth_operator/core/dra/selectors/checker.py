@@ -1,4 +1,4 @@
-"""Types of terms: an expression whose types do not fit is refused before it is evaluated, as Kubernetes does."""
+"""Infer the types of terms. As in Kubernetes, an expression whose types do not fit is refused before evaluation."""
 
 import functools
 from collections import ChainMap

@@ -1,4 +1,4 @@
-"""Conversions of numbers, strings and bytes, types and sizes (https://github.com/google/cel-spec, definitions)."""
+"""Conversions of numbers, strings, bytes and types, and sizes (https://github.com/google/cel-spec, definitions)."""
 
 import math
 import re

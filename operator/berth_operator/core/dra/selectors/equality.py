@@ -1,6 +1,6 @@
-"""Expressions that only compare attributes with constants, such as a UUID or a model.
+"""Expressions that only compare attributes with constants, for example with a UUID or a model.
 
-What they match is looked up in an index of the attributes' values, without an evaluation for each device.
+An index of the attributes' values answers these expressions, without an evaluation for each device.
 """
 
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""What goes wrong with a selector."""
+"""Errors of selectors."""
 
 
 class SelectorError(Exception):

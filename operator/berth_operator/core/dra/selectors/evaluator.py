@@ -1,4 +1,4 @@
-"""Terms as functions of a device: each term becomes a closure over those of its parts."""
+"""Compile terms into functions of a device. The closure of each term calls the closures of its parts."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Functions of lists, sets and optional values: version 3 of the lists extension, and what Kubernetes adds to it."""
+"""Functions of lists, sets and optional values: version 3 of the lists extension, and Kubernetes' additions."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Macros: calls whose arguments are terms with variables of their own, not values."""
+"""Macros: calls whose arguments are terms with their own variables, not values."""
 
 from typing import Final
 

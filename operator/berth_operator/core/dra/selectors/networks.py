@@ -1,4 +1,4 @@
-"""IP addresses and CIDR ranges, as Kubernetes adds them to CEL."""
+"""IP addresses and CIDR ranges, Kubernetes' additions to CEL."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The table of functions: each module of the library declares overloads, and the checker looks them up."""
+"""The table of functions. Each module of the library declares overloads, and the checker looks them up."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Quantities and semantic versions, as Kubernetes adds them to CEL."""
+"""Quantities and semantic versions, Kubernetes' additions to CEL."""
 
 from collections.abc import Callable
 from decimal import Context, Decimal

@@ -1,4 +1,4 @@
-"""Regular expressions, in time linear in the text: RE2, of which Go's package has the same syntax."""
+"""Regular expressions, in time linear in the text. RE2 has the same syntax as Go's package."""
 
 from functools import lru_cache
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Timestamps and durations; the time zone of timestamps is UTC."""
+"""Timestamps and durations. The time zone of timestamps is UTC."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Types of CEL, as the checker infers them, and when a value of one may stand where another is declared."""
+"""Types of CEL, as the checker infers them, and which types may stand where another type is declared."""
 
 import re
 from collections.abc import Iterable

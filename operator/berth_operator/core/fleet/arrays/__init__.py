@@ -1,1 +1,1 @@
-"""What columns are made of: arrays, masks and counts that are copied when written, and caches of them."""
+"""The building blocks of columns: arrays, masks and counts that are copied when written, and caches of them."""

@@ -1,11 +1,11 @@
 """A cache of columns that recomputes only the rows that changed.
 
-A decision changes one row. The result of a filter or a score for a row often depends only on that row and on a part of
-the request that many classes share (an amount of cpu, a number of cards). So nearly all of a column is still valid for
-the next decision.
+A decision changes one row. A filter's or a score's result for a row often depends only on that row and on a part of the
+request that many classes share, for example an amount of cpu or a number of cards. So almost all of a column is still
+valid for the next decision.
 
-Rows with equal fingerprints have equal results. Nodes are often equal, and equal pods fill them in equal steps, so most
-rows that change become equal to an earlier row; then its result is reused.
+Rows with equal fingerprints have equal results. Nodes are often equal, and equal pods fill them in equal steps. So most
+changed rows become equal to an earlier row, whose result is then reused.
 """
 
 from collections.abc import Callable, Hashable, Iterable

@@ -1,7 +1,7 @@
 """Arrays that only their owner writes.
 
-The owner keeps its arrays as attributes of one private object, and has read-only views of them as its own attributes of
-the same names (`show`). A view costs nothing to read and shows what the owner writes. It must be created again only if
+The owner keeps its arrays as attributes of one private object. Read-only views of them are the owner's own attributes
+of the same names (`show`). A view costs nothing to read and shows what the owner writes. A new view is needed only if
 the array is replaced, which happens when rows, slots or resources are added.
 """
 

@@ -1,6 +1,6 @@
-"""A dict of mutable values that its copies share until one of them changes a value.
+"""A dict of mutable values. Its copies share the values until one of them changes a value.
 
-Copying each value takes most of the time of a copy of the Fleet, and a what-if changes few of them.
+Copying each value would take most of the time of a copy of the Fleet, but a what-if changes few values.
 """
 
 from collections.abc import Callable, Hashable

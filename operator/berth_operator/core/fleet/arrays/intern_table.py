@@ -1,7 +1,7 @@
-"""Numbers for values that many cards and nodes have in common, so that columns can hold them.
+"""Numbers for values that many cards and nodes share, so that columns can hold them.
 
-A predicate on values (does this selector match these labels?) is evaluated once for each different value. Its result
-for all cards is then one look-up in a short table.
+A predicate on values (for example, whether a selector matches labels) is evaluated once for each different value. Its
+result for all cards is then one look-up in a short table.
 """
 
 from collections.abc import Hashable, Iterator

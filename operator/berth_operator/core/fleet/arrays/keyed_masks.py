@@ -1,4 +1,4 @@
-"""A mask of nodes for each key that any node has, such as a taint or an image."""
+"""A mask of nodes for each key that any node has, for example a taint or an image."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, Self, TypeVar

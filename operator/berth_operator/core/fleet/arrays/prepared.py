@@ -1,6 +1,6 @@
-"""Values that are computed once for each state of the Devices and of what was measured.
+"""Values that are computed once for each state of the Devices and of the measurements.
 
-They do not depend on charges. `ColumnCache` is for columns that do: it repairs them row by row.
+They do not depend on charges. `ColumnCache` serves columns that do: it repairs them row by row.
 """
 
 from collections.abc import Callable, Hashable

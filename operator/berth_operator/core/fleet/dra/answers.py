@@ -1,7 +1,7 @@
-"""What was computed about claims for each node, until something changes there.
+"""Computed answers about claims for each node, cached until something changes there.
 
-Of each kind of device that is requested, a column has how many a node may give; of each request, why the search on a
-node found nothing.
+For each kind of requested device, a column has how many devices a node may give. For each request, the cache has why
+the search on a node found nothing.
 """
 
 from collections.abc import Hashable

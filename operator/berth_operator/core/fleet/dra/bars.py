@@ -1,4 +1,4 @@
-"""Which cards are not given by name: other schedulers may give them to ResourceClaims, or a taint is on them."""
+"""Cards that Berth does not allocate by name: other schedulers may give them to ResourceClaims, or they are tainted."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""By which attributes the devices of known drivers are identified with cards: one row for each driver."""
+"""The attributes that identify the devices of known drivers with cards: one row for each driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

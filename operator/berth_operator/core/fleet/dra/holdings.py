@@ -1,4 +1,4 @@
-"""What all claims hold of devices: those that are allocated, and those whose allocation is assumed."""
+"""The devices that all claims hold: claims that are allocated, and claims whose allocation is assumed."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""Which cards of a node are the devices that ResourceSlices list."""
+"""Match the devices that ResourceSlices list to the cards of a node."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The devices that claims may get on one node, and which of its cards they are."""
+"""The devices that claims may get on one node, and which of the node's cards they are."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Which devices claims may be given on each node: those that slices list, without those that claims hold.
+"""The devices that claims may be given on each node: devices in slices, without devices that claims hold.
 
-Slices, rules, cards and claims change far more seldom than pods are decided, so what follows from them is kept for each
-node until one of them changes.
+Slices, rules, cards and claims change much less often than pods are decided. So everything derived from them is cached
+for each node until one of them changes.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Devices that no claim gets on a node, as a set of two parts that are not joined for each search."""
+"""Devices that no claim gets on a node: a set of two parts, which are not joined for each search."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet

@@ -1,9 +1,9 @@
-"""The cards of one type as columns: arrays of shape (nodes, slots), one slot a card.
+"""The cards of one type as columns: arrays of shape (nodes, slots), with one slot for each card.
 
 A device is identified by its id, not by its minor, because drivers renumber cards. A slot belongs to one card as long
-as the Device lists the card or something is charged to it. Charges of a failed card stay. Charges of a card that the
-Device no longer lists stay in a slot of its own. So nothing is allocated twice if that card returns, or if a new card
-gets its minor.
+as the Device lists the card or something is charged to it. Charges of a failed card stay. If the Device no longer lists
+a card, the card's charges stay in a slot of their own. So nothing is allocated twice if the card returns, or if a new
+card gets its minor.
 """
 
 import math

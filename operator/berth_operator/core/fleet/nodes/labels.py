@@ -1,8 +1,8 @@
 """Node labels as columns of integers: one for each key that was looked up.
 
-A column has for each row the number of the label's value, or `ABSENT` if the node does not have the label. A
-requirement on a label is then a short table, number of a value -> yes or no, and its result for all nodes is that
-table indexed by the column:
+A column has the number of the label's value for each row, or `ABSENT` if the node does not have the label. A
+requirement on a label is a short table from the numbers of values to yes or no. Its result for all nodes is this table
+indexed by the column:
 
     zone          on rows 0 to 3:  [1, 2, 0, 1]           numbers: a=1, b=2
     zone In (a)   as a table:      [no, yes, no]          -> rows 0 and 3

@@ -1,1 +1,1 @@
-"""What placed pods are to other pods: columns, counts and indexes that every charge keeps current."""
+"""Placed pods as other pods see them: columns, counts and indexes that every charge updates."""

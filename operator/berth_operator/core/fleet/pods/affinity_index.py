@@ -1,10 +1,9 @@
-"""Placed pods as selectors match them: counts per node, kept current by every charge and release.
+"""Placed pods as selectors match them: counts per node, updated by every charge and release.
 
 * A *group* is all placed pods with the same namespace and labels. A selector is evaluated once per group, not per pod.
-* A *selection* is the pods that the terms of a pending pod match. Its line of counts is computed when it is first
-  read, then kept current, and dropped when it is the least recently used one.
-* *Existing terms* are the terms of placed pods. They are matched in the other direction: which of them match the
-  pending pod.
+* A *selection* is the set of pods that the terms of a pending pod match. Its line of counts is computed when it is
+  first read, then updated. It is dropped when it is the least recently used line.
+* *Existing terms* are the terms of placed pods. They are matched in the other direction, against the pending pod.
 """
 
 import sys

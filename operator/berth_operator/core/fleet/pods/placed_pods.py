@@ -1,7 +1,7 @@
 """Placed pods and their grants as columns, so that preemption can evaluate all of them with array expressions.
 
-The columns are computed when they are first read, and updated when they are read again. Without preemption a charge
-costs only one look at an attribute.
+The columns are computed when they are first read, and updated when they are read again. Without preemption, a charge
+costs only one attribute look-up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

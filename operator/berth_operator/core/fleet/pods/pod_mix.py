@@ -1,6 +1,6 @@
 """The typical mix of pods: how much cpu goes with a card, and which shares, models and numbers of cards are requested.
 
-Each pod is counted once, when it is first seen, and its weight decreases with every later pod. So the mix follows what
+Each pod is counted once, when it is first seen. Its weight decreases with every later pod. So the mix follows what
 users request now, and counting a pod takes constant time.
 """
 

@@ -1,6 +1,6 @@
 """The mix of pods as an object that can be saved, so that a simulation scores nodes as the operator does.
 
-It has the exact weights: with other ones, two nodes whose scores are close may change places.
+The object has the exact weights. With other weights, two nodes whose scores are close may change places.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

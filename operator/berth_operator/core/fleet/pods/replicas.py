@@ -1,7 +1,7 @@
 """The number of replicas of each controller on each node, without terminating pods.
 
-The rows of all replicas are always known. The line of counts of a controller is computed when it is first read, then
-kept current by every charge and release, and dropped when it is the least recently used one.
+The rows of all replicas are always known. A controller's line of counts is computed when it is first read, then updated
+by every charge and release. It is dropped when it is the least recently used line.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The Services that select a pod; pods behind the same Services are spread by default."""
+"""The Services that select a pod. Pods behind the same Services are spread by default."""
 
 from typing import Final
 

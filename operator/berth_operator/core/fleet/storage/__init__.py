@@ -1,1 +1,1 @@
-"""Claims and volumes, and how many of them each node has attached."""
+"""VolumeClaims and volumes, and how many volumes each node has attached."""

@@ -1,4 +1,4 @@
-"""The number of volumes of each driver on each node; a volume counts once per node, however many pods use it there.
+"""The number of volumes of each driver on each node. A volume counts once per node, however many pods use it there.
 
 A volume counts while a pod on the node uses it, and while a VolumeAttachment exists, which starts and ends a little
 later.

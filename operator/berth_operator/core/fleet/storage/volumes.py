@@ -1,12 +1,12 @@
-"""Claims, volumes and what provides them, as the API server shows them and as decisions have assigned them.
+"""VolumeClaims, volumes and their provisioners, as the API server shows them and as decisions have assigned them.
 
     pod -> claim -> volume -> nodes from which it can be reached
              |
              +----> class: which volumes fit, which driver provisions new ones, and for which nodes
 
-A claim with binding mode Immediate is bound before its pod is scheduled. A claim with WaitForFirstConsumer is bound by
-the decision: the pod's charge *promises* the volume, or the node for which one is provisioned, so that the next
-decision sees it before the API server shows it.
+A claim with binding mode Immediate is bound before its pod is scheduled. The decision binds a claim with
+WaitForFirstConsumer. The pod's charge *promises* the volume, or the node for which a volume is provisioned. So the next
+decision sees the promise before the API server shows it.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Devices of all types stand in one reading, whichever of them a node has."""
+"""Devices of all types are in one reading, whichever of them a node has."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The comparison of `make test-gpu`, on the fixture and what nvidia-smi would print of it: it finds each difference."""
+"""The comparison of `make test-gpu` finds each difference between the fixture and its nvidia-smi output."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How the fixture is held against NVIDIA's library, proven on the fixture itself."""
+"""The comparison of the fixture with NVIDIA's library, tested on the fixture itself."""
 
 import re
 from dataclasses import replace

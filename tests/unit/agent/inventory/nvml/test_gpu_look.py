@@ -1,4 +1,4 @@
-"""The agent's look as `make test-gpu` takes it, in a process of its own, on the fixture."""
+"""The agent's reading in `make test-gpu`, in its own process, on the fixture."""
 
 import os
 from dataclasses import replace

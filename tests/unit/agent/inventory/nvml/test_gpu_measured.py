@@ -1,4 +1,4 @@
-"""The comparison of measured values of `make test-gpu`, on the fixture and what nvidia-smi would print of it."""
+"""The comparison of measured values of `make test-gpu`, on the fixture and its nvidia-smi output."""
 
 from dataclasses import replace
 

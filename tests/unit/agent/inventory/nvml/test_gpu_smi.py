@@ -1,4 +1,4 @@
-"""What is read out of the words of nvidia-smi, so that `make test-gpu` compares what it means to compare."""
+"""The parser of nvidia-smi's output, so that `make test-gpu` compares the intended values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fixture library itself, through unmodified nvidia-ml-py, in a process of its own as other programs use it."""
+"""The fixture library itself, used through unmodified nvidia-ml-py in a separate process, as by other programs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the agent reports for a machine, compared with `nvidia-smi -q`."""
+"""The agent's report for a machine matches `nvidia-smi -q`."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What cards measure, as NVML reports it."""
+"""Measurements of cards, as NVML reports them."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One thread owns NVML, for all callers."""
+"""One thread owns NVML for all callers."""
 
 import asyncio
 import threading

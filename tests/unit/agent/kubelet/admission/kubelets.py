@@ -1,8 +1,8 @@
 """A small kubelet, and the API server that it and the agent watch, each at its own pace.
 
-`Kubelet` does what the device manager of Kubernetes 1.36 does: pods one by one, init containers first, devices of
-init containers that ended are reused, the rest is asked for by GetPreferredAllocation and Allocate, and PodResources
-lists containers and init containers that stay.
+`Kubelet` does what the device manager of Kubernetes 1.36 does. It admits pods one by one, init containers first. It
+reuses devices of init containers that have ended, and requests the rest with GetPreferredAllocation and Allocate.
+PodResources lists containers and init containers that stay.
 """
 
 import random

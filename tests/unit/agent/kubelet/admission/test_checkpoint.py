@@ -1,4 +1,4 @@
-"""What survives the agent, and what of it is refused."""
+"""What survives the agent, and which parts of it are refused."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Whatever the order in which kubelet and agent hear of pods: nothing is given twice, and no pod fails for it."""
+"""In whatever order kubelet and agent see pods, nothing is given twice, and no pod fails because of the order."""
 
 import asyncio
 import random

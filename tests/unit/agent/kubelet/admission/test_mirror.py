@@ -1,4 +1,4 @@
-"""Which devices are proposed, and which are let pass: one row for each case."""
+"""Which devices are proposed, and which are accepted: one row for each case."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
