@@ -175,21 +175,31 @@ AFFINITY_CASES = [
 ]
 
 READY_CASES = [
-    pytest.param(node_ready, asks(tolerations=tolerations), node_info(**node), reason, id=f"ready: {id_}")
+    pytest.param(node_ready, asks(tolerations=tolerations), node, reason, id=f"ready: {id_}")
     for tolerations, node, reason, id_ in (
-        ([], {}, "", "it is"),
-        ([], {"ready": False}, NOT_READY, "not"),
-        ([tolerates(key=GONE.key, operator="Exists")], {"ready": False}, "", "not, but tolerated"),
+        ([], node_info(), "", "it is"),
+        ([], node_info(ready=False), NOT_READY, "not"),
+        ([tolerates(key=GONE.key, operator="Exists")], node_info(ready=False), "", "not, but tolerated"),
         (
             [tolerates(key=GONE.key, operator="Exists", effect="NoExecute")],
-            {"ready": False},
+            node_info(ready=False),
             NOT_READY,
             "not, and tolerated only while it runs",
         ),
-        ([], {"unreachable": True}, NOT_READY, "unreachable"),
-        ([tolerates(key=SILENT.key, operator="Exists")], {"unreachable": True}, "", "unreachable, but tolerated"),
-        ([tolerates(key=SILENT.key, operator="Exists")], {"ready": False}, NOT_READY, "not, unreachable tolerated"),
-        ([tolerates(key=GONE.key, operator="Exists")], {"unreachable": True}, NOT_READY, "unreachable, not tolerated"),
+        ([], node_info(unreachable=True), NOT_READY, "unreachable"),
+        ([tolerates(key=SILENT.key, operator="Exists")], node_info(unreachable=True), "", "unreachable, but tolerated"),
+        (
+            [tolerates(key=SILENT.key, operator="Exists")],
+            node_info(ready=False),
+            NOT_READY,
+            "not, unreachable tolerated",
+        ),
+        (
+            [tolerates(key=GONE.key, operator="Exists")],
+            node_info(unreachable=True),
+            NOT_READY,
+            "unreachable, not tolerated",
+        ),
     )
 ]
 TAINT_CASES = [
