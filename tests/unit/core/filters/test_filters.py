@@ -1,5 +1,6 @@
 """Each filter passes the right nodes, and counts the others under the right reason."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,10 +118,17 @@ def term(*labels: Requirement, names: tuple[Requirement, ...] = ()) -> NodeTerm:
     return NodeTerm(labels=labels, names=names)
 
 
+def node_with(fields: Mapping[str, Any]) -> NodeInfo:
+    return node_info(**fields)
+
+
 def named(operator: str, name: str) -> NodeTerm:
     return term(names=(label("metadata.name", operator, name),))
 
 
+NOT_READY = "node(s) were not ready"
+CORDONED = "node(s) were unschedulable"
+UNTOLERATED = "node(s) had untolerated taint(s)"
 X, Y = label("zone", "In", "x"), label("zone", "In", "y")
 NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
@@ -168,6 +176,88 @@ AFFINITY_CASES = [
         ([term(X, names=named("In", "node").names)], "", "name and label"),
         ([term(Y, names=named("In", "node").names)], MISMATCH, "name and another label"),
         ([term(X, names=named("In", "other").names)], NOT_NAMED, "label and another name"),
+    )
+]
+
+READY_CASES = [
+    pytest.param(node_ready, asks(tolerations=tolerations), node_with(node), reason, id=f"ready: {id_}")
+    for tolerations, node, reason, id_ in (
+        ([], {}, "", "it is"),
+        ([], {"ready": False}, NOT_READY, "not"),
+        ([tolerates(key=GONE.key, operator="Exists")], {"ready": False}, "", "not, but tolerated"),
+        (
+            [tolerates(key=GONE.key, operator="Exists", effect="NoExecute")],
+            {"ready": False},
+            NOT_READY,
+            "not, and tolerated only while it runs",
+        ),
+        ([], {"unreachable": True}, NOT_READY, "unreachable"),
+        ([tolerates(key=SILENT.key, operator="Exists")], {"unreachable": True}, "", "unreachable, but tolerated"),
+        ([tolerates(key=SILENT.key, operator="Exists")], {"ready": False}, NOT_READY, "not, unreachable tolerated"),
+        ([tolerates(key=GONE.key, operator="Exists")], {"unreachable": True}, NOT_READY, "unreachable, not tolerated"),
+    )
+]
+TAINT_CASES = [
+    pytest.param(filter_, asks(tolerations=tolerations), node_with(node), reason, id=f"{filter_.NAME}: {id_}")
+    for filter_, tolerations, node, reason, id_ in (
+        (cordon, [], {}, "", "none"),
+        (cordon, [], {"cordoned": True}, CORDONED, "cordoned"),
+        (cordon, [tolerates(operator="Exists")], {"cordoned": True}, "", "all is tolerated"),
+        (
+            cordon,
+            [tolerates(key=cordon.TAINT.key, operator="Exists", effect="NoSchedule")],
+            {"cordoned": True},
+            "",
+            "tolerated by name",
+        ),
+        (cordon, [], {"taints": [cordon.TAINT]}, CORDONED, "gone, but its taint is not yet"),
+        (taints, [], {}, "", "none"),
+        (taints, [], {"taints": [A]}, UNTOLERATED, "one"),
+        (taints, [], {"taints": [B]}, UNTOLERATED, "no value"),
+        (taints, [], {"taints": [SOFT]}, "", "only a preference"),
+        (taints, [], {"taints": [cordon.TAINT]}, "", "the cordon's is not counted twice"),
+        (taints, [tolerates(key="a", value="1")], {"taints": [A]}, "", "equal"),
+        (taints, [tolerates(key="a", value="2")], {"taints": [A]}, UNTOLERATED, "another value"),
+        (taints, [tolerates(key="a", operator="Exists")], {"taints": [A]}, "", "any value"),
+        (taints, [tolerates(operator="Exists", effect="NoExecute")], {"taints": [A]}, UNTOLERATED, "another effect"),
+        (taints, [tolerates(operator="Exists")], {"taints": [A, B]}, "", "everything is tolerated"),
+        (taints, [tolerates(operator="Equal")], {"taints": [Taint(key="a")]}, UNTOLERATED, "no key and no operator"),
+        (taints, [tolerates(key="a", operator="Gt", value="1")], {"taints": [A]}, UNTOLERATED, "behind a gate"),
+        (taints, [tolerates(key="a", value="1")], {"taints": [A, B]}, UNTOLERATED, "one of two"),
+    )
+]
+SELECTOR_CASES = [
+    pytest.param(node_selector, asks(selector=selector), node_info(labels=labels), reason, id=f"selector: {id_}")
+    for selector, labels, reason, id_ in (
+        (None, None, "", "none"),
+        ({"zone": "x", "disk": "ssd"}, {"zone": "x", "disk": "ssd", "more": ""}, "", "all"),
+        ({"zone": "x", "disk": "ssd"}, {"zone": "x"}, MISMATCH, "one is missing"),
+        ({"zone": "x"}, {"zone": "y"}, MISMATCH, "another value"),
+        ({"zone": ""}, None, MISMATCH, "empty"),
+    )
+]
+FEATURE_CASES = [
+    pytest.param(declared_features, asks(features=wanted), node_info(features=declared), reason, id=f"features: {id_}")
+    for wanted, declared, reason, id_ in (
+        ([], [], "", "none needed"),
+        (["x"], ["y", "x"], "", "declared"),
+        (["x", "y"], ["x"], "node(s) didn't match Pod's required features", "one is missing"),
+        (["x"], [], "node(s) didn't match Pod's required features", "none declared"),
+    )
+]
+RESOURCE_CASES = [
+    pytest.param(resources, asks(wanted), node_with(node), reason, id=f"resources: {id_}")
+    for wanted, node, reason, id_ in (
+        ({"cpu": 64_000}, {}, "", "all of it"),
+        ({"cpu": 64_001}, {}, "Insufficient cpu", "cpu"),
+        ({"memory": 513 * GI}, {}, "Insufficient memory", "memory"),
+        (None, {"pods": 0}, "Too many pods", "pods"),
+        ({"example.com/x": 1}, {}, "Insufficient example.com/x", "unheard of"),
+        ({"example.com/x": 2}, {"more": {"example.com/x": 2}}, "", "extended"),
+        ({GPU: 800}, {}, "", "devices are not counted here"),
+        ({"cpu": 2**53}, {}, "Insufficient cpu", "absurd"),
+        ({"ephemeral-storage": 2}, {}, "Insufficient ephemeral-storage", "disk"),
+        ({"hugepages-2Mi": 2}, {"more": {"hugepages-2Mi": 2}}, "", "huge pages"),
     )
 ]
 
@@ -235,188 +325,12 @@ NODE_CASES = [
         id="injected: not limited by a word",
     ),
     *ISOLATION_CASES,
-    pytest.param(node_ready, asks(), node_info(), "", id="ready"),
-    pytest.param(node_ready, asks(), node_info(ready=False), "node(s) were not ready", id="ready: not"),
-    pytest.param(
-        node_ready,
-        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
-        node_info(ready=False),
-        "",
-        id="ready: not, but tolerated",
-    ),
-    pytest.param(
-        node_ready,
-        asks(tolerations=[tolerates(key=GONE.key, operator="Exists", effect="NoExecute")]),
-        node_info(ready=False),
-        "node(s) were not ready",
-        id="ready: not, and tolerated only while it runs",
-    ),
-    pytest.param(node_ready, asks(), node_info(unreachable=True), "node(s) were not ready", id="ready: unreachable"),
-    pytest.param(
-        node_ready,
-        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
-        node_info(unreachable=True),
-        "",
-        id="ready: unreachable, but tolerated",
-    ),
-    pytest.param(
-        node_ready,
-        asks(tolerations=[tolerates(key=SILENT.key, operator="Exists")]),
-        node_info(ready=False),
-        "node(s) were not ready",
-        id="ready: not, and only the unreachable tolerated",
-    ),
-    pytest.param(
-        node_ready,
-        asks(tolerations=[tolerates(key=GONE.key, operator="Exists")]),
-        node_info(unreachable=True),
-        "node(s) were not ready",
-        id="ready: unreachable, and only those not ready tolerated",
-    ),
-    pytest.param(cordon, asks(), node_info(), "", id="cordon: none"),
-    pytest.param(cordon, asks(), node_info(cordoned=True), "node(s) were unschedulable", id="cordon"),
-    pytest.param(
-        cordon,
-        asks(tolerations=[tolerates(operator="Exists")]),
-        node_info(cordoned=True),
-        "",
-        id="cordon: all is tolerated",
-    ),
-    pytest.param(
-        cordon,
-        asks(tolerations=[tolerates(key=cordon.TAINT.key, operator="Exists", effect="NoSchedule")]),
-        node_info(cordoned=True),
-        "",
-        id="cordon: tolerated by name",
-    ),
-    pytest.param(taints, asks(), node_info(), "", id="taints: none"),
-    pytest.param(taints, asks(), node_info(taints=[A]), "node(s) had untolerated taint(s)", id="taints: one"),
-    pytest.param(taints, asks(), node_info(taints=[B]), "node(s) had untolerated taint(s)", id="taints: no value"),
-    pytest.param(taints, asks(), node_info(taints=[SOFT]), "", id="taints: only a preference"),
-    pytest.param(taints, asks(), node_info(taints=[cordon.TAINT]), "", id="taints: the cordon's is not counted twice"),
-    pytest.param(
-        cordon,
-        asks(),
-        node_info(taints=[cordon.TAINT]),
-        "node(s) were unschedulable",
-        id="cordon: gone, but its taint is not yet",
-    ),
-    pytest.param(
-        taints, asks(tolerations=[tolerates(key="a", value="1")]), node_info(taints=[A]), "", id="taints: equal"
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(key="a", value="2")]),
-        node_info(taints=[A]),
-        "node(s) had untolerated taint(s)",
-        id="taints: another value",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(key="a", operator="Exists")]),
-        node_info(taints=[A]),
-        "",
-        id="taints: any value",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(operator="Exists", effect="NoExecute")]),
-        node_info(taints=[A]),
-        "node(s) had untolerated taint(s)",
-        id="taints: another effect",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(operator="Exists")]),
-        node_info(taints=[A, B]),
-        "",
-        id="taints: everything is tolerated",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(operator="Equal")]),
-        node_info(taints=[Taint(key="a")]),
-        "node(s) had untolerated taint(s)",
-        id="taints: no key and no operator matches nothing",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(key="a", operator="Gt", value="1")]),
-        node_info(taints=[A]),
-        "node(s) had untolerated taint(s)",
-        id="taints: an operator behind a gate that is off",
-    ),
-    pytest.param(
-        taints,
-        asks(tolerations=[tolerates(key="a", value="1")]),
-        node_info(taints=[A, B]),
-        "node(s) had untolerated taint(s)",
-        id="taints: one of two",
-    ),
-    pytest.param(node_selector, asks(), node_info(), "", id="selector: none"),
-    pytest.param(
-        node_selector,
-        asks(selector={"zone": "x", "disk": "ssd"}),
-        node_info(labels={"zone": "x", "disk": "ssd", "more": ""}),
-        "",
-        id="selector: all",
-    ),
-    pytest.param(
-        node_selector,
-        asks(selector={"zone": "x", "disk": "ssd"}),
-        node_info(labels={"zone": "x"}),
-        "node(s) didn't match Pod's node affinity/selector",
-        id="selector: one is missing",
-    ),
-    pytest.param(
-        node_selector,
-        asks(selector={"zone": "x"}),
-        node_info(labels={"zone": "y"}),
-        "node(s) didn't match Pod's node affinity/selector",
-        id="selector: another value",
-    ),
-    pytest.param(
-        node_selector,
-        asks(selector={"zone": ""}),
-        node_info(),
-        "node(s) didn't match Pod's node affinity/selector",
-        id="selector: empty",
-    ),
+    *READY_CASES,
+    *TAINT_CASES,
+    *SELECTOR_CASES,
     *AFFINITY_CASES,
-    pytest.param(declared_features, asks(), node_info(), "", id="features: none needed"),
-    pytest.param(declared_features, asks(features=["x"]), node_info(features=["y", "x"]), "", id="features: declared"),
-    pytest.param(
-        declared_features,
-        asks(features=["x", "y"]),
-        node_info(features=["x"]),
-        "node(s) didn't match Pod's required features",
-        id="features: one is missing",
-    ),
-    pytest.param(
-        declared_features,
-        asks(features=["x"]),
-        node_info(),
-        "node(s) didn't match Pod's required features",
-        id="features: none declared",
-    ),
-    pytest.param(resources, asks({"cpu": 64_000}), node_info(), "", id="resources: all of it"),
-    pytest.param(resources, asks({"cpu": 64_001}), node_info(), "Insufficient cpu", id="resources: cpu"),
-    pytest.param(resources, asks({"memory": 513 * GI}), node_info(), "Insufficient memory", id="resources: memory"),
-    pytest.param(resources, asks(), node_info(pods=0), "Too many pods", id="resources: pods"),
-    pytest.param(
-        resources, asks({"example.com/x": 1}), node_info(), "Insufficient example.com/x", id="resources: unheard of"
-    ),
-    pytest.param(
-        resources, asks({"example.com/x": 2}), node_info(more={"example.com/x": 2}), "", id="resources: extended"
-    ),
-    pytest.param(resources, asks({GPU: 800}), node_info(), "", id="resources: devices are not counted here"),
-    pytest.param(resources, asks({"cpu": 2**53}), node_info(), "Insufficient cpu", id="resources: absurd"),
-    pytest.param(
-        resources, asks({"ephemeral-storage": 2}), node_info(), "Insufficient ephemeral-storage", id="resources: disk"
-    ),
-    pytest.param(
-        resources, asks({"hugepages-2Mi": 2}), node_info(more={"hugepages-2Mi": 2}), "", id="resources: huge pages"
-    ),
+    *FEATURE_CASES,
+    *RESOURCE_CASES,
 ]
 
 
