@@ -1,5 +1,6 @@
 """Each filter passes the right nodes, and counts the others under the right reason."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,6 +118,10 @@ def term(*labels: Requirement, names: tuple[Requirement, ...] = ()) -> NodeTerm:
     return NodeTerm(labels=labels, names=names)
 
 
+def node_with(fields: Mapping[str, Any]) -> NodeInfo:
+    return node_info(**fields)
+
+
 def named(operator: str, name: str) -> NodeTerm:
     return term(names=(label("metadata.name", operator, name),))
 
@@ -175,35 +180,25 @@ AFFINITY_CASES = [
 ]
 
 READY_CASES = [
-    pytest.param(node_ready, asks(tolerations=tolerations), node, reason, id=f"ready: {id_}")
+    pytest.param(node_ready, asks(tolerations=tolerations), node_with(node), reason, id=f"ready: {id_}")
     for tolerations, node, reason, id_ in (
-        ([], node_info(), "", "it is"),
-        ([], node_info(ready=False), NOT_READY, "not"),
-        ([tolerates(key=GONE.key, operator="Exists")], node_info(ready=False), "", "not, but tolerated"),
+        ([], {}, "", "it is"),
+        ([], {"ready": False}, NOT_READY, "not"),
+        ([tolerates(key=GONE.key, operator="Exists")], {"ready": False}, "", "not, but tolerated"),
         (
             [tolerates(key=GONE.key, operator="Exists", effect="NoExecute")],
-            node_info(ready=False),
+            {"ready": False},
             NOT_READY,
             "not, and tolerated only while it runs",
         ),
-        ([], node_info(unreachable=True), NOT_READY, "unreachable"),
-        ([tolerates(key=SILENT.key, operator="Exists")], node_info(unreachable=True), "", "unreachable, but tolerated"),
-        (
-            [tolerates(key=SILENT.key, operator="Exists")],
-            node_info(ready=False),
-            NOT_READY,
-            "not, unreachable tolerated",
-        ),
-        (
-            [tolerates(key=GONE.key, operator="Exists")],
-            node_info(unreachable=True),
-            NOT_READY,
-            "unreachable, not tolerated",
-        ),
+        ([], {"unreachable": True}, NOT_READY, "unreachable"),
+        ([tolerates(key=SILENT.key, operator="Exists")], {"unreachable": True}, "", "unreachable, but tolerated"),
+        ([tolerates(key=SILENT.key, operator="Exists")], {"ready": False}, NOT_READY, "not, unreachable tolerated"),
+        ([tolerates(key=GONE.key, operator="Exists")], {"unreachable": True}, NOT_READY, "unreachable, not tolerated"),
     )
 ]
 TAINT_CASES = [
-    pytest.param(filter_, asks(tolerations=tolerations), node_info(**node), reason, id=f"{filter_.NAME}: {id_}")
+    pytest.param(filter_, asks(tolerations=tolerations), node_with(node), reason, id=f"{filter_.NAME}: {id_}")
     for filter_, tolerations, node, reason, id_ in (
         (cordon, [], {}, "", "none"),
         (cordon, [], {"cordoned": True}, CORDONED, "cordoned"),
@@ -251,7 +246,7 @@ FEATURE_CASES = [
     )
 ]
 RESOURCE_CASES = [
-    pytest.param(resources, asks(wanted), node_info(**node), reason, id=f"resources: {id_}")
+    pytest.param(resources, asks(wanted), node_with(node), reason, id=f"resources: {id_}")
     for wanted, node, reason, id_ in (
         ({"cpu": 64_000}, {}, "", "all of it"),
         ({"cpu": 64_001}, {}, "Insufficient cpu", "cpu"),
