@@ -21,7 +21,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PodRequest
 
 MAX_WORK: Final = 4_000
-"""Work that the what-ifs for the claims of one pod may take, as in `claims.work`: 80 what-ifs at most."""
+"""Work that the what-ifs for the claims of one pod may take, as in `dra.work`: 80 what-ifs at most."""
 WHAT_IF: Final = 50
 """Work for all filters, in addition to the search for devices."""
 

@@ -58,7 +58,7 @@ class DeviceCounts:
         self.invalid: Mask = np.zeros(rows, np.bool_)
         """Rows with an invalid pool, whichever devices it has."""
         self.cost: Hundredths = np.zeros(rows, np.int32)
-        """The least that taking a device of the kind costs on each row, in hundredths of a device: `claims.stock`."""
+        """The least that taking a device of the kind costs on each row, in hundredths of a device: `dra.stock`."""
         self.stale: set[str] | None = None
         """Nodes that are not counted, or changed since; None for all."""
         self.seen = seen
