@@ -22,7 +22,7 @@ ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 Answer = TypeVar("Answer")
 
 
-class Api(Protocol):
+class ReviewApi(Protocol):
     """The subset of `ApiClient` that is used here."""
 
     async def request(self, method: str, path: str, *, body: Any = None) -> Any:
@@ -45,7 +45,7 @@ class Reviews:
     All methods raise an `ApiError` if the API server refused a review, and `Unreachable` if it did not answer.
     """
 
-    def __init__(self, *, api: Api, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
+    def __init__(self, *, api: ReviewApi, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
         self._api = api
         self._users = _Cache[User | None](clock, kept_seconds)
         self._accesses = _Cache[bool](clock, kept_seconds)

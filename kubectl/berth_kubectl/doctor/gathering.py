@@ -27,7 +27,7 @@ from berth_kubectl.reading.resources import (
     RESOURCE_QUOTAS,
     SERVICES,
 )
-from berth_kubectl.reading.session import Api, Source
+from berth_kubectl.reading.session import ObjectReader, Source
 from berth_kubectl.reading.views import WAITING
 from berth_kubectl.transport.proxy import server_time
 from berth_kubectl.transport.request import Request
@@ -76,7 +76,7 @@ class _Lists:
             raise answer
 
 
-def gather(api: Api, place: Installation, *, definitions: Sequence[Object], version: str) -> Facts:
+def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Object], version: str) -> Facts:
     """Return what the checks need.
 
     Raises:
@@ -105,14 +105,14 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
     )
 
 
-def _unanswered(api: Api, services: Sequence[Object]) -> dict[str, str]:
+def _unanswered(api: ObjectReader, services: Sequence[Object]) -> dict[str, str]:
     """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
     own = [each for each in services if each["spec"].get("group") in API_GROUPS]
     answers = zip(own, api.get_all([_discovery(each["spec"]) for each in own]), strict=True)
     return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
 
 
-def _serves_taint_rules(api: Api, roles: Sequence[Object]) -> bool | None:
+def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | None:
     """Ask whether DeviceTaintRules are served, if an installation keeps some; None if it does not, or no answer."""
     if TAINTING_ROLE not in map(name_of, roles):
         return None
@@ -128,7 +128,7 @@ def _discovery(spec: Object) -> Request:
     return Request(path=f"/apis/{spec['group']}/{quote(str(spec.get('version')), safe='')}")
 
 
-def _take_plugins(api: Api, lists: _Lists) -> None:
+def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
     """Read the pods of DaemonSets that run device plugins."""
     sets = [each for each in lists.read["daemonsets"] if any(map(plugin_of, _containers(each)))]
     wanted = [Source(resource=PODS, namespace=each["metadata"]["namespace"], labels=_labels(each)) for each in sets]
@@ -137,7 +137,7 @@ def _take_plugins(api: Api, lists: _Lists) -> None:
         lists.take("pods", source, answer)
 
 
-def _take_claims(api: Api, lists: _Lists) -> None:
+def _take_claims(api: ObjectReader, lists: _Lists) -> None:
     """Read the ResourceClaims, if an installation may allocate them."""
     lists.read["resourceclaims"] = ()
     if "clusterroles" in lists.unread:

@@ -21,7 +21,7 @@ ATTEMPTS: Final = 30
 Key = tuple[str, str]
 
 
-class Api(Protocol):
+class ListWatcher(Protocol):
     """The subset of `Proxy` that is used."""
 
     def get(self, request: Request) -> Any:
@@ -69,7 +69,7 @@ class Collection:
             self._changed.set()
         return str(obj["metadata"]["resourceVersion"])
 
-    def follow(self, api: Api) -> None:
+    def follow(self, api: ListWatcher) -> None:
         """List and watch until the attempts are used up, one after the other failing."""
         while self._failures < ATTEMPTS:
             try:
@@ -81,7 +81,7 @@ class Collection:
                 self._sleep(PAUSE)
         self._changed.set()
 
-    def _list_and_watch(self, api: Api) -> None:
+    def _list_and_watch(self, api: ListWatcher) -> None:
         answer = api.get(self.source.request)
         self.replace(answer["items"])
         version, self.error = str(answer["metadata"]["resourceVersion"]), ""
