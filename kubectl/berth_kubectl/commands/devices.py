@@ -139,7 +139,7 @@ def health(card: Card) -> str:
 def _free(card: Card) -> str:
     """Return what is free of a card: MIG instances by profile, slices, else hundredths and memory."""
     if card["mig"]:
-        profiles = [each["profile"] for each in card["mig"]]
-        free = [each["profile"] for each in card["mig"] if each["free"]]
+        profiles = [instance["profile"] for instance in card["mig"]]
+        free = [instance["profile"] for instance in card["mig"] if instance["free"]]
         return ",".join(f"{name}:{free.count(name)}/{profiles.count(name)}" for name in sorted(set(profiles)))
     return amounts.requests(card["free"])

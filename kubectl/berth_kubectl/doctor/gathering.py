@@ -107,9 +107,9 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
 
 def _unanswered(api: ObjectReader, services: Sequence[Object]) -> dict[str, str]:
     """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
-    own = [each for each in services if each["spec"].get("group") in API_GROUPS]
-    answers = zip(own, api.get_all([_discovery(each["spec"]) for each in own]), strict=True)
-    return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
+    own = [service for service in services if service["spec"].get("group") in API_GROUPS]
+    answers = zip(own, api.get_all([_discovery(service["spec"]) for service in own]), strict=True)
+    return {name_of(service): str(why) for service, why in answers if isinstance(why, ReadError) and why.is_unavailable}
 
 
 def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | None:
@@ -119,8 +119,10 @@ def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | No
     answers = api.get_all(TAINT_RULES)
     if any(isinstance(answer, ReadError) and not answer.is_missing for answer in answers):
         return None
-    resources = [each for answer in answers if not isinstance(answer, ReadError) for each in answer["resources"]]
-    return any(each["name"] == "devicetaintrules" for each in resources)
+    resources = [
+        resource for answer in answers if not isinstance(answer, ReadError) for resource in answer["resources"]
+    ]
+    return any(resource["name"] == "devicetaintrules" for resource in resources)
 
 
 def _discovery(spec: Object) -> Request:
@@ -130,8 +132,11 @@ def _discovery(spec: Object) -> Request:
 
 def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
     """Read the pods of DaemonSets that run device plugins."""
-    sets = [each for each in lists.read["daemonsets"] if any(map(plugin_of, _containers(each)))]
-    wanted = [Source(resource=PODS, namespace=each["metadata"]["namespace"], labels=_labels(each)) for each in sets]
+    sets = [daemon_set for daemon_set in lists.read["daemonsets"] if any(map(plugin_of, _containers(daemon_set)))]
+    wanted = [
+        Source(resource=PODS, namespace=daemon_set["metadata"]["namespace"], labels=_labels(daemon_set))
+        for daemon_set in sets
+    ]
     lists.read["pods"] = ()
     for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
         lists.take("pods", source, answer)

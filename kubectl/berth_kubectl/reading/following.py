@@ -110,7 +110,11 @@ def followed(api: Any, sources: Sequence[Source], first: Lists) -> Iterator[List
     known = [
         None if objects is None else Collection(source, changed) for source, objects in zip(sources, first, strict=True)
     ]
-    threads = [threading.Thread(target=each.follow, args=(api,), daemon=True) for each in known if each is not None]
+    threads = [
+        threading.Thread(target=collection.follow, args=(api,), daemon=True)
+        for collection in known
+        if collection is not None
+    ]
     for thread in threads:
         thread.start()
     while True:
@@ -118,8 +122,9 @@ def followed(api: Any, sources: Sequence[Source], first: Lists) -> Iterator[List
         time.sleep(INTERVAL)
         changed.clear()
         if not all(thread.is_alive() for thread in threads):
-            raise ReadError(next((each.error for each in known if each is not None and each.error), "the watch ended"))
-        yield [None if each is None else each.copy() for each in known]
+            errors = [collection.error for collection in known if collection is not None and collection.error]
+            raise ReadError(errors[0] if errors else "the watch ended")
+        yield [None if collection is None else collection.copy() for collection in known]
 
 
 def _key(obj: Object) -> Key:

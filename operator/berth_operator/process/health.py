@@ -34,7 +34,7 @@ class Watches:
 
     async def synced(self) -> None:
         """Wait for the first lists of all kinds, because decisions need the complete state."""
-        while waiting := {name: each for name, each in self.all().items() if not each.is_synced}:
+        while waiting := {name: reflector for name, reflector in self.all().items() if not reflector.is_synced}:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(10):
                     await next(iter(waiting.values())).synced.wait()

@@ -64,7 +64,11 @@ class Selection:
     @property
     def name(self) -> str:
         """Return the only name that is selected; empty if there may be several. Rules may allow access to one name."""
-        exact = (each.values[0] for each in self.fields.requirements if (each.key, each.operator) == (NAME_FIELD, IN))
+        exact = (
+            requirement.values[0]
+            for requirement in self.fields.requirements
+            if (requirement.key, requirement.operator) == (NAME_FIELD, IN)
+        )
         return next(exact, "")
 
 

@@ -138,7 +138,7 @@ class DebugApi:
         names, between = iter(summary.nodes(fleet)), b"{"
         while chosen := list(islice(names, SLICE)):
             # Nodes may have been deleted meanwhile.
-            if rendered := [each for name in chosen if (each := _entry(fleet, name))]:
+            if rendered := [entry for name in chosen if (entry := _entry(fleet, name))]:
                 await response.write(between + b",".join(rendered))
                 between = b","
             await asyncio.sleep(0)

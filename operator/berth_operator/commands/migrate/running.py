@@ -228,7 +228,7 @@ class _Writer:
 
     def end(self, tally: Summary) -> None:
         if self.to.form == "json":
-            rest = {"problems": [reports.of_problem(each) for each in self.problems], "summary": tally.report()}
+            rest = {"problems": [reports.of_problem(problem) for problem in self.problems], "summary": tally.report()}
             self.to.out.write("\n]," + _json(rest)[1:] + "\n")
         elif self.to.form == "yaml":
             self.to.note(tally.summary)

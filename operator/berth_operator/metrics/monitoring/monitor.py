@@ -89,11 +89,13 @@ class Monitor:
 
 
 def _of_fleet(figures: FleetFigures) -> Mapping[Family, Values]:
-    kept = frequent({model: each.total for model, each in figures.gpus.items()})
+    kept = frequent({model: counts.total for model, counts in figures.gpus.items()})
     gpus: defaultdict[tuple[str, ...], float] = defaultdict(float)
-    for model, each in figures.gpus.items():
-        for state, cards in (("allocated", each.allocated), ("free", each.free), ("unavailable", each.unavailable)):
-            gpus[model if model in kept else OTHER, state] += cards
+    for model, counts in figures.gpus.items():
+        shown = model if model in kept else OTHER
+        gpus[shown, "allocated"] += counts.allocated
+        gpus[shown, "free"] += counts.free
+        gpus[shown, "unavailable"] += counts.unavailable
     return {
         gauges.GPUS: gpus,
         gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},

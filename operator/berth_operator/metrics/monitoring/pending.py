@@ -63,7 +63,7 @@ class PendingCount:
 
     def _parked(self, waiting: Parked[Unit]) -> Iterator[None]:
         reason = reason_of(waiting.failure)
-        plugins = {each.TRAITS.plugin or each.NAME for each in waiting.failure.rejected_by}
+        plugins = {filter_.TRAITS.plugin or filter_.NAME for filter_ in waiting.failure.rejected_by}
         for unit in tuple(waiting.units.values()):
             for plugin in plugins:
                 self._plugins[plugin, pods_of(unit)[0].scheduler] += unit.size
