@@ -51,18 +51,15 @@ class Monitor:
 
     async def refresh(self) -> None:
         """Compute all gauges, and expose them together."""
-        pending = await self._pending()
+        pending_count = PendingCount()
+        await self._in_slices(pending_count.count(self._cluster.queue, self._cluster.pending), STRIDE)
+        pending = pending_count.values(gated=len(self._cluster.pending_pods.gated))
         await asyncio.sleep(0)
         fleet = _of_fleet(fleet_figures(self._cluster.fleet))
         await asyncio.sleep(0)
         claim_devices = ClaimDeviceCount()
         await self._in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
         GAUGES.shown = {**pending, **fleet, **claim_devices.values(), **self._of_process()}
-
-    async def _pending(self) -> Mapping[Family, Values]:
-        counted = PendingCount()
-        await self._in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
-        return counted.values(gated=len(self._cluster.pending_pods.gated))
 
     async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
         """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
