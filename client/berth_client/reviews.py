@@ -64,7 +64,16 @@ class Reviews:
 
     async def _review_token(self, token: str) -> User | None:
         review = await self._api.request("POST", TOKEN_REVIEWS, body={"spec": {"token": token}})
-        return _user(review["status"]["user"]) if review["status"].get("authenticated") else None
+        if not review["status"].get("authenticated"):
+            return None
+        user = review["status"]["user"]
+        extra = user.get("extra") or {}
+        return User(
+            name=user["username"],
+            uid=user.get("uid") or "",
+            groups=tuple(user.get("groups") or ()),
+            extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
+        )
 
     async def _review_access(self, user: User, attributes: Mapping[str, str], *, of_resource: bool) -> bool:
         spec = {
@@ -93,24 +102,11 @@ class _Cache(Generic[Answer]):
                 # Another request with the same key may have been answered meanwhile.
                 if (kept := self._fresh(key)) is None:
                     kept = (await ask(),)
-                    self._keep(key, kept[0])
+                    if len(self._kept) >= MAX_CACHED:
+                        self._kept.clear()
+                    self._kept[key] = self._clock() + self._kept_seconds, kept[0]
         return kept[0]
 
     def _fresh(self, key: Hashable) -> tuple[Answer] | None:
         kept = self._kept.get(key)
         return (kept[1],) if kept is not None and self._clock() < kept[0] else None
-
-    def _keep(self, key: Hashable, answer: Answer) -> None:
-        if len(self._kept) >= MAX_CACHED:
-            self._kept.clear()
-        self._kept[key] = self._clock() + self._kept_seconds, answer
-
-
-def _user(status: Mapping[str, Any]) -> User:
-    extra = status.get("extra") or {}
-    return User(
-        name=status["username"],
-        uid=status.get("uid") or "",
-        groups=tuple(status.get("groups") or ()),
-        extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
-    )

@@ -65,13 +65,18 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(device: Object, card: Object, found: list[Fault]) -> Finding:
-    node = name_of(device)
+    node, ends = name_of(device), {fault.ends for fault in found}
     what = f"{device_text.of_device(card['type'], card['minor'], card['id'])} {card['id']}"
+    fix = f"kubectl get device {node} -o yaml"
+    if REBOOT in ends:
+        fix = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
+    elif RESET in ends and card["type"] == "gpu":
+        fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
     return Finding(
         check="FailedDevice",
         object=f"node/{node}",
         message=f"{what} is not allocated ({faults.text(found)}); {_held_by(device, card)}",
-        fix=_fix(node, card, {fault.ends for fault in found}),
+        fix=fix,
     )
 
 
@@ -82,14 +87,6 @@ def _held_by(device: Object, card: Object) -> str:
     pods = sorted({f"{holder['namespace']}/{holder['name']}" for holder in holders})
     more = f" and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
     return f"held by {', '.join(pods[:SHOWN])}{more}" if pods else "no pod holds it"
-
-
-def _fix(node: str, card: Object, ends: set[str]) -> str:
-    if REBOOT in ends:
-        return f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
-    if RESET in ends and card["type"] == "gpu":
-        return f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
-    return f"kubectl get device {node} -o yaml"
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:

@@ -108,7 +108,12 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
 def _unanswered(api: ObjectReader, services: Sequence[Object]) -> dict[str, str]:
     """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
     own = [service for service in services if service["spec"].get("group") in API_GROUPS]
-    answers = zip(own, api.get_all([_discovery(service["spec"]) for service in own]), strict=True)
+    requests = []
+    for service in own:
+        group, version = service["spec"]["group"], quote(str(service["spec"].get("version")), safe="")
+        # What the aggregated API has.
+        requests.append(Request(path=f"/apis/{group}/{version}"))
+    answers = zip(own, api.get_all(requests), strict=True)
     return {name_of(service): str(why) for service, why in answers if isinstance(why, ReadError) and why.is_unavailable}
 
 
@@ -125,18 +130,15 @@ def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | No
     return any(resource["name"] == "devicetaintrules" for resource in resources)
 
 
-def _discovery(spec: Object) -> Request:
-    """Return the request for what an aggregated API has."""
-    return Request(path=f"/apis/{spec['group']}/{quote(str(spec.get('version')), safe='')}")
-
-
 def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
     """Read the pods of DaemonSets that run device plugins."""
-    sets = [daemon_set for daemon_set in lists.read["daemonsets"] if any(map(plugin_of, _containers(daemon_set)))]
-    wanted = [
-        Source(resource=PODS, namespace=daemon_set["metadata"]["namespace"], labels=_labels(daemon_set))
-        for daemon_set in sets
-    ]
+    wanted = []
+    for daemon_set in lists.read["daemonsets"]:
+        spec = daemon_set["spec"]
+        if any(map(plugin_of, spec["template"]["spec"].get("containers") or ())):
+            # By the labels of its selector, without its expressions.
+            labels = ",".join(f"{name}={value}" for name, value in (spec["selector"].get("matchLabels") or {}).items())
+            wanted.append(Source(resource=PODS, namespace=daemon_set["metadata"]["namespace"], labels=labels))
     lists.read["pods"] = ()
     for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
         lists.take("pods", source, answer)
@@ -151,13 +153,3 @@ def _take_claims(api: ObjectReader, lists: _Lists) -> None:
         source = Source(resource=RESOURCE_CLAIMS)
         [answer] = api.get_all([source.request])
         lists.take("resourceclaims", source, answer)
-
-
-def _containers(daemon_set: Object) -> Sequence[Object]:
-    return daemon_set["spec"]["template"]["spec"].get("containers") or ()
-
-
-def _labels(daemon_set: Object) -> str:
-    """Return the label selector of a DaemonSet, without its expressions."""
-    labels = daemon_set["spec"]["selector"].get("matchLabels") or {}
-    return ",".join(f"{name}={value}" for name, value in labels.items())
