@@ -51,7 +51,9 @@ def read(settings: type[S], arguments: Sequence[str]) -> S:
     try:
         return settings(_cli_parse_args=list(arguments), _cli_exit_on_error=False)
     except ValidationError as error:
-        raise StartError("; ".join(_shown(each) for each in error.errors() if each["type"] != _FOLLOWS)) from None
+        raise StartError(
+            "; ".join(_shown(problem) for problem in error.errors() if problem["type"] != _FOLLOWS)
+        ) from None
     except SettingsError as error:
         raise StartError(_explained(error, settings)) from None
 
@@ -81,7 +83,7 @@ def flags(settings: type[BaseSettings]) -> list[str]:
 def with_nearest(message: str, known: Iterable[str]) -> str:
     """Return the message of an argument parser; if it names an unknown flag, with the most similar known one."""
     unknown = _FLAG.findall(message.partition("unrecognized arguments: ")[2])
-    return with_suggestion(message, [each for flag in unknown for each in nearest(flag, known)])
+    return with_suggestion(message, [alike for flag in unknown for alike in nearest(flag, known)])
 
 
 def with_suggestion(message: str, similar: Sequence[str]) -> str:
@@ -109,7 +111,7 @@ def unknown_variables(
     for variable in sorted(environment):
         name = variable.removeprefix(prefix)
         if variable.startswith(prefix) and name not in known and not variable.startswith(tuple(others)):
-            yield variable, next((f"{prefix}{each}" for each in nearest(name, known)), "")
+            yield variable, next((f"{prefix}{alike}" for alike in nearest(name, known)), "")
 
 
 def effective(settings: BaseSettings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from berth_client.errors import CallError
-from berth_client.reviews import Api, Reviews
+from berth_client.reviews import ReviewApi, Reviews
 
 SCHEME: Final = "bearer"
 METRICS: Final = "/metrics"
@@ -76,7 +76,7 @@ class MetricsAccess:
         self._clock = clock
         self._guard: Guard | None = None
 
-    def connect(self, api: Api) -> None:
+    def connect(self, api: ReviewApi) -> None:
         """Review clients by this API server; before that none is allowed."""
         self._guard = Guard(Reviews(api=api, clock=self._clock, kept_seconds=METRICS_KEPT_SECONDS))
 

@@ -22,7 +22,7 @@ ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 Answer = TypeVar("Answer")
 
 
-class Api(Protocol):
+class ReviewApi(Protocol):
     """The subset of `ApiClient` that is used here."""
 
     async def request(self, method: str, path: str, *, body: Any = None) -> Any:
@@ -45,7 +45,7 @@ class Reviews:
     All methods raise an `ApiError` if the API server refused a review, and `Unreachable` if it did not answer.
     """
 
-    def __init__(self, *, api: Api, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
+    def __init__(self, *, api: ReviewApi, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
         self._api = api
         self._users = _Cache[User | None](clock, kept_seconds)
         self._accesses = _Cache[bool](clock, kept_seconds)
@@ -64,7 +64,16 @@ class Reviews:
 
     async def _review_token(self, token: str) -> User | None:
         review = await self._api.request("POST", TOKEN_REVIEWS, body={"spec": {"token": token}})
-        return _user(review["status"]["user"]) if review["status"].get("authenticated") else None
+        if not review["status"].get("authenticated"):
+            return None
+        user = review["status"]["user"]
+        extra = user.get("extra") or {}
+        return User(
+            name=user["username"],
+            uid=user.get("uid") or "",
+            groups=tuple(user.get("groups") or ()),
+            extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
+        )
 
     async def _review_access(self, user: User, attributes: Mapping[str, str], *, of_resource: bool) -> bool:
         spec = {
@@ -93,24 +102,11 @@ class _Cache(Generic[Answer]):
                 # Another request with the same key may have been answered meanwhile.
                 if (kept := self._fresh(key)) is None:
                     kept = (await ask(),)
-                    self._keep(key, kept[0])
+                    if len(self._kept) >= MAX_CACHED:
+                        self._kept.clear()
+                    self._kept[key] = self._clock() + self._kept_seconds, kept[0]
         return kept[0]
 
     def _fresh(self, key: Hashable) -> tuple[Answer] | None:
         kept = self._kept.get(key)
         return (kept[1],) if kept is not None and self._clock() < kept[0] else None
-
-    def _keep(self, key: Hashable, answer: Answer) -> None:
-        if len(self._kept) >= MAX_CACHED:
-            self._kept.clear()
-        self._kept[key] = self._clock() + self._kept_seconds, answer
-
-
-def _user(status: Mapping[str, Any]) -> User:
-    extra = status.get("extra") or {}
-    return User(
-        name=status["username"],
-        uid=status.get("uid") or "",
-        groups=tuple(status.get("groups") or ()),
-        extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
-    )

@@ -21,14 +21,14 @@ class NotServedError(Exception):
     """The API server does not serve a kind that the program needs."""
 
 
-class Api(Protocol):
+class DiscoveryApi(Protocol):
     """The subset of `ApiClient` that the check uses."""
 
     async def request(self, method: str, path: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - its name
         """Return the decoded answer."""
 
 
-async def check(api: Api, version: str, kinds: Iterable[str]) -> None:
+async def check(api: DiscoveryApi, version: str, kinds: Iterable[str]) -> None:
     """Check the kinds of one group and version by the API server's discovery.
 
     If there is no answer, or no right to read it, the check passes: that is no mistake in the installation.
@@ -42,7 +42,7 @@ async def check(api: Api, version: str, kinds: Iterable[str]) -> None:
         )
 
 
-async def missing(api: Api, version: str, kinds: Iterable[str]) -> list[str]:
+async def missing(api: DiscoveryApi, version: str, kinds: Iterable[str]) -> list[str]:
     """Return the kinds of one group and version that the API server does not serve; none if it does not answer."""
     try:
         served = await _kinds(api, version)
@@ -52,7 +52,7 @@ async def missing(api: Api, version: str, kinds: Iterable[str]) -> list[str]:
     return [kind for kind in kinds if kind not in served]
 
 
-async def minor_version(api: Api) -> int | None:
+async def minor_version(api: DiscoveryApi) -> int | None:
     """Return the API server's minor version; None if it does not say."""
     try:
         version = await api.request("GET", "/version", timeout=SECONDS)
@@ -64,7 +64,7 @@ async def minor_version(api: Api) -> int | None:
     return int(digits[0]) if digits else None
 
 
-async def _kinds(api: Api, version: str) -> set[str]:
+async def _kinds(api: DiscoveryApi, version: str) -> set[str]:
     try:
         listed = await api.request("GET", f"/apis/{version}", timeout=SECONDS)
     except ApiError as error:

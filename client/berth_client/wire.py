@@ -65,10 +65,10 @@ def fields(message: bytes) -> list[WireField]:
 
 def values(message: bytes, *path: int) -> list[bytes]:
     """Return the values at a path of field numbers, in their order; raise WireError."""
-    found = [message]
+    parts = [message]
     for number in path:
-        found = [field.value for each in found for field in fields(each) if field.number == number]
-    return found
+        parts = [field.value for part in parts for field in fields(part) if field.number == number]
+    return parts
 
 
 def encoded(number: int, value: bytes) -> bytes:
@@ -78,7 +78,7 @@ def encoded(number: int, value: bytes) -> bytes:
 
 def texts(number: int, listed: Iterable[str]) -> bytes:
     """Return a repeated field of type string."""
-    return b"".join(encoded(number, each.encode()) for each in listed)
+    return b"".join(encoded(number, text.encode()) for text in listed)
 
 
 def without(message: bytes, numbers: Collection[int]) -> bytes:

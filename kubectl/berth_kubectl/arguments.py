@@ -145,7 +145,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     for flag, _, _ in FLAGS:
         value = getattr(options, flag[2:].replace("-", "_"))
         values = value if isinstance(value, list) else [value]
-        passed += [f"{flag}={each}" for each in values if each]
+        passed += [f"{flag}={value}" for value in values if value]
     return [*passed, *(["--insecure-skip-tls-verify"] if options.insecure_skip_tls_verify else [])]
 
 

@@ -130,7 +130,7 @@ def _objects(program: Kubectl, resource: Resource, words: Sequence[str]) -> list
     if resource.namespaced:
         namespace = _after(words, ("-n", "--namespace")) or program.namespace()
     answered = program.get_raw(resource.request(namespace, limit=str(LIMIT)).target)
-    return [name_of(each) for each in answered["items"]]
+    return [name_of(obj) for obj in answered["items"]]
 
 
 def _after(words: Sequence[str], flags: Sequence[str]) -> str:

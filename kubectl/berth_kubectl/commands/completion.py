@@ -62,4 +62,4 @@ def chosen(path: Sequence[Path], home: Path) -> Path:
 
 
 def _path() -> list[Path]:
-    return [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep) if each]
+    return [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]

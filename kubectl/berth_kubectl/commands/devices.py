@@ -106,6 +106,8 @@ def state(node: FleetNode) -> str:
 
 def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
     links = ",".join(f"{ids.get(peer, peer)}:{kind}" for peer, kind in sorted(card["links"].items()))
+    count = card.get("unheld", 0)
+    unheld = f"{count} pod(s) use it and do not hold it" if count else ""
     return (
         card["type"],
         str(card["minor"]),
@@ -118,13 +120,8 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         cell(card["pcie"]),
         cell(links),
         cell(node["isolation"]),
-        card["message"] or card.get("barred") or card["blocked"] or _unheld(card),
+        card["message"] or card.get("barred") or card["blocked"] or unheld,
     )
-
-
-def _unheld(card: Card) -> str:
-    """Return that pods use a card which they do not hold; empty if none does."""
-    return f"{count} pod(s) use it and do not hold it" if (count := card.get("unheld", 0)) else ""
 
 
 def health(card: Card) -> str:
@@ -139,7 +136,7 @@ def health(card: Card) -> str:
 def _free(card: Card) -> str:
     """Return what is free of a card: MIG instances by profile, slices, else hundredths and memory."""
     if card["mig"]:
-        profiles = [each["profile"] for each in card["mig"]]
-        free = [each["profile"] for each in card["mig"] if each["free"]]
+        profiles = [instance["profile"] for instance in card["mig"]]
+        free = [instance["profile"] for instance in card["mig"] if instance["free"]]
         return ",".join(f"{name}:{free.count(name)}/{profiles.count(name)}" for name in sorted(set(profiles)))
     return amounts.requests(card["free"])

@@ -13,7 +13,7 @@ from berth_kubectl.loading import heavy
 from berth_kubectl.printing import colours, output
 from berth_kubectl.printing.output import Output
 from berth_kubectl.printing.tables import clean
-from berth_kubectl.reading.session import Api
+from berth_kubectl.reading.session import ObjectReader
 
 EXAMPLES: Final = """\
   kubectl berth doctor                       # exit status 1 if something is wrong
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     return NEGATIVE if diagnosis.findings else ANSWERED
 
 
-def read(api: Api, options: argparse.Namespace) -> Diagnosis:
+def read(api: ObjectReader, options: argparse.Namespace) -> Diagnosis:
     """Return what is wrong with the installation that the flags name.
 
     Raises:

@@ -170,7 +170,7 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     if pods:
         return _of_first(session, title, pods, said, schedulers)
     said = [*_no_queue(session, workload), *said]
-    events = explanations.events([event for each in controllers for event in _events(session, each.uid)])
+    events = explanations.events([event for controller in controllers for event in _events(session, controller.uid)])
     return Explained(explanation=workloads.without_pods(workload, said, events), events=events, subject=kind)
 
 

@@ -77,4 +77,4 @@ def _siblings(session: Session) -> list[Object] | None:
 def _controllers(session: Session) -> dict[str, str]:
     """Return the controller of each AdmissionCheck; none if they cannot be read: then their names alone are shown."""
     [listed] = session.lists([Source(resource=ADMISSION_CHECKS, optional=True)])
-    return {each["metadata"]["name"]: str(each["spec"].get("controllerName")) for each in listed or ()}
+    return {check["metadata"]["name"]: str(check["spec"].get("controllerName")) for check in listed or ()}

@@ -82,6 +82,11 @@ def report(pods: Sequence[QueuedPod]) -> Report:
 
 
 def _row(pod: QueuedPod) -> Row:
+    gang = "-"
+    if waiting := pod.get("gang"):
+        # `train`, or `train:3/4` with its waiting and required members.
+        counts = f":{waiting['members']}/{waiting['required']}" if "required" in waiting else ""
+        gang = f"{waiting['name']}{counts}"
     return (
         str(pod["position"] or "-"),
         pod["metadata"].get("namespace", ""),
@@ -89,7 +94,7 @@ def _row(pod: QueuedPod) -> Row:
         STATES.get(pod["state"], cell(pod["state"])),
         str(pod["priority"]),
         amounts.age(pod["waitingSeconds"]),
-        _gang(pod),
+        gang,
         amounts.requests({name: amount for name, amount in pod["requests"].items() if name not in PLAIN}),
         pod["scheduler"],
         f"{pod['backoffSeconds']:.0f}s" if pod["backoffSeconds"] else "-",
@@ -97,11 +102,3 @@ def _row(pod: QueuedPod) -> Row:
         ",".join(map(cell, pod["wakesOn"])),
         pod["message"],
     )
-
-
-def _gang(pod: QueuedPod) -> str:
-    """Return the gang of a pod: `train`, or `train:3/4` with its waiting and required members."""
-    gang = pod.get("gang")
-    if not gang:
-        return "-"
-    return f"{gang['name']}:{gang['members']}/{gang['required']}" if "required" in gang else gang["name"]

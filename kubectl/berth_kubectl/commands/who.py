@@ -80,7 +80,7 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
     """Return a row for each pod that holds devices, or for each group of them."""
     columns: Sequence[Column]
     if by == "pod":
-        rows, columns, items = [_row(each, now) for each in holders], PODS, list[Any](holders)
+        rows, columns, items = [_row(holder, now) for holder in holders], PODS, list[Any](holders)
     else:
         groups = _grouped(holders, by)
         rows, columns = [_sum(key, parts) for key, parts in groups], (*GROUPS[by], *SUMS)
@@ -90,7 +90,7 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
         columns=columns,
         rows=rows,
         items=items,
-        names=[f"pod/{each['metadata']['name']}" for each in holders],
+        names=[f"pod/{holder['metadata']['name']}" for holder in holders],
         empty="No pods hold devices",
     )
 
@@ -204,4 +204,4 @@ def _item(key: _Key, parts: Sequence[_Part], columns: Sequence[Column]) -> dict[
 
 def _pods(parts: Iterable[_Part]) -> list[str]:
     metadata = (holder["metadata"] for holder, _ in parts)
-    return [*{f"{each.get('namespace', '')}/{each['name']}": None for each in metadata}]
+    return [*{f"{pod.get('namespace', '')}/{pod['name']}": None for pod in metadata}]

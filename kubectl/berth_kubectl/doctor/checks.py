@@ -72,8 +72,8 @@ class Diagnosis:
     def body(self) -> dict[str, Any]:
         """Return the diagnosis for JSON and YAML."""
         listed = [
-            {"check": each.check, "object": each.object, "message": each.message, "fix": each.fix}
-            for each in self.findings
+            {"check": finding.check, "object": finding.object, "message": finding.message, "fix": finding.fix}
+            for finding in self.findings
         ]
         not_checked = [{"check": name, "reason": why} for name, why in self.not_checked.items()]
         return {"kind": "Diagnosis", "findings": listed, "checked": list(self.checked), "notChecked": not_checked}

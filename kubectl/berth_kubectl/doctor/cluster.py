@@ -65,7 +65,7 @@ def old_definitions(facts: Facts) -> Iterator[Finding]:
 
 def _schema(definition: Object) -> Mapping[str, Any]:
     versions = definition["spec"].get("versions") or ()
-    served: Mapping[str, Any] = next((each for each in versions if each["name"] == names.VERSION), {})
+    served: Mapping[str, Any] = next((version for version in versions if version["name"] == names.VERSION), {})
     return dict((served.get("schema") or {}).get("openAPIV3Schema") or {})
 
 
@@ -122,7 +122,7 @@ def _policy_problem(name: str, policies: Mapping[str, Object], bindings: Mapping
 
 def unreachable_webhook(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each webhook of Berth's that no pod serves, or whose CA is not known yet."""
-    services = {key_of(each): each for each in facts.all_of("services")}
+    services = {key_of(service): service for service in facts.all_of("services")}
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         for configuration in facts.all_of(kind):
             if name_of(configuration) not in WEBHOOKS:
@@ -200,7 +200,7 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each pool of which Berth and another scheduler have allocated devices to ResourceClaims."""
     holders: dict[tuple[str, str], dict[bool, str]] = {}
     for claim in facts.all_of("resourceclaims"):
-        is_ours = any(each.startswith(f"{facts.installation.lease}/") for each in _allocated_by(claim))
+        is_ours = any(manager.startswith(f"{facts.installation.lease}/") for manager in _allocated_by(claim))
         for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ():
             if not result.get("adminAccess"):
                 holders.setdefault((result["driver"], result["pool"]), {}).setdefault(is_ours, "/".join(key_of(claim)))

@@ -31,7 +31,7 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each device with a fault, except those that a person cordoned."""
     for device in facts.all_of("devices"):
         for card in (device.get("spec") or {}).get("devices") or ():
-            found = [each for each in faults_of(card) if each.kind != faults.CORDONED]
+            found = [fault for fault in faults_of(card) if fault.kind != faults.CORDONED]
             if found:
                 yield _finding(device, card, found)
 
@@ -65,50 +65,47 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(device: Object, card: Object, found: list[Fault]) -> Finding:
-    node = name_of(device)
+    node, ends = name_of(device), {fault.ends for fault in found}
     what = f"{device_text.of_device(card['type'], card['minor'], card['id'])} {card['id']}"
+    fix = f"kubectl get device {node} -o yaml"
+    if REBOOT in ends:
+        fix = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
+    elif RESET in ends and card["type"] == "gpu":
+        fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
     return Finding(
         check="FailedDevice",
         object=f"node/{node}",
         message=f"{what} is not allocated ({faults.text(found)}); {_held_by(device, card)}",
-        fix=_fix(node, card, {each.ends for each in found}),
+        fix=fix,
     )
 
 
 def _held_by(device: Object, card: Object) -> str:
     uses = (device.get("status") or {}).get("devices") or ()
     key = (card["type"], card["minor"])
-    holders = [each for use in uses if (use["type"], use["minor"]) == key for each in use.get("holders") or ()]
-    pods = sorted({f"{each['namespace']}/{each['name']}" for each in holders})
+    holders = [holder for use in uses if (use["type"], use["minor"]) == key for holder in use.get("holders") or ()]
+    pods = sorted({f"{holder['namespace']}/{holder['name']}" for holder in holders})
     more = f" and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
     return f"held by {', '.join(pods[:SHOWN])}{more}" if pods else "no pod holds it"
-
-
-def _fix(node: str, card: Object, ends: set[str]) -> str:
-    if REBOOT in ends:
-        return f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
-    if RESET in ends and card["type"] == "gpu":
-        return f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
-    return f"kubectl get device {node} -o yaml"
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each condition of a Device that is False; one for all nodes whose cards a driver lists."""
     listed: dict[str, list[str]] = {}
     for device in facts.all_of("devices"):
-        for each in (device.get("status") or {}).get("conditions") or ():
-            kind = str(each["type"]).partition(".")[0]
-            if each["status"] == "False" and (drivers := _only_listed_by(each)):
+        for shown in (device.get("status") or {}).get("conditions") or ():
+            kind = str(shown["type"]).partition(".")[0]
+            if shown["status"] == "False" and (drivers := _only_listed_by(shown)):
                 for driver in drivers:
                     listed.setdefault(driver, []).append(name_of(device))
-            elif kind in REPORTED and each["status"] == "False" and not _follows(each, device):
-                message = str(each.get("message") or "")
-                why = f"{each['reason']}: {message}" if message else each["reason"]
+            elif kind in REPORTED and shown["status"] == "False" and not _follows(shown, device):
+                message = str(shown.get("message") or "")
+                why = f"{shown['reason']}: {message}" if message else shown["reason"]
                 yield Finding(
                     check="FalseCondition",
                     object=f"device/{name_of(device)}",
-                    message=f"{each['type']} is False ({why})",
-                    fix=_fix_of_condition(kind, str(each["reason"]), name_of(device), facts),
+                    message=f"{shown['type']} is False ({why})",
+                    fix=_fix_of_condition(kind, str(shown["reason"]), name_of(device), facts),
                 )
     yield from (_listed(driver, nodes) for driver, nodes in sorted(listed.items()))
 

@@ -27,7 +27,7 @@ from berth_kubectl.reading.resources import (
     RESOURCE_QUOTAS,
     SERVICES,
 )
-from berth_kubectl.reading.session import Api, Source
+from berth_kubectl.reading.session import ObjectReader, Source
 from berth_kubectl.reading.views import WAITING
 from berth_kubectl.transport.proxy import server_time
 from berth_kubectl.transport.request import Request
@@ -76,7 +76,7 @@ class _Lists:
             raise answer
 
 
-def gather(api: Api, place: Installation, *, definitions: Sequence[Object], version: str) -> Facts:
+def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Object], version: str) -> Facts:
     """Return what the checks need.
 
     Raises:
@@ -105,39 +105,46 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
     )
 
 
-def _unanswered(api: Api, services: Sequence[Object]) -> dict[str, str]:
+def _unanswered(api: ObjectReader, services: Sequence[Object]) -> dict[str, str]:
     """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
-    own = [each for each in services if each["spec"].get("group") in API_GROUPS]
-    answers = zip(own, api.get_all([_discovery(each["spec"]) for each in own]), strict=True)
-    return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
+    own = [service for service in services if service["spec"].get("group") in API_GROUPS]
+    requests = []
+    for service in own:
+        group, version = service["spec"]["group"], quote(str(service["spec"].get("version")), safe="")
+        # What the aggregated API has.
+        requests.append(Request(path=f"/apis/{group}/{version}"))
+    answers = zip(own, api.get_all(requests), strict=True)
+    return {name_of(service): str(why) for service, why in answers if isinstance(why, ReadError) and why.is_unavailable}
 
 
-def _serves_taint_rules(api: Api, roles: Sequence[Object]) -> bool | None:
+def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | None:
     """Ask whether DeviceTaintRules are served, if an installation keeps some; None if it does not, or no answer."""
     if TAINTING_ROLE not in map(name_of, roles):
         return None
     answers = api.get_all(TAINT_RULES)
     if any(isinstance(answer, ReadError) and not answer.is_missing for answer in answers):
         return None
-    resources = [each for answer in answers if not isinstance(answer, ReadError) for each in answer["resources"]]
-    return any(each["name"] == "devicetaintrules" for each in resources)
+    resources = [
+        resource for answer in answers if not isinstance(answer, ReadError) for resource in answer["resources"]
+    ]
+    return any(resource["name"] == "devicetaintrules" for resource in resources)
 
 
-def _discovery(spec: Object) -> Request:
-    """Return the request for what an aggregated API has."""
-    return Request(path=f"/apis/{spec['group']}/{quote(str(spec.get('version')), safe='')}")
-
-
-def _take_plugins(api: Api, lists: _Lists) -> None:
+def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
     """Read the pods of DaemonSets that run device plugins."""
-    sets = [each for each in lists.read["daemonsets"] if any(map(plugin_of, _containers(each)))]
-    wanted = [Source(resource=PODS, namespace=each["metadata"]["namespace"], labels=_labels(each)) for each in sets]
+    wanted = []
+    for daemon_set in lists.read["daemonsets"]:
+        spec = daemon_set["spec"]
+        if any(map(plugin_of, spec["template"]["spec"].get("containers") or ())):
+            # By the labels of its selector, without its expressions.
+            labels = ",".join(f"{name}={value}" for name, value in (spec["selector"].get("matchLabels") or {}).items())
+            wanted.append(Source(resource=PODS, namespace=daemon_set["metadata"]["namespace"], labels=labels))
     lists.read["pods"] = ()
     for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
         lists.take("pods", source, answer)
 
 
-def _take_claims(api: Api, lists: _Lists) -> None:
+def _take_claims(api: ObjectReader, lists: _Lists) -> None:
     """Read the ResourceClaims, if an installation may allocate them."""
     lists.read["resourceclaims"] = ()
     if "clusterroles" in lists.unread:
@@ -146,13 +153,3 @@ def _take_claims(api: Api, lists: _Lists) -> None:
         source = Source(resource=RESOURCE_CLAIMS)
         [answer] = api.get_all([source.request])
         lists.take("resourceclaims", source, answer)
-
-
-def _containers(daemon_set: Object) -> Sequence[Object]:
-    return daemon_set["spec"]["template"]["spec"].get("containers") or ()
-
-
-def _labels(daemon_set: Object) -> str:
-    """Return the label selector of a DaemonSet, without its expressions."""
-    labels = daemon_set["spec"]["selector"].get("matchLabels") or {}
-    return ",".join(f"{name}={value}" for name, value in labels.items())

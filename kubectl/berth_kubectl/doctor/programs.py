@@ -106,7 +106,7 @@ def no_agent(facts: Facts) -> Iterator[Finding]:
         name = name_of(node)
         labels = node["metadata"].get("labels") or {}
         offered = (node.get("status") or {}).get("capacity") or {}
-        plugin = next((each for each in offered if each.startswith(names.NVIDIA_PREFIX) and offered[each] != "0"), "")
+        plugin = next((name for name in offered if name.startswith(names.NVIDIA_PREFIX) and offered[name] != "0"), "")
         if name not in reported and (plugin or has_devices(labels)) and labels.get(WORKLOADS) not in VIRTUAL_MACHINES:
             why = f"offers {plugin}" if plugin else "has a label of nodes with GPUs"
             yield Finding(

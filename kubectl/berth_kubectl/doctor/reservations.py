@@ -17,9 +17,13 @@ IDLE: Final = 600.0
 
 def idle_reservation(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each node whose free devices are kept in vain, and each pod whose reservations were."""
-    reserved = {each["uid"]: each for each in facts.record.get("nodeReservations") or ()}
+    reserved = {reservation["uid"]: reservation for reservation in facts.record.get("nodeReservations") or ()}
     backoffs = facts.record.get("reservationBackoffs") or ()
-    in_vain = {(each["namespace"], each["owner"]): each for each in backoffs if _is_ahead(each.get("until"), facts.now)}
+    in_vain = {
+        (backoff["namespace"], backoff["owner"]): backoff
+        for backoff in backoffs
+        if _is_ahead(backoff.get("until"), facts.now)
+    }
     for pod in facts.all_of("waiting"):
         namespace, name = key_of(pod)
         uid = pod["metadata"].get("uid")

@@ -10,7 +10,11 @@ Definition = dict[str, Any]
 
 def wanted() -> list[Definition]:
     """Return the definitions of Berth's own kinds; that of PodGroups may be another project's."""
-    return [each for each in crd.definitions().values() if not crd.is_foreign(each) and _is_ours(each)]
+    return [
+        definition
+        for definition in crd.definitions().values()
+        if not crd.is_foreign(definition) and _is_ours(definition)
+    ]
 
 
 def own_version() -> str:

@@ -28,7 +28,7 @@ def of_cluster(options: argparse.Namespace, proxy: Proxy, namespace: str) -> int
     """
 
     def get(paths: Sequence[str]) -> Sequence[Object | UnreadList]:
-        return [_answer(each) for each in proxy.get_all([Request(path=path) for path in paths])]
+        return [_answer(answer) for answer in proxy.get_all([Request(path=path) for path in paths])]
 
     def read(kinds: Sequence[ListedKind]) -> Lists:
         return live.read(get, kinds, "" if options.takeover else namespace)

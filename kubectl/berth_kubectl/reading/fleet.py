@@ -103,7 +103,7 @@ def faults_of(card: Object) -> tuple[faults.Fault, ...]:
     """Return the faults of a device that a Device lists."""
     if card.get("health"):
         return ()
-    return faults.of_conditions([_Condition(each) for each in card.get("conditions") or ()])
+    return faults.of_conditions([_Condition(condition) for condition in card.get("conditions") or ()])
 
 
 class _Condition:
@@ -119,7 +119,7 @@ def total(card: Object) -> Amounts:
     """Return what can be allocated of the card; in MIG mode only its instances."""
     instances = (card.get("mig") or {}).get("instances") or ()
     if instances:
-        return dict(Counter(mig.resource(each["profile"]) for each in instances))
+        return dict(Counter(mig.resource(instance["profile"]) for instance in instances))
     resources = amounts(card.get("resources"))
     return {**resources, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else resources
 

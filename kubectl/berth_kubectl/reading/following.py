@@ -21,7 +21,7 @@ ATTEMPTS: Final = 30
 Key = tuple[str, str]
 
 
-class Api(Protocol):
+class ListWatcher(Protocol):
     """The subset of `Proxy` that is used."""
 
     def get(self, request: Request) -> Any:
@@ -69,7 +69,7 @@ class Collection:
             self._changed.set()
         return str(obj["metadata"]["resourceVersion"])
 
-    def follow(self, api: Api) -> None:
+    def follow(self, api: ListWatcher) -> None:
         """List and watch until the attempts are used up, one after the other failing."""
         while self._failures < ATTEMPTS:
             try:
@@ -81,7 +81,7 @@ class Collection:
                 self._sleep(PAUSE)
         self._changed.set()
 
-    def _list_and_watch(self, api: Api) -> None:
+    def _list_and_watch(self, api: ListWatcher) -> None:
         answer = api.get(self.source.request)
         self.replace(answer["items"])
         version, self.error = str(answer["metadata"]["resourceVersion"]), ""
@@ -110,7 +110,11 @@ def followed(api: Any, sources: Sequence[Source], first: Lists) -> Iterator[List
     known = [
         None if objects is None else Collection(source, changed) for source, objects in zip(sources, first, strict=True)
     ]
-    threads = [threading.Thread(target=each.follow, args=(api,), daemon=True) for each in known if each is not None]
+    threads = [
+        threading.Thread(target=collection.follow, args=(api,), daemon=True)
+        for collection in known
+        if collection is not None
+    ]
     for thread in threads:
         thread.start()
     while True:
@@ -118,8 +122,9 @@ def followed(api: Any, sources: Sequence[Source], first: Lists) -> Iterator[List
         time.sleep(INTERVAL)
         changed.clear()
         if not all(thread.is_alive() for thread in threads):
-            raise ReadError(next((each.error for each in known if each is not None and each.error), "the watch ended"))
-        yield [None if each is None else each.copy() for each in known]
+            errors = [collection.error for collection in known if collection is not None and collection.error]
+            raise ReadError(errors[0] if errors else "the watch ended")
+        yield [None if collection is None else collection.copy() for collection in known]
 
 
 def _key(obj: Object) -> Key:

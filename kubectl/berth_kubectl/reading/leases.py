@@ -14,7 +14,7 @@ WRITTEN_AGO: Final = 5.0
 def written(lease: Object) -> datetime | None:
     """Return when a Lease or LeaderLease was last written, by the API server's clock; else by its holder's."""
     fields = lease["metadata"].get("managedFields") or ()
-    times = [moment for each in fields if (moment := time_of(str(each.get("time") or "")))]
+    times = [moment for entry in fields if (moment := time_of(str(entry.get("time") or "")))]
     return max(times, default=time_of(str(lease["spec"].get("renewTime") or "")))
 
 

@@ -22,13 +22,13 @@ def key_of(obj: Object) -> tuple[str, str]:
 def condition(obj: Object, kind: str) -> Mapping[str, Any]:
     """Return one condition of an object; empty if it has none of that type."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each["type"] == kind), {})
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
 def controller_of(pod: Object) -> Mapping[str, Any]:
     """Return the reference to the controller of a pod; empty if it has none."""
     references = pod["metadata"].get("ownerReferences") or ()
-    return next((each for each in references if each.get("controller")), {})
+    return next((owner for owner in references if owner.get("controller")), {})
 
 
 def owner_of(pod: Object) -> PodOwner:

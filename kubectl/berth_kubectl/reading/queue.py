@@ -11,21 +11,17 @@ from berth_kubectl.reading.objects import Object, condition, key_of, time_of
 
 def rows(pods: Iterable[Object], *, schedulers: Collection[str], now: datetime) -> list[QueuedPod]:
     """Return a row for each pod of these schedulers that waits, by priority and age: the order is not known."""
-    waiting = [pod for pod in pods if _waits(pod, schedulers)]
-    return [_row(pod, now) for pod in sorted(waiting, key=_order)]
-
-
-def _waits(pod: Object, schedulers: Collection[str]) -> bool:
-    spec = pod["spec"]
-    return (
-        spec.get("schedulerName") in schedulers
-        and not spec.get("nodeName")
+    waiting = [
+        pod
+        for pod in pods
+        if pod["spec"].get("schedulerName") in schedulers
+        and not pod["spec"].get("nodeName")
         and not pod["metadata"].get("deletionTimestamp")
+    ]
+    waiting.sort(
+        key=lambda pod: (-pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod))
     )
-
-
-def _order(pod: Object) -> tuple[int, str, tuple[str, str]]:
-    return -pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod)
+    return [_row(pod, now) for pod in waiting]
 
 
 def _row(pod: Object, now: datetime) -> QueuedPod:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from berth_api.objects.visibility import PodExplanation, TitledAnswer
 from berth_kubectl.reading.objects import Object, condition, name_of
@@ -34,17 +34,36 @@ def explanation(workload: Object, around: Around) -> PodExplanation:
     """Return the explanation of a Workload."""
     metadata = workload["metadata"]
     state = state_of(workload)
+    cluster_queue = cluster_queue_of(workload, around.queue)
+    of_cluster_queue = f" of ClusterQueue {cluster_queue}" if cluster_queue else ""
+    queue = [
+        f"LocalQueue {queue_of(workload) or '-'}{of_cluster_queue}",
+        *_inactive(around.queue, "LocalQueue"),
+        *_inactive(around.cluster_queue, "ClusterQueue"),
+    ]
     answers = [
-        _answer("Queue", _queue(workload, around)),
+        _answer("Queue", "; ".join(queue)),
         _answer("Position", _position(workload, around) if state == PENDING else ""),
         _answer("Quota", "; ".join(_quota(workload, around))),
-        *(_answer(title, text) for title, text in _checks(workload, around)),
     ]
+    for check in _checks(workload):
+        title = "Devices" if around.controllers.get(check["name"]) == CONTROLLER else "Check"
+        is_paused = check.get("state") == "Retry" and "requeueAfterSeconds" in check
+        pause = f" (again after {check['requeueAfterSeconds']} s)" if is_paused else ""
+        said = f": {check['message']}" if check.get("message") else ""
+        answers.append(_answer(title, f"AdmissionCheck {check['name']} is {check['state']}{pause}{said}"))
+    if state == "QuotaReserved":
+        waiting = [check["name"] for check in _checks(workload) if check.get("state") != "Ready"]
+        message = f"waits for the AdmissionChecks {', '.join(waiting)}" if waiting else "quota is reserved"
+    else:
+        # What the condition says that decides the state.
+        kind = {PENDING: "QuotaReserved", INACTIVE: "Evicted"}.get(state, state)
+        message = str(condition(workload, kind).get("message") or "Kueue has not decided it yet")
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "state": state,
-        "message": _message(workload, state),
-        "outlook": [each for each in answers if each["message"]],
+        "message": message,
+        "outlook": [answer for answer in answers if answer["message"]],
     }
 
 
@@ -55,20 +74,11 @@ def _answer(title: str, message: str) -> TitledAnswer:
 def state_of(workload: Object) -> str:
     """Return the state of a Workload, in the words of Kueue's conditions."""
     is_active = workload["spec"].get("active", True)
-    shown = next((each for each in _STATES if condition(workload, each).get("status") == "True"), PENDING)
+    shown = next((state for state in _STATES if condition(workload, state).get("status") == "True"), PENDING)
     return INACTIVE if shown in (PENDING, "Evicted") and not is_active else shown
 
 
-def _message(workload: Object, state: str) -> str:
-    """Return what the condition says that decides the state."""
-    if state == "QuotaReserved":
-        waiting = [each["name"] for each in _entries(workload) if each.get("state") != "Ready"]
-        return f"waits for the AdmissionChecks {', '.join(waiting)}" if waiting else "quota is reserved"
-    kind = {PENDING: "QuotaReserved", INACTIVE: "Evicted"}.get(state, state)
-    return str(condition(workload, kind).get("message") or "Kueue has not decided it yet")
-
-
-def _entries(workload: Object) -> Sequence[Object]:
+def _checks(workload: Object) -> Sequence[Object]:
     return (workload.get("status") or {}).get("admissionChecks") or ()
 
 
@@ -83,12 +93,6 @@ def cluster_queue_of(workload: Object, queue: Object | None) -> str:
     return str(admission.get("clusterQueue") or ((queue or {}).get("spec") or {}).get("clusterQueue") or "")
 
 
-def _queue(workload: Object, around: Around) -> str:
-    cluster_queue = cluster_queue_of(workload, around.queue)
-    text = f"LocalQueue {queue_of(workload) or '-'}" + (f" of ClusterQueue {cluster_queue}" if cluster_queue else "")
-    return "; ".join([text, *_inactive(around.queue, "LocalQueue"), *_inactive(around.cluster_queue, "ClusterQueue")])
-
-
 def _inactive(queue: Object | None, kind: str) -> Iterator[str]:
     active = condition(queue, "Active") if queue else {}
     if active.get("status") == "False":
@@ -97,38 +101,31 @@ def _inactive(queue: Object | None, kind: str) -> Iterator[str]:
 
 def _position(workload: Object, around: Around) -> str:
     """Return the place of a Workload that waits; Kueue counts from 0."""
-    for each in around.pending or ():
-        if name_of(each) == name_of(workload):
-            local = f"{each['positionInLocalQueue'] + 1} in the LocalQueue"
-            return f"{each['positionInClusterQueue'] + 1} in the ClusterQueue, {local}"
-    waiting = [each for each in around.siblings or () if _waits_with(each, workload)]
-    waiting.sort(key=lambda each: (-each["spec"].get("priority", 0), each["metadata"].get("creationTimestamp", "")))
-    names = [name_of(each) for each in waiting]
+    for pending in around.pending or ():
+        if name_of(pending) == name_of(workload):
+            local = f"{pending['positionInLocalQueue'] + 1} in the LocalQueue"
+            return f"{pending['positionInClusterQueue'] + 1} in the ClusterQueue, {local}"
+    queue = queue_of(workload)
+    waiting = [other for other in around.siblings or () if queue_of(other) == queue and state_of(other) == PENDING]
+    waiting.sort(key=lambda other: (-other["spec"].get("priority", 0), other["metadata"].get("creationTimestamp", "")))
+    names = [name_of(other) for other in waiting]
     if name_of(workload) not in names:
         return ""
     return f"{names.index(name_of(workload)) + 1} of {len(names)} in the LocalQueue, by priority and age"
-
-
-def _waits_with(other: Object, workload: Object) -> bool:
-    return queue_of(other) == queue_of(workload) and state_of(other) == PENDING
 
 
 def _quota(workload: Object, around: Around) -> Iterator[str]:
     """Yield what the Workload has reserved, and of its ClusterQueue what is reserved and what there is."""
     reserved = condition(workload, "QuotaReserved")
     if reserved.get("status") == "True":
-        yield from (f"reserved {text}" for text in _reserved(workload))
+        for pod_set in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ():
+            usage, flavors = pod_set.get("resourceUsage") or {}, pod_set.get("flavors") or {}
+            amounts = ", ".join(f"{amount} {name} of flavor {flavors.get(name, '-')}" for name, amount in usage.items())
+            yield f"reserved {amounts or 'nothing'} for pod set {pod_set['name']}"
     elif reserved.get("message"):
         yield str(reserved["message"])
     if around.cluster_queue is not None:
         yield from _usage(around.cluster_queue)
-
-
-def _reserved(workload: Object) -> Iterator[str]:
-    for each in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ():
-        usage, flavors = each.get("resourceUsage") or {}, each.get("flavors") or {}
-        amounts = ", ".join(f"{amount} {name} of flavor {flavors.get(name, '-')}" for name, amount in usage.items())
-        yield f"{amounts or 'nothing'} for pod set {each['name']}"
 
 
 def _usage(queue: Object) -> Iterator[str]:
@@ -143,15 +140,3 @@ def _usage(queue: Object) -> Iterator[str]:
                 name, total = resource["name"], totals.get((flavor["name"], resource["name"]), "0")
                 nominal = f"{resource['nominalQuota']} {name} of flavor {flavor['name']}"
                 yield f"{total} of {nominal} are reserved in the queue"
-
-
-def _checks(workload: Object, around: Around) -> Iterator[tuple[str, str]]:
-    for each in _entries(workload):
-        is_ours = around.controllers.get(each["name"]) == CONTROLLER
-        said = f": {each['message']}" if each.get("message") else ""
-        pause = f" (again after {each['requeueAfterSeconds']} s)" if _is_paused(each) else ""
-        yield ("Devices" if is_ours else "Check"), f"AdmissionCheck {each['name']} is {each['state']}{pause}{said}"
-
-
-def _is_paused(entry: Mapping[str, Any]) -> bool:
-    return entry.get("state") == "Retry" and "requeueAfterSeconds" in entry

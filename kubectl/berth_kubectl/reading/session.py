@@ -15,7 +15,7 @@ Lists = list[list[Object] | None]
 """The objects of each source; None for an optional one that cannot be read."""
 
 
-class Api(Protocol):
+class ObjectReader(Protocol):
     """The subset of `Proxy` that is used."""
 
     server_date: str
@@ -52,7 +52,7 @@ class Source:
 class Session:
     """One run of a command."""
 
-    api: Api
+    api: ObjectReader
     namespace: str = ""
     """The namespace that was chosen; empty for all."""
     notes: list[str] = field(default_factory=list)

@@ -32,25 +32,25 @@ def owned(replica_sets: Iterable[Object], workload: Object) -> list[Controller]:
     """Return the ReplicaSets of a Deployment that are to have pods."""
     uid = workload["metadata"]["uid"]
     return [
-        Controller(kind="ReplicaSet", body=each)
-        for each in replica_sets
-        if each["spec"].get("replicas") and _owner(each) == uid
+        Controller(kind="ReplicaSet", body=replica_set)
+        for replica_set in replica_sets
+        if replica_set["spec"].get("replicas") and _owner(replica_set) == uid
     ]
 
 
 def _owner(obj: Object) -> str:
     references = obj["metadata"].get("ownerReferences") or ()
-    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+    return next((str(owner["uid"]) for owner in references if owner.get("controller")), "")
 
 
 def conditions(controllers: Iterable[Controller]) -> list[str]:
     """Return what the conditions of controllers say, each message once."""
     by_message: dict[tuple[str, str], str] = {}
     for controller in controllers:
-        for each in (controller.body.get("status") or {}).get("conditions") or ():
-            if each["type"] in TELLING and each["status"] == "True":
-                message = str(each.get("message") or "")
-                by_message.setdefault((each["type"], message), _text(controller, each, message))
+        for condition in (controller.body.get("status") or {}).get("conditions") or ():
+            if condition["type"] in TELLING and condition["status"] == "True":
+                message = str(condition.get("message") or "")
+                by_message.setdefault((condition["type"], message), _text(controller, condition, message))
     return list(by_message.values())
 
 
@@ -69,7 +69,7 @@ def _text(controller: Controller, condition: Object, message: str) -> str:
 def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any]) -> PodExplanation:
     """Return the explanation of a workload without pods, by what its conditions say and by its Events."""
     metadata = workload.body["metadata"]
-    warned = (f"{each['reason']}: {each['message']}" for each in reversed(events) if each["type"] == "Warning")
+    warned = (f"{event['reason']}: {event['message']}" for event in reversed(events) if event["type"] == "Warning")
     message = "; ".join(said) or next(chain(_by_spec(workload), warned), NOT_YET)
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},

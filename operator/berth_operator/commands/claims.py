@@ -23,27 +23,24 @@ class WorkloadClaims:
         Raises:
             InputError: an object cannot be read.
         """
-        self._snapshot, self._namespace = snapshot, namespace
+        self._snapshot = snapshot
         self._templates = dict(snapshot.claim_templates)
         """namespace/name -> template; those of the file come first."""
         for document in objects:
-            self._add(document)
-
-    def _add(self, document: Document) -> None:
-        metadata = {"namespace": self._namespace, **document.body["metadata"]}
-        key = f"{metadata['namespace']}/{metadata['name']}"
-        if document.kind == "ResourceClaimTemplate":
-            self._templates[key] = {**document.body, "metadata": metadata}
-        elif document.kind == "DeviceClass":
-            _check(document, lambda: requests.read_class(document.body))
-            self._snapshot.put(DEVICE_CLASSES, document.body)
-        elif key not in self._snapshot.cluster.fleet.claims.claims:
-            self._put(document, metadata, document.body["spec"])
+            metadata = {"namespace": namespace, **document.body["metadata"]}
+            key = f"{metadata['namespace']}/{metadata['name']}"
+            if document.kind == "ResourceClaimTemplate":
+                self._templates[key] = {**document.body, "metadata": metadata}
+            elif document.kind == "DeviceClass":
+                _check(document, requests.read_class, document.body)
+                snapshot.put(DEVICE_CLASSES, document.body)
+            elif key not in snapshot.cluster.fleet.claims.claims:
+                self._put(document, metadata, document.body["spec"])
 
     def _put(self, document: Document, metadata: Mapping[str, Any], spec: Any) -> None:
         uid = f"simulated/{metadata['namespace']}/claims/{metadata['name']}"
         claim = {"metadata": {**metadata, "uid": uid}, "spec": spec}
-        _check(document, lambda: status.read(claim))
+        _check(document, status.read, claim)
         self._snapshot.put(RESOURCE_CLAIMS, claim)
 
     def of_pod(self, document: Document, pod: Object) -> Object:
@@ -52,33 +49,30 @@ class WorkloadClaims:
         Raises:
             InputError: a template cannot be read.
         """
-        made = [{"name": name, "resourceClaimName": claim} for name, claim in self._made(document, pod)]
-        return {**pod, "status": {**pod["status"], "resourceClaimStatuses": made}} if made else pod
-
-    def missing(self, pod: Object) -> list[str]:
-        """Return the templates (namespace/name) that a pod names and that do not exist."""
-        return [key for _, key in _templates(pod) if key not in self._templates]
-
-    def _made(self, document: Document, pod: Object) -> Iterator[tuple[str, str]]:
-        metadata = pod["metadata"]
+        metadata, made = pod["metadata"], []
         owner = {"kind": "Pod", "name": metadata["name"], "uid": metadata["uid"], "controller": True}
         for name, key in _templates(pod):
             if (template := self._templates.get(key)) is not None:
                 claim = f"{metadata['name']}-{name}"
                 of_claim = {"name": claim, "namespace": metadata["namespace"], "ownerReferences": [owner]}
                 self._put(document, of_claim, template["spec"]["spec"])
-                yield name, claim
+                made.append({"name": name, "resourceClaimName": claim})
+        return {**pod, "status": {**pod["status"], "resourceClaimStatuses": made}} if made else pod
+
+    def missing(self, pod: Object) -> list[str]:
+        """Return the templates (namespace/name) that a pod names and that do not exist."""
+        return [key for _, key in _templates(pod) if key not in self._templates]
 
 
 def _templates(pod: Object) -> Iterator[tuple[str, str]]:
     """Yield the name of each of the pod's claims that is made of a template, and the template (namespace/name)."""
-    for each in pod["spec"].get("resourceClaims") or ():
-        if template := each.get("resourceClaimTemplateName"):
-            yield each["name"], f"{pod['metadata']['namespace']}/{template}"
+    for claim in pod["spec"].get("resourceClaims") or ():
+        if template := claim.get("resourceClaimTemplateName"):
+            yield claim["name"], f"{pod['metadata']['namespace']}/{template}"
 
 
-def _check(document: Document, read: Callable[[], object]) -> None:
+def _check(document: Document, read: Callable[[Any], object], obj: Any) -> None:
     try:
-        read()
+        read(obj)
     except (FieldError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{document.where} ({document.title}): {error}") from error

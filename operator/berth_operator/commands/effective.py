@@ -137,10 +137,22 @@ def combined(given: Given, served: Served) -> Effective:
     """
     served, used = _readable(served)
     settings = served.settings
+    priorities = PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
+    if given.genius_priorities is not None:
+        try:
+            priorities = genius_priority.read_limits(given.genius_priorities)
+        except ValueError as error:
+            raise InputError(f"--genius-priorities: {error}") from error
+    units: Mapping[str, int] = dict(settings.get("memoryUnits", {}))
+    if given.memory_units is not None:
+        try:
+            units = words.read_units(given.memory_units)
+        except words.UnitError as error:
+            raise InputError(f"--memory-units: {error}") from error
     trusted, selector, agents = given.trusted_schedulers, given.node_selector, given.agent_namespace
     return Effective(
         configuration=used if given.config is None else configuration.load(given.config),
-        priorities=_priorities(given, settings),
+        priorities=priorities,
         trusted_schedulers=frozenset(
             settings.get("trustedSchedulers", ()) if trusted is None else filter(None, trusted.split(","))
         ),
@@ -148,7 +160,7 @@ def combined(given: Given, served: Served) -> Effective:
         agent_namespace=str(settings.get("agentNamespace", names.LEASE_NAMESPACE)) if agents is None else agents,
         charges_foreign=bool(settings.get("chargeForeign", True)),
         charges_unheld=bool(settings.get("chargeUnheld", False)),
-        memory_units=_memory_units(given, settings),
+        memory_units=units,
         reserved_nodes=dict(settings.get("reservedNodes", {})),
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=_note(given, served),
@@ -165,24 +177,6 @@ def _readable(served: Served) -> tuple[Served, Configuration]:
         return served, configuration.of_document(served.settings["configuration"], "its configuration")
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
         return Served(why_not=f"the operator has another version: {error}"), DEFAULT
-
-
-def _priorities(given: Given, settings: OperatorSettings) -> PriorityLimits:
-    if given.genius_priorities is None:
-        return PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
-    try:
-        return genius_priority.read_limits(given.genius_priorities)
-    except ValueError as error:
-        raise InputError(f"--genius-priorities: {error}") from error
-
-
-def _memory_units(given: Given, settings: OperatorSettings) -> Mapping[str, int]:
-    if given.memory_units is None:
-        return dict(settings.get("memoryUnits", {}))
-    try:
-        return words.read_units(given.memory_units)
-    except words.UnitError as error:
-        raise InputError(f"--memory-units: {error}") from error
 
 
 def _note(given: Given, served: Served) -> str:

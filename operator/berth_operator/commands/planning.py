@@ -1,7 +1,7 @@
 """Simulation and advice: add a workload to a snapshot, then compute whether it fits or which pods to move."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -40,7 +40,7 @@ class Answer:
     @property
     def fits(self) -> bool:
         """Return whether all pods of the workload fit; false if all were left out."""
-        return all(each.fits for each in self.pods) and not (self.left_out and not self.pods)
+        return all(outcome.fits for outcome in self.pods) and not (self.left_out and not self.pods)
 
 
 class Planner:
@@ -59,8 +59,8 @@ class Planner:
         self._namespace, self._reserved = namespace, reserved
         self._pods: dict[str, Object] = {}
         """UID -> pod of the workload."""
-        self._existing = {each.pod for each in self._cluster.fleet.charges.values()}
-        self._existing |= {each.key for each in self._cluster.pending.values()}
+        self._existing = {charge.pod for charge in self._cluster.fleet.charges.values()}
+        self._existing |= {pod.key for pod in self._cluster.pending.values()}
         self._notes: list[str] = []
         self._left_out = False
 
@@ -81,7 +81,14 @@ class Planner:
         )
         self._notes += workload.notes
         for document, group in workload.groups:
-            self._add_group(document, group)
+            metadata = {"namespace": self._namespace, **group["metadata"]}
+            # One that exists keeps its age and status.
+            known = self._cluster.gangs.view(f"{metadata['namespace']}/{metadata['name']}")
+            metadata |= {
+                "uid": known.group.uid if known else f"simulated/{document.where}",
+                "creationTimestamp": known.group.created if known else CREATED,
+            }
+            self._cluster.gangs.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
         claims = WorkloadClaims(self._snapshot, workload.claim_objects, self._namespace)
         for document, pod in workload.pods:
             admitted, is_ours = pods.transform(admission.admit(document, pod)), admission.is_ours(pod)
@@ -90,16 +97,6 @@ class Planner:
                 self._note(f"{document.where} ({document.title}): there is no ResourceClaimTemplate {template}")
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
-
-    def _add_group(self, document: Document, group: Object) -> None:
-        """Add a PodGroup; one that exists keeps its age and status."""
-        metadata = {"namespace": self._namespace, **group["metadata"]}
-        known = self._cluster.gangs.view(f"{metadata['namespace']}/{metadata['name']}")
-        metadata |= {
-            "uid": known.group.uid if known else f"simulated/{document.where}",
-            "creationTimestamp": known.group.created if known else CREATED,
-        }
-        self._cluster.gangs.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
 
     def _add_pod(self, document: Document, pod: Object, *, is_ours: bool) -> None:
         uid, spec, where = pod["metadata"]["uid"], pod["spec"], f"{document.where} ({document.title})"
@@ -128,25 +125,42 @@ class Planner:
 
     def simulate(self, without: Sequence[str] = ()) -> Answer:
         """Decide all pending pods, as if the placed pods that match these patterns were deleted."""
-        gone = [
-            uid for uid, pod in self._snapshot.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
-        ]
+        placed = self._snapshot.placed.items()
+        gone = [uid for uid, pod in placed if any(fnmatchcase(_key(pod), pattern) for pattern in without)]
         self._cluster.gangs.judge()
+        units: list[PendingPod | Gang] = []
+        # Also those that the operator would give some time, for ResourceClaims that are not made yet.
+        while (unit := self._cluster.queue.pop(math.inf)) is not None:
+            units.append(unit)
         simulation = simulate(
             self._cluster.fleet,
-            self._units(),
+            units,
             self._policies,
             budgets=self._cluster.budgets,
             gone=gone,
             now=self._snapshot.now,
             reserved=self._reserved,
         )
-        outcomes = {each.pod.uid: each for each in (*simulation.outcomes, *self._unready(), *self._gated())}
+        outcomes = {outcome.pod.uid: outcome for outcome in simulation.outcomes}
+        gang_tracker = self._cluster.gang_tracker
+        _ = list(gang_tracker.unready(0.0))  # starts the period after which a gang's lack is reported
+        for lack, members in gang_tracker.unready(SETTLE):
+            outcomes |= {pod.uid: _not_now(pod, lack) for pod in members}
+        for raw in self._pods.values():
+            if pods.is_gated(raw):
+                gated = self._read(raw)
+                outcomes[gated.uid] = _not_now(gated, _gates(raw))
+        notes = list(self._notes)
+        if count := len(simulation.evicted):
+            notes.append(
+                f"{count} pod(s) would be evicted: what waits may fit once they have ended, but which pod is first "
+                "depends on when they end"
+            )
         return Answer(
             simulation=simulation,
             pods=tuple(outcomes[uid] for uid in self._pods),
-            waiting=tuple(each for uid, each in outcomes.items() if uid not in self._pods),
-            notes=(*self._notes, *_of_evictions(simulation)),
+            waiting=tuple(outcome for uid, outcome in outcomes.items() if uid not in self._pods),
+            notes=tuple(notes),
             left_out=self._left_out,
         )
 
@@ -156,10 +170,18 @@ class Planner:
         Raises:
             InputError: there is no such pod, or it is a member of a gang.
         """
-        return self._advise(key, self._tenants())
+        # Of the pods that a controller would create again; whether their owners allow it is for them to say.
+        tenants = {uid: replace(tenant, refuses="") for uid, tenant in (self._cluster.tenants or {}).items()}
+        return self._advise(key, tenants)
 
     def _advise(self, key: str, tenants: Mapping[str, Tenant]) -> tuple[PendingPod, Advice]:
-        pod = self._waiting(key) if key else self._only()
+        if key:
+            waiting = next((pod for pod in self._cluster.pending.values() if pod.key == key), None)
+            if waiting is None:
+                raise InputError(self._why_not_waiting(key))
+            pod = waiting
+        else:
+            pod = self._only()
         if pod.gang is not None:
             raise InputError(
                 f"{pod.key} is a member of {pod.gang.key}: advice is for pods that are decided by themselves"
@@ -193,35 +215,10 @@ class Planner:
         pod, advice = self._advise(key, tenants)
         return pod, advice, first_moves(self._cluster.fleet, advice, tenants, self._policies, most)
 
-    def _units(self) -> list[PendingPod | Gang]:
-        units = []
-        # Also those that the operator would give some time, for ResourceClaims that are not made yet.
-        while (unit := self._cluster.queue.pop(math.inf)) is not None:
-            units.append(unit)
-        return units
-
-    def _unready(self) -> Iterator[Outcome]:
-        """Yield the members of gangs that lack members or are invalid."""
-        gang_tracker = self._cluster.gang_tracker
-        _ = list(gang_tracker.unready(0.0))  # starts the period after which a gang's lack is reported
-        for lack, members in gang_tracker.unready(SETTLE):
-            yield from (_not_now(each, lack) for each in members)
-
-    def _gated(self) -> Iterator[Outcome]:
-        for pod in self._pods.values():
-            if pods.is_gated(pod):
-                yield _not_now(self._read(pod), _gates(pod))
-
-    def _waiting(self, key: str) -> PendingPod:
-        waiting = next((each for each in self._cluster.pending.values() if each.key == key), None)
-        if waiting is None:
-            raise InputError(self._why_not_waiting(key))
-        return waiting
-
     def _why_not_waiting(self, key: str) -> str:
         """Return why a pod of the cluster does not wait for a scheduler with a profile."""
         placed, unplaced = self._snapshot.placed.values(), self._snapshot.unplaced.values()
-        pod = next((each for each in (*unplaced, *placed) if _key(each) == key), None)
+        pod = next((pod for pod in (*unplaced, *placed) if _key(pod) == key), None)
         if pod is None:
             return f"there is no pod {key}, or it has ended"
         scheduler = pod["spec"].get("schedulerName") or ""
@@ -244,25 +241,13 @@ class Planner:
     def _read(self, pod: Object) -> PendingPod:
         return pods.pending(pod, self._cluster.kinds, self._cluster.priorities)
 
-    def _tenants(self) -> dict[str, Tenant]:
-        """Return the pods that a controller would create again; whether their owners allow it is for them to say."""
-        return {uid: replace(each, refuses="") for uid, each in (self._cluster.tenants or {}).items()}
-
 
 def _key(pod: Object) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-def _of_evictions(simulation: Simulation) -> Iterator[str]:
-    if count := len(simulation.evicted):
-        yield (
-            f"{count} pod(s) would be evicted: what waits may fit once they have ended, but which pod is first depends "
-            "on when they end"
-        )
-
-
 def _gates(pod: Object) -> str:
-    return f"waits for its scheduling gates: {', '.join(each['name'] for each in pod['spec']['schedulingGates'])}"
+    return f"waits for its scheduling gates: {', '.join(gate['name'] for gate in pod['spec']['schedulingGates'])}"
 
 
 def _not_now(pod: PendingPod, why: str) -> Outcome:

@@ -24,8 +24,8 @@ def of_simulation(answer: Answer) -> Report:
     before, after = by_model(simulation.before), by_model(simulation.after)
     return {
         "fits": answer.fits,
-        "pods": [_outcome(each) for each in answer.pods],
-        "waiting": [_outcome(each) for each in answer.waiting],
+        "pods": [_outcome(outcome) for outcome in answer.pods],
+        "waiting": [_outcome(outcome) for outcome in answer.waiting],
         "devices": [
             {"node": place[0], **_left_at(place, simulation.before, simulation.after)}
             for place in sorted(simulation.after)
@@ -41,8 +41,8 @@ def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Re
     """Return the report of which pods to move for a pod; `claims` is what its ResourceClaims find."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
-        "moves": [_move(each) for each in advice.moves],
-        "fixed": [{"pod": each.pod, "node": each.node, "why": why} for each, why in advice.fixed],
+        "moves": [_move(move) for move in advice.moves],
+        "fixed": [{"pod": charge.pod, "node": charge.node, "why": why} for charge, why in advice.fixed],
         "tried": advice.tried,
         "limits": list(advice.limits),
         "requests": list(claims),
@@ -51,7 +51,7 @@ def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Re
 
 def of_defragmentation(pod: PendingPod, advice: Advice, first: Sequence[Move]) -> Report:
     """Return the report of which pods are moved for a pod, and which of them first."""
-    return {**of_advice(pod, advice), "first": [each.charge.pod for each in first]}
+    return {**of_advice(pod, advice), "first": [move.charge.pod for move in first]}
 
 
 def _outcome(outcome: Outcome) -> Report:
@@ -72,11 +72,12 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
 
 def _claims(placement: Placement) -> Report:
     """Return what each claim gets; the last one may be for extended resources, and has no name yet."""
-    chosen, mappings = placement.claims, placement.claims.mappings
-    names_ = [str(each.claim) for each in chosen.of_claims] + [", ".join(sorted(chosen.by_class))] * bool(mappings)
-    claims = dict(
-        zip(names_, ([str(one.device.id) for one in each.results] for each in chosen.allocations), strict=True)
-    )
+    chosen = placement.claims
+    named = [str(claimed.claim) for claimed in chosen.of_claims]
+    if chosen.mappings:
+        named.append(", ".join(sorted(chosen.by_class)))
+    devices = ([str(result.device.id) for result in claimed.results] for claimed in chosen.allocations)
+    claims = dict(zip(named, devices, strict=True))
     return {"claims": claims} if claims else {}
 
 

@@ -25,7 +25,7 @@ def console() -> Console:
 def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> None:
     """Write the report of a simulation; `waiting` also lists the pods that wait already."""
     _pods(report["pods"], to)
-    fitting = sum(each["fits"] for each in report["pods"])
+    fitting = sum(pod["fits"] for pod in report["pods"])
     if report["pods"] or report["fits"]:
         count = len(report["pods"])
         to.print(f"\n{fitting} of {count} {'pod' if count == 1 else 'pods'} would get a place.")
@@ -36,9 +36,9 @@ def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> No
     elif report["waiting"]:
         to.print("\nPods that wait already, and are decided with them:\n")
         _pods(report["waiting"], to)
-    changed = [each for each in report["devices"] if _has_changed(each)]
+    changed = [device for device in report["devices"] if _has_changed(device)]
     to.print(f"\nDevices before and after ({len(report['devices']) - len(changed)} more stay as they are):\n")
-    _devices([*changed, *({"node": "all nodes", **each} for each in report["totals"])], to)
+    _devices([*changed, *({"node": "all nodes", **total} for total in report["totals"])], to)
     _nodes("\nNodes whose devices no pod would use: ", report["unusedNodes"], to)
     _nodes("Of them in use now: ", report["emptiedNodes"], to)
     _lines("\nNote: ", report["notes"], to)
@@ -63,28 +63,28 @@ def show_advice(report: Report, to: Console) -> None:
         to.print(escape(f"{report['pod']} would get {_place(report)}."))
         if report["moves"]:
             to.print("\nFirst these pods have to be moved:\n")
-            rows = [(each["pod"], _place(each["from"]), _place(each["to"])) for each in report["moves"]]
+            rows = [(move["pod"], _place(move["from"]), _place(move["to"])) for move in report["moves"]]
             _table(("POD", "FROM", "TO"), rows, to)
     _lines("\nNot looked at: ", report["limits"], to)
     if report["fixed"]:
         to.print("\nIn the way, but cannot be moved:\n")
-        _table(("POD", "NODE", "WHY"), [(each["pod"], each["node"], each["why"]) for each in report["fixed"]], to)
+        _table(("POD", "NODE", "WHY"), [(pod["pod"], pod["node"], pod["why"]) for pod in report["fixed"]], to)
 
 
 def _pods(pods: Sequence[Report], to: Console) -> None:
-    rows = [(each["pod"], each.get("node", "-"), _minors(each), each.get("reason", "")) for each in pods]
+    rows = [(pod["pod"], pod.get("node", "-"), _minors(pod), pod.get("reason", "")) for pod in pods]
     _table(("POD", "NODE", "DEVICES", "WHY NOT"), rows, to)
 
 
 def _devices(rows_of_devices: Iterable[Report], to: Console) -> None:
     rows = [
         (
-            *(each[name] for name in ("node", "type", "model")),
-            str(each["cards"]),
-            _then(str(each["idle"]["before"]), str(each["idle"]["after"])),
-            ", ".join(_free(each["free"])),
+            *(row[name] for name in ("node", "type", "model")),
+            str(row["cards"]),
+            _then(str(row["idle"]["before"]), str(row["idle"]["after"])),
+            ", ".join(_free(row["free"])),
         )
-        for each in rows_of_devices
+        for row in rows_of_devices
     ]
     _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
 
@@ -105,7 +105,7 @@ def _then(before: str, after: str) -> str:
 
 
 def _has_changed(row: Report) -> bool:
-    return any(each["before"] != each["after"] for each in (row["idle"], row["free"]))
+    return any(amounts["before"] != amounts["after"] for amounts in (row["idle"], row["free"]))
 
 
 def _place(report: Report) -> str:

@@ -393,7 +393,8 @@ class Admission:
         name = spec.get("priorityClassName")
         if not name:
             priority_class = next(
-                (each for each in self.priority_classes.values() if each.get("globalDefault")), {"value": 0}
+                (candidate for candidate in self.priority_classes.values() if candidate.get("globalDefault")),
+                {"value": 0},
             )
         elif name in self.priority_classes:
             priority_class = self.priority_classes[name]

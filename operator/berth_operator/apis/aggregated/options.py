@@ -1,7 +1,7 @@
 """Read and validate the options of a list or a watch as the API server does. Pure functions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +64,11 @@ class Selection:
     @property
     def name(self) -> str:
         """Return the only name that is selected; empty if there may be several. Rules may allow access to one name."""
-        exact = (each.values[0] for each in self.fields.requirements if (each.key, each.operator) == (NAME_FIELD, IN))
+        exact = (
+            requirement.values[0]
+            for requirement in self.fields.requirements
+            if (requirement.key, requirement.operator) == (NAME_FIELD, IN)
+        )
         return next(exact, "")
 
 
@@ -117,12 +121,10 @@ def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> ListOptions:
     )
     if problem := _contradiction(options, query):
         raise invalid(problem)
-    return options if options.watch else _chunked(options, query.get("continue", ""))
-
-
-def _chunked(options: ListOptions, token: str) -> ListOptions:
-    """Return the options of a list with the version that its chunk has to have, as the API server understands them."""
-    if not token:
+    if options.watch:
+        return options
+    # The chunk of a list has to have a version, as the API server understands it.
+    if not (token := query.get("continue", "")):
         is_exact = options.limit and options.version and not options.match
         return replace(options, match=EXACT) if is_exact else options
     continuation = Continuation.decode(token)
@@ -139,16 +141,10 @@ def _contradiction(options: ListOptions, query: Mapping[str, str]) -> str:
         return f'resourceVersionMatch: "{options.match}"; allowed are {EXACT}, {NOT_OLDER}'
     if options.match and query.get("continue"):
         return "resourceVersionMatch: forbidden when continue is provided"
-    return _contradiction_of_watch(options) if options.watch else _contradiction_of_list(options, query)
-
-
-def _contradiction_of_watch(options: ListOptions) -> str:
-    if options.initial_events is None:
+    if options.watch and options.initial_events is None:
         return "resourceVersionMatch: forbidden for watch unless sendInitialEvents is set" if options.match else ""
-    return "" if options.match == NOT_OLDER else f"sendInitialEvents: resourceVersionMatch must be {NOT_OLDER}"
-
-
-def _contradiction_of_list(options: ListOptions, query: Mapping[str, str]) -> str:
+    if options.watch:
+        return "" if options.match == NOT_OLDER else f"sendInitialEvents: resourceVersionMatch must be {NOT_OLDER}"
     if options.initial_events is not None:
         return "sendInitialEvents: forbidden for list"
     if options.match and not query.get("resourceVersion"):
@@ -193,29 +189,26 @@ def label_selector(text: str) -> LabelSelector:
     Raises:
         StatusError: it cannot be read.
     """
-    return LabelSelector(requirements=tuple(_label_requirements(text)))
-
-
-def _label_requirements(text: str) -> Iterator[Requirement]:
     if len(text) > MAX_SELECTOR:
         raise bad_request(f"labelSelector: more than {MAX_SELECTOR} characters")
+    requirements: list[Requirement] = []
     position = 0
     while position < len(text):
         match = _LABEL.match(text, position)
         if match is None:
             raise bad_request(f'labelSelector: cannot read "{text[position : position + 80]}"')
-        yield _label_requirement(match)
+        if match["key"]:
+            operator = NOT_IN if match["operator"] == "!=" else IN
+            requirement = Requirement(key=match["key"], operator=operator, values=(match["value"],))
+        elif match["member"]:
+            values = tuple(value.strip() for value in match["values"].split(","))
+            operator = IN if match["set"] == "in" else NOT_IN
+            requirement = Requirement(key=match["member"], operator=operator, values=values)
+        else:
+            requirement = Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
+        requirements.append(requirement)
         position = match.end()
-
-
-def _label_requirement(match: re.Match[str]) -> Requirement:
-    if match["key"]:
-        operator = NOT_IN if match["operator"] == "!=" else IN
-        return Requirement(key=match["key"], operator=operator, values=(match["value"],))
-    if match["member"]:
-        values = tuple(value.strip() for value in match["values"].split(","))
-        return Requirement(key=match["member"], operator=IN if match["set"] == "in" else NOT_IN, values=values)
-    return Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
+    return LabelSelector(requirements=tuple(requirements))
 
 
 def field_selector(kind: Kind, text: str) -> LabelSelector:

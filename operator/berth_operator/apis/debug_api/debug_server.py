@@ -25,7 +25,6 @@ from berth_operator.apis.debug_api.snapshots import Listed, Live, Snapshots, Unr
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.advice import summary
-from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 
@@ -138,18 +137,14 @@ class DebugApi:
         names, between = iter(summary.nodes(fleet)), b"{"
         while chosen := list(islice(names, SLICE)):
             # Nodes may have been deleted meanwhile.
-            if rendered := [each for name in chosen if (each := _entry(fleet, name))]:
+            bodies = ((name, summary.summary(fleet, name)) for name in chosen)
+            rendered = [orjson.dumps(name) + b":" + orjson.dumps(body) for name, body in bodies if body is not None]
+            if rendered:
                 await response.write(between + b",".join(rendered))
                 between = b","
             await asyncio.sleep(0)
         await response.write(b"{}" if between == b"{" else b"}")
         return response
-
-
-def _entry(fleet: Fleet, name: str) -> bytes:
-    """Return a node's part of the answer; empty if the node was deleted."""
-    body = summary.summary(fleet, name)
-    return b"" if body is None else orjson.dumps(name) + b":" + orjson.dumps(body)
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -91,9 +91,9 @@ class Webhooks:
     def change(self, current: Object, bundle: str) -> Object | None:
         """Return a patch of all webhooks; None if all of them have the bundle."""
         webhooks = current.get("webhooks") or ()
-        if all(each["clientConfig"].get("caBundle") == bundle for each in webhooks):
+        if all(webhook["clientConfig"].get("caBundle") == bundle for webhook in webhooks):
             return None
-        return {"webhooks": [{"name": each["name"], "clientConfig": {"caBundle": bundle}} for each in webhooks]}
+        return {"webhooks": [{"name": webhook["name"], "clientConfig": {"caBundle": bundle}} for webhook in webhooks]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class Shared:
             "kind": "Secret",
             "type": "kubernetes.io/tls",
             "metadata": metadata,
-            "data": {name: base64.b64encode(each).decode() for name, each in data.items()},
+            "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
         }
         method, path = ("PUT", self._path) if known else ("POST", self._secrets)
         try:
@@ -250,8 +250,8 @@ class Shared:
 
     async def _trust(self, bundle: str) -> None:
         """Write the bundle to the objects that are installed."""
-        if self.trusting and not any([await self._write(bundle, each) for each in self.trusting]):
-            paths = ", ".join(each.path for each in self.trusting)
+        if self.trusting and not any([await self._write(bundle, obj) for obj in self.trusting]):
+            paths = ", ".join(obj.path for obj in self.trusting)
             raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
 
     async def _write(self, bundle: str, trusting: Trusting) -> bool:

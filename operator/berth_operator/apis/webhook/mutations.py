@@ -116,7 +116,7 @@ def with_runtime(pod: Object, name: str) -> Object:
 def _requests_gpus(pod: Object) -> bool:
     spec = pod["spec"]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    requested = (name for each in containers for name in (each.get("resources") or {}).get("requests") or ())
+    requested = (name for container in containers for name in (container.get("resources") or {}).get("requests") or ())
     return (
         any(label in labels_of(pod) for label in request.LABELS)
         or any(map(_GPUS.match, requested))

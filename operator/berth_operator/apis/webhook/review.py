@@ -20,7 +20,7 @@ from berth_operator.apis.webhook.mutations import (
     WordsRouting,
     patch,
 )
-from berth_operator.apis.webhook.validation import Admitted, Validation
+from berth_operator.apis.webhook.validation import Validation
 
 VERSION: Final = "admission.k8s.io/v1"
 
@@ -77,7 +77,10 @@ def answer(body: bytes, mutator: Mutator) -> dict[str, Any]:
         raise ReviewError(f"the pod cannot be mutated: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
-    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": _response(uid, operations)}
+    response = {"uid": uid, "allowed": True}
+    if operations:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(operations)).decode()}
+    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
 
 
 def validated(body: bytes, validation: Validation) -> dict[str, Any]:
@@ -88,26 +91,15 @@ def validated(body: bytes, validation: Validation) -> dict[str, Any]:
     """
     try:
         request = orjson.loads(body)["request"]
-        response = {"uid": request["uid"], **_judged(validation.judge(request))}
+        uid, verdict = request["uid"], validation.judge(request)
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ReviewError(f"not an AdmissionReview of a pod or template: {error!r}") from error
-    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
-
-
-def _judged(verdict: Admitted) -> dict[str, Any]:
-    response: dict[str, Any] = {"allowed": not verdict.denial}
+    response: dict[str, Any] = {"uid": uid, "allowed": not verdict.denial}
     if verdict.denial:
         code = HTTPStatus.UNPROCESSABLE_ENTITY
         response["status"] = {"code": code, "reason": "Invalid", "message": verdict.denial}
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
-    return response
-
-
-def _response(uid: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
-    if not operations:
-        return {"uid": uid, "allowed": True}
-    patch = base64.b64encode(orjson.dumps(operations)).decode()
-    return {"uid": uid, "allowed": True, "patchType": "JSONPatch", "patch": patch}
+    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}

@@ -68,7 +68,9 @@ class Validation:
         if template["spec"].get("nodeName"):
             return ACCEPTED  # no scheduler reads it
         pod = _pod(template, body["metadata"], review.get("namespace") or "default")
-        if not self._is_ours(pod, is_template=kind != _POD):
+        # Pods of a template may be routed to our scheduler when they are created.
+        is_ours = _scheduler(pod) in self.schedulers or (kind != _POD and routing.is_routed(pod))
+        if not is_ours:
             return Admitted(warnings=tuple(self._of_others(pod)))
         parsed = pods.pending(pods.transform(pod), self.kinds)
         if not parsed.error:
@@ -76,24 +78,17 @@ class Validation:
         problem = invalid_request(parsed.error)
         return Admitted(denial=problem) if kind == _POD else Admitted(warnings=(problem,))
 
-    def _is_ours(self, pod: Object, *, is_template: bool) -> bool:
-        """Return whether our scheduler reads the pod; pods of a template may be routed to it when they are created."""
-        return _scheduler(pod) in self.schedulers or (is_template and routing.is_routed(pod))
-
     def _of_others(self, pod: Object) -> Iterator[str]:
         """Yield what looks as if the pod of another scheduler was meant for ours."""
         name = _scheduler(pod)
         if meant := routing.meant(name, self.schedulers):
             yield f'spec.schedulerName: "{name}"; did you mean {meant}?'
             return
+        allowed = ", ".join(self.schedulers)
         for kind in ("annotations", "labels"):
             for key in pod["metadata"].get(kind) or ():
                 if key.startswith(_OWN) and key != names.FENCED_BY:
-                    yield f'{key} has no effect, because spec.schedulerName is "{name}"; allowed are {self._allowed}'
-
-    @property
-    def _allowed(self) -> str:
-        return ", ".join(self.schedulers)
+                    yield f'{key} has no effect, because spec.schedulerName is "{name}"; allowed are {allowed}'
 
 
 def _template(kind: str, body: Object) -> Object:

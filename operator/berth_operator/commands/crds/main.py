@@ -67,7 +67,13 @@ async def apply(client: ApiClient, seconds: float) -> None:
 async def _applied(client: ApiClient, definition: Definition) -> str:
     """Apply one definition; return its name, or nothing if it is another project's."""
     name: str = definition["metadata"]["name"]
-    existing = await _read(client, name)
+    existing: Definition | None
+    try:
+        existing = await client.get(f"{DEFINITIONS}/{name}")
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        existing = None
     if existing is not None and crd.is_foreign(existing):
         _report(f"{name} is not Berth's: it is used as it is")
         return ""
@@ -77,25 +83,13 @@ async def _applied(client: ApiClient, definition: Definition) -> str:
     return name
 
 
-async def _read(client: ApiClient, name: str) -> Definition | None:
-    try:
-        return await client.get(f"{DEFINITIONS}/{name}")
-    except ApiError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        return None
-
-
 async def _until_established(client: ApiClient, name: str) -> None:
     while True:
-        if _is_established(await client.get(f"{DEFINITIONS}/{name}")):
+        definition = await client.get(f"{DEFINITIONS}/{name}")
+        conditions = definition.get("status", {}).get("conditions") or ()
+        if any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
             return
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _is_established(definition: Definition) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or ()
-    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def _report(line: str) -> None:

@@ -76,7 +76,7 @@ class _Writer:
         added = {name: value for name, value in new.items() if name not in old}
         removed = [name for name in pairs if name in old and name not in new]  # a key that is no text is in neither
         for name in [name for name in removed if isinstance(pairs[name][1], yaml.MappingNode) and old[name]]:
-            other = next((each for each in added if _is_nested(added[each])), None)
+            other = next((key for key in added if _is_nested(added[key])), None)
             if other is not None:  # a mapping by another name
                 removed.remove(name)
                 key, value = pairs[name]
@@ -109,7 +109,7 @@ class _Writer:
         gone = [key.value in removed and key.value not in replaced for key, _ in pairs]
         if rest:
             # Before a pair that stays; each is followed by what separates the first two.
-            place = next((number for number, each in enumerate(gone) if not each), 0)
+            place = next((number for number, is_gone in enumerate(gone) if not is_gone), 0)
             between = self._text[self._end_of(*pairs[0]) : _start(pairs[1][0])] if len(pairs) > 1 else ", "
             first = pairs[place][0]
             if "#" in between:
@@ -120,7 +120,7 @@ class _Writer:
 
     def _without(self, pairs: list[tuple[yaml.Node, yaml.Node]], gone: list[bool]) -> Iterator[Edit]:
         """Yield the removals: up to the next pair, and of the last ones from the end of the pair before them."""
-        last = max((number for number, each in enumerate(gone) if not each), default=-1)
+        last = max((number for number, is_gone in enumerate(gone) if not is_gone), default=-1)
         for number in range(last):
             if gone[number]:
                 yield (_start(pairs[number][0]), _start(pairs[number + 1][0]), "")
@@ -254,7 +254,7 @@ def _paired(removed: list[str], added: Mapping[str, Any]) -> dict[str, tuple[str
     left = dict(added)
     for topic in _TOPICS:
         for name in removed:
-            alike = next((each for each in left if topic in each), None)
+            alike = next((candidate for candidate in left if topic in candidate), None)
             if alike is not None and topic in name and name not in paired:
                 paired[name] = (alike, left.pop(alike))
     others = [name for name in removed if name not in paired]
@@ -276,7 +276,7 @@ def _scalar(value: Any, *, quoted: bool) -> str:
 def _flow(value: Any, *, quoted: bool) -> str:
     if not isinstance(value, Mapping):
         return _scalar(value, quoted=quoted)
-    pairs = ", ".join(f"{_scalar(name, quoted=quoted)}: {_flow(each, quoted=quoted)}" for name, each in value.items())
+    pairs = ", ".join(f"{_scalar(name, quoted=quoted)}: {_flow(part, quoted=quoted)}" for name, part in value.items())
     return f"{{{pairs}}}"
 
 
@@ -290,5 +290,5 @@ def _block_pair(name: str, value: Any, column: int) -> str:
     if not _is_nested(value):
         return f"{key}: {_flow(value, quoted=False)}"
     inner = column + 2
-    lines = (f"\n{' ' * inner}{_block_pair(each, part, inner)}" for each, part in value.items())
+    lines = (f"\n{' ' * inner}{_block_pair(key, part, inner)}" for key, part in value.items())
     return f"{key}:{''.join(lines)}"

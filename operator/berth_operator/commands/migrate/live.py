@@ -122,7 +122,7 @@ def read(get: Get, kinds: Sequence[ListedKind], namespace: str = "") -> Lists:
             if not (answer.missing and kind.optional):
                 unread[kind.title] = answer.why
         else:
-            objects[kind] = [{"apiVersion": kind.api, "kind": kind.name, **each} for each in answer["items"]]
+            objects[kind] = [{"apiVersion": kind.api, "kind": kind.name, **item} for item in answer["items"]]
     return Lists(objects=objects, unread=unread)
 
 

@@ -63,18 +63,15 @@ def _rewritten(piece: Piece, goal: Goal) -> tuple[str, tuple[MigratedWorkload, .
     if parsed is None:
         return piece.text, ()
     done = workloads.rewrite(parsed.body, goal)
-    if pieces.TEMPLATE in piece.text and any(pieces.TEMPLATE in _words(each) for each in done.workloads):
+    read = " ".join(f"{workload.why} {workload.name} {workload.becomes}" for workload in done.workloads)
+    if pieces.TEMPLATE in piece.text and pieces.TEMPLATE in read:
         raise pieces.template(piece)
     if done.body == parsed.body:
         return piece.text, done.workloads
     try:
         return _written(piece, parsed, done.body), done.workloads
     except NotWritableError as error:
-        return piece.text, tuple(_not_written(each, str(error)) for each in done.workloads)
-
-
-def _words(workload: MigratedWorkload) -> str:
-    return f"{workload.why} {workload.name} {workload.becomes}"
+        return piece.text, tuple(_not_written(workload, str(error)) for workload in done.workloads)
 
 
 def _written(piece: Piece, parsed: Parsed, body: object) -> str:

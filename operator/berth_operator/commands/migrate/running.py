@@ -107,12 +107,20 @@ def _migrated(
     for number, source in enumerate(files):
         progress.show(number)
         tally.files += 1
-        content = _content(source)
-        text = content if isinstance(content, Problem) else _text(source, content)
-        if isinstance(text, Problem):
+        problem, content, text = None, b"", ""
+        try:
+            content = source.read()
+            text = content.decode()
+        except OSError as error:
+            problem = Problem(file=source.name, message=error.strerror or str(error))
+        except UnicodeDecodeError as error:
+            before = content[: error.start]
+            line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+            problem = Problem(file=source.name, message=f"not UTF-8: {error.reason}", line=line, column=column)
+        if problem is not None:
             progress.clear()
-            yield source, Migrated(text="", answers=(), problems=(text,))
-        elif isinstance(content, bytes) and pieces.is_relevant(content):
+            yield source, Migrated(text="", answers=(), problems=(problem,))
+        elif pieces.is_relevant(content):
             migrated = manifests.migrate(source.name, text, wanted)
             progress.clear()
             yield source, migrated
@@ -122,25 +130,10 @@ def _migrated(
     progress.clear()
 
 
-def _content(source: Source) -> bytes | Problem:
-    try:
-        return source.read()
-    except OSError as error:
-        return Problem(file=source.name, message=error.strerror or str(error))
-
-
-def _text(source: Source, content: bytes) -> str | Problem:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        before = content[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        return Problem(file=source.name, message=f"not UTF-8: {error.reason}", line=line, column=column)
-
-
 def _replaced(source: Source, migrated: Migrated, writer: "_Writer") -> int:
     """Write a file that has changed; return the number of problems."""
-    if source.path is None or not any(_has_changed(each) for each in migrated.answers):
+    changed = (MigrationResult.REWRITTEN, MigrationResult.PARTLY)
+    if source.path is None or not any(answer.workload.outcome in changed for answer in migrated.answers):
         return 0
     path = source.path.resolve()  # a link stays one
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -155,10 +148,6 @@ def _replaced(source: Source, migrated: Migrated, writer: "_Writer") -> int:
     return 0
 
 
-def _has_changed(answer: MigrationAnswer) -> bool:
-    return answer.workload.outcome in (MigrationResult.REWRITTEN, MigrationResult.PARTLY)
-
-
 # --- the live cluster -----------------------------------------------------------------------------------------
 
 
@@ -169,7 +158,7 @@ def of_lists(read: Read, wanted: Goal, to: Streams) -> int:
     if any(map(workloads.priority_class, live.bodies(lists))):  # not every user may list them
         classes = read((live.PRIORITY_CLASSES,))
     if live.PRIORITY_CLASSES in classes.objects:
-        names = frozenset(each["metadata"]["name"] for each in classes.of(live.PRIORITY_CLASSES.plural))
+        names = frozenset(obj["metadata"]["name"] for obj in classes.of(live.PRIORITY_CLASSES.plural))
         wanted = replace(wanted, priority_classes=names)
     writer.begin()
     for body in live.bodies(lists):
@@ -239,7 +228,7 @@ class _Writer:
 
     def end(self, tally: Summary) -> None:
         if self.to.form == "json":
-            rest = {"problems": [reports.of_problem(each) for each in self.problems], "summary": tally.report()}
+            rest = {"problems": [reports.of_problem(problem) for problem in self.problems], "summary": tally.report()}
             self.to.out.write("\n]," + _json(rest)[1:] + "\n")
         elif self.to.form == "yaml":
             self.to.note(tally.summary)

@@ -42,6 +42,6 @@ def _of(name: str) -> Iterator[Source]:
     if not path.is_dir():
         yield Source(name=name, path=path)
         return
-    for file in sorted(each for suffix in SUFFIXES for each in path.rglob(f"*{suffix}")):
+    for file in sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}")):
         if file.is_file():
             yield Source(name=str(file), path=file)

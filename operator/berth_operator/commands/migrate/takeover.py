@@ -106,7 +106,7 @@ def plan(lists: Lists) -> Takeover:
     """Return how to move a cluster to Berth, as far as the lists show it."""
     found, nodes = tuple(_systems(lists)), tuple(sorted(_nodes(lists), key=lambda use: (len(use.others), use.node)))
     # Each once, whatever its images: undone twice, a patch is there again.
-    programs = {program.title: program for each in found for program in each.programs}
+    programs = {program.title: program for running in found for program in running.programs}
     plugins = tuple(program for program in programs.values() if program.kind == "DaemonSet")
     return Takeover(
         found=found,
@@ -148,7 +148,7 @@ def _is_of(system: System, program: Program) -> bool:
 def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
     """Yield the configurations whose webhooks are served in one of these namespaces."""
     for body in lists.of("mutatingwebhookconfigurations"):
-        services = [(each.get("clientConfig") or {}).get("service") or {} for each in body.get("webhooks") or ()]
+        services = [(webhook.get("clientConfig") or {}).get("service") or {} for webhook in body.get("webhooks") or ()]
         if any(service.get("namespace") in namespaces for service in services):
             yield body["metadata"]["name"]
 
@@ -196,7 +196,7 @@ def _nodes(lists: Lists) -> Iterator[NodeUse]:
     for body in lists.of("nodes"):
         name = body["metadata"]["name"]
         allocatable = (body.get("status") or {}).get("allocatable") or {}
-        offered = {each: str(value) for each, value in allocatable.items() if _is_device(each) and str(value) != "0"}
+        offered = {name: str(value) for name, value in allocatable.items() if _is_device(name) and str(value) != "0"}
         if offered or name in held:
             holders = {system: tuple(sorted(pods)) for system, pods in sorted(held.get(name, {}).items())}
             yield NodeUse(node=name, offered=offered, holders=holders)
@@ -246,7 +246,7 @@ def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]
     yield Step(
         title=f"install Berth only for nodes with the label {LABEL}: set the value {MANAGED}. No node has the label yet"
     )
-    opt_outs = [system.opt_out for each in found for system in TABLE.systems if system.name == each.system]
+    opt_outs = [system.opt_out for running in found for system in TABLE.systems if system.name == running.system]
     for opt_out in filter(None, opt_outs):
         yield Step(title=f"keep the other webhook out of each namespace that moves: label the namespace {opt_out}")
     if plugins:
@@ -318,12 +318,12 @@ def report(takeover: Takeover) -> Report:
     return {
         "systems": [
             {
-                "name": each.system,
-                "programs": [{"object": program.title, "image": program.image} for program in each.programs],
-                "webhooks": list(each.webhooks),
-                "pods": each.pods,
+                "name": running.system,
+                "programs": [{"object": program.title, "image": program.image} for program in running.programs],
+                "webhooks": list(running.webhooks),
+                "pods": running.pods,
             }
-            for each in takeover.found
+            for running in takeover.found
         ],
         "nodes": [
             {
@@ -350,10 +350,10 @@ def _steps(steps: Sequence[Step]) -> list[Report]:
 def lines(takeover: Takeover) -> Iterator[str]:
     """Yield the answer for people."""
     yield "What runs:"
-    for each in takeover.found:
-        yield f"  {each.system}: {each.pods} pod{'' if each.pods == 1 else 's'}"
-        yield from (f"    {program.title} ({program.image})" for program in each.programs)
-        yield from (f"    MutatingWebhookConfiguration {webhook}" for webhook in each.webhooks)
+    for running in takeover.found:
+        yield f"  {running.system}: {running.pods} pod{'' if running.pods == 1 else 's'}"
+        yield from (f"    {program.title} ({program.image})" for program in running.programs)
+        yield from (f"    MutatingWebhookConfiguration {webhook}" for webhook in running.webhooks)
     if not takeover.found:
         yield "  none of the systems that are known"
     yield ""

@@ -90,7 +90,7 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
         return Rewritten(body=body)
     if body["kind"].endswith(_LIST) and isinstance(body.get("items"), list):
         items = [rewrite(item, goal) for item in body["items"]]
-        workloads = tuple(each for item in items for each in item.workloads)
+        workloads = tuple(workload for item in items for workload in item.workloads)
         return Rewritten(body={**body, "items": [item.body for item in items]}, workloads=workloads)
     group = _group_of(body)
     if body["kind"] == GROUP:
@@ -122,12 +122,16 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
     except (RequestError, InputError) as error:
         named = words_of(template)
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=str(error), words=named)
-    if lost := _of_controller(body, path, template):
+    # A part that stands on a controller, and not on its pods, has no effect.
+    of_controller = _mapping(body.get("metadata")), template.get("metadata") or {}
+    if lost := tuple(words.of_controller(body["kind"], *of_controller)) if path else ():
         found = _Found() if found is None else found
         found = replace(found, lost=(*found.lost, *lost))
     if found is None:
         return Rewritten(body=body)
-    if fixed := _selected(body, path) & (_labels(template) - _labels(changed)):
+    # The labels by which a controller knows its pods.
+    selected = frozenset(_mapping(_at(body, ("spec", "selector", "matchLabels")))) if path else frozenset()
+    if fixed := selected & (_labels(template) - _labels(changed)):
         why = (
             f"label {min(fixed)} is in spec.selector, which cannot change; create it by another name, without the label"
         )
@@ -141,17 +145,6 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
         else MigrationResult.UNCHANGED
     )
     return Rewritten(body=after, workloads=(_workload(body, outcome, found),))
-
-
-def _of_controller(body: Object, path: Path, template: Object) -> tuple[str, ...]:
-    """Return what has no effect because it stands on a controller, and not on its pods."""
-    both = _mapping(body.get("metadata")), template.get("metadata") or {}
-    return tuple(words.of_controller(body["kind"], *both)) if path else ()
-
-
-def _selected(body: Object, path: Path) -> frozenset[str]:
-    """Return the labels by which a controller knows its pods."""
-    return frozenset(_mapping(_at(body, ("spec", "selector", "matchLabels")))) if path else frozenset()
 
 
 def _labels(template: Object) -> frozenset[str]:
@@ -181,13 +174,19 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
     if not reading.words and scheduler not in {"", USUAL, goal.scheduler} | SCHEDULERS:
         return template, None
     pending = _pending(place, reading)
-    devices = words.plain.text(pending.request.devices) or _of_plugins(pending)
+    of_plugins = ", ".join(f"{amount} x {name}" for name, amount in pending.request.plugin_requests)
+    devices = words.plain.text(pending.request.devices) or of_plugins
     if pending.error:
         raise InputError(pending.error)
     if not devices and not reading.words and scheduler not in SCHEDULERS:
         return template, None
     _check_priority_class(spec, goal)
-    changed = _changed(template, reading, goal.scheduler)
+    written = {**reading.spec, "schedulerName": goal.scheduler}
+    for kind in ("initContainers", "containers"):
+        if written.get(kind):
+            pairs = zip(spec[kind], written[kind], strict=True)
+            written[kind] = [_container(before, after) for before, after in pairs]
+    changed = {**_with_metadata(template, reading), "spec": written}
     limited = ", with limits by the component isolation" if pending.request.unlimited else ""
     found = _Found(
         words=(*reading.words, *_idle(metadata)),
@@ -218,20 +217,6 @@ def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:
         raise InputError(f"not the form of a pod: {type(error).__name__}: {error}") from error
 
 
-def _of_plugins(pending: PendingPod) -> str:
-    return ", ".join(f"{amount} x {name}" for name, amount in pending.request.plugin_requests)
-
-
-def _changed(template: Object, reading: words.Reading, scheduler: str) -> Object:
-    """Return a template with what was read, without the mappings that became empty."""
-    spec = dict(reading.spec)
-    for kind in ("initContainers", "containers"):
-        if spec.get(kind):
-            pairs = zip(template["spec"][kind], spec[kind], strict=True)
-            spec[kind] = [_container(before, after) for before, after in pairs]
-    return {**_with_metadata(template, reading), "spec": {**spec, "schedulerName": scheduler}}
-
-
 def _with_metadata(holder: Object, reading: words.Reading) -> Object:
     """Return an object with the annotations and labels that were read."""
     metadata = holder.get("metadata") or {}
@@ -240,7 +225,7 @@ def _with_metadata(holder: Object, reading: words.Reading) -> Object:
         ("annotations", TABLE.annotations, reading.annotations),
         ("labels", TABLE.labels, reading.labels),
     ):
-        kept = {each: value for each, value in after.items() if each not in rows or not _is_idle(rows[each])}
+        kept = {key: value for key, value in after.items() if key not in rows or not _is_idle(rows[key])}
         if kept != (metadata.get(name) or {}):
             written[name] = kept
             if not kept:
@@ -272,20 +257,20 @@ def _container(before: Object, after: Mapping[str, Any]) -> Object:
     if after == before:
         return before
     held = after.get("resources") or {}
-    written = {kind: _amounts(value) if kind in ("limits", "requests") else value for kind, value in held.items()}
+    written = dict(held)
+    for kind in ("limits", "requests"):
+        if kind in held:
+            written[kind] = {
+                name: int(value)
+                if name.startswith(names.PREFIX) and isinstance(value, str) and value.isascii() and value.isdecimal()
+                else value
+                for name, value in held[kind].items()
+            }
     kept = {kind: value for kind, value in written.items() if value != {}}
     changed = {**after, "resources": kept}
     if not kept:
         del changed["resources"]
     return changed
-
-
-def _amounts(held: Mapping[str, Any]) -> Object:
-    return {name: _number(value) if name.startswith(names.PREFIX) else value for name, value in held.items()}
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
 
 
 def words_of(template: Object) -> tuple[str, ...]:
@@ -356,15 +341,19 @@ def _keys(value: Any) -> frozenset[str]:
 
 def _of_unknown(body: Object, goal: Goal) -> Rewritten:
     """Return the answer to a kind of which only its own controller knows what becomes of its templates."""
-    held = [each for each in _templates(body) if words_of(each) or str(each["spec"].get("schedulerName")) in SCHEDULERS]
+    held = [
+        template
+        for template in _templates(body)
+        if words_of(template) or str(template["spec"].get("schedulerName")) in SCHEDULERS
+    ]
     if not held:
         return Rewritten(body=body)
     why = (
         f"the kind {body['kind']} of {body.get('apiVersion')} is not read; write its pod templates and its "
         "scheduler name in Berth's words, or use a Deployment or Job: "
-        f"{'; '.join(_answer(each, goal) for each in held)}"
+        f"{'; '.join(_answer(template, goal) for template in held)}"
     )
-    named = tuple(dict.fromkeys(word for each in held for word in words_of(each)))
+    named = tuple(dict.fromkeys(word for template in held for word in words_of(template)))
     return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=named)
 
 
@@ -380,15 +369,15 @@ def _answer(template: Object, goal: Goal) -> str:
 def _templates(value: Any) -> Iterator[Object]:
     """Yield all pod templates in a document."""
     if isinstance(value, list):
-        for each in value:
-            yield from _templates(each)
+        for item in value:
+            yield from _templates(item)
     elif isinstance(value, dict):
         spec = value.get("spec")
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
             yield value
         else:
-            for each in value.values():
-                yield from _templates(each)
+            for part in value.values():
+                yield from _templates(part)
 
 
 # --- objects --------------------------------------------------------------------------------------------------

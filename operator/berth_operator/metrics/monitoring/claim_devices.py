@@ -20,11 +20,11 @@ class ClaimDeviceCount:
     def count(self, claims: Claims) -> Iterator[None]:
         """Count the devices of the newest slices of each pool; yields after each, and tolerates changes in between."""
         for slice_ in tuple(claims.slices.values()):
-            newest = max((each.generation for each in claims.in_pool(slice_.pool)), default=slice_.generation)
+            newest = max((other.generation for other in claims.in_pool(slice_.pool)), default=slice_.generation)
             if slice_.generation == newest:
                 held = claims.supply.holdings.allocated
                 self._devices[slice_.pool.driver] += len(slice_.devices)
-                self._allocated[slice_.pool.driver] += sum(held.include(each.id) for each in slice_.devices)
+                self._allocated[slice_.pool.driver] += sum(held.include(device.id) for device in slice_.devices)
             yield
 
     def values(self) -> Mapping[Family, Values]:

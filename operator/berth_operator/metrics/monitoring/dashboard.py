@@ -309,6 +309,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def dashboard() -> dict[str, Any]:
     """Return the dashboard as Grafana imports it."""
+    jobs = "label_values(berth_leading, job)"
     return {
         "uid": UID,
         "title": "Berth",
@@ -318,28 +319,24 @@ def dashboard() -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [_datasource(), _job()]},
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+                {
+                    "name": "job",
+                    "label": "Operator's job",
+                    "type": "query",
+                    "datasource": DATASOURCE,
+                    "definition": jobs,
+                    "query": {"query": jobs, "refId": "jobs"},
+                    "refresh": 2,
+                    "includeAll": True,
+                    "allValue": ".+",
+                    "current": {"text": "All", "value": "$__all"},
+                },
+            ]
+        },
         "panels": list(_placed()),
-    }
-
-
-def _datasource() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-
-
-def _job() -> dict[str, Any]:
-    query = "label_values(berth_leading, job)"
-    return {
-        "name": "job",
-        "label": "Operator's job",
-        "type": "query",
-        "datasource": DATASOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": "jobs"},
-        "refresh": 2,
-        "includeAll": True,
-        "allValue": ".+",
-        "current": {"text": "All", "value": "$__all"},
     }
 
 

@@ -51,18 +51,15 @@ class Monitor:
 
     async def refresh(self) -> None:
         """Compute all gauges, and expose them together."""
-        pending = await self._pending()
+        pending_count = PendingCount()
+        await self._in_slices(pending_count.count(self._cluster.queue, self._cluster.pending), STRIDE)
+        pending = pending_count.values(gated=len(self._cluster.pending_pods.gated))
         await asyncio.sleep(0)
         fleet = _of_fleet(fleet_figures(self._cluster.fleet))
         await asyncio.sleep(0)
         claim_devices = ClaimDeviceCount()
         await self._in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
         GAUGES.shown = {**pending, **fleet, **claim_devices.values(), **self._of_process()}
-
-    async def _pending(self) -> Mapping[Family, Values]:
-        counted = PendingCount()
-        await self._in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
-        return counted.values(gated=len(self._cluster.pending_pods.gated))
 
     async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
         """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
@@ -89,11 +86,13 @@ class Monitor:
 
 
 def _of_fleet(figures: FleetFigures) -> Mapping[Family, Values]:
-    kept = frequent({model: each.total for model, each in figures.gpus.items()})
+    kept = frequent({model: counts.total for model, counts in figures.gpus.items()})
     gpus: defaultdict[tuple[str, ...], float] = defaultdict(float)
-    for model, each in figures.gpus.items():
-        for state, cards in (("allocated", each.allocated), ("free", each.free), ("unavailable", each.unavailable)):
-            gpus[model if model in kept else OTHER, state] += cards
+    for model, counts in figures.gpus.items():
+        shown = model if model in kept else OTHER
+        gpus[shown, "allocated"] += counts.allocated
+        gpus[shown, "free"] += counts.free
+        gpus[shown, "unavailable"] += counts.unavailable
     return {
         gauges.GPUS: gpus,
         gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},

@@ -9,7 +9,7 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.messages import POD_GROUP_NOT_READY
 from berth_operator.core.queue import event_labels
-from berth_operator.core.queue.queue import Parked, Queue
+from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import Family, Values
@@ -58,16 +58,18 @@ class PendingCount:
             self._add(pod, event_labels.GATED, POD_GROUP_NOT_READY)
             yield
         for waiting in parked:
-            yield from self._parked(waiting)
-        yield from self._bound()
-
-    def _parked(self, waiting: Parked[Unit]) -> Iterator[None]:
-        reason = reason_of(waiting.failure)
-        plugins = {each.TRAITS.plugin or each.NAME for each in waiting.failure.rejected_by}
-        for unit in tuple(waiting.units.values()):
-            for plugin in plugins:
-                self._plugins[plugin, pods_of(unit)[0].scheduler] += unit.size
-            self._add(unit, event_labels.UNSCHEDULABLE, reason)
+            reason = reason_of(waiting.failure)
+            plugins = {filter_.TRAITS.plugin or filter_.NAME for filter_ in waiting.failure.rejected_by}
+            for unit in tuple(waiting.units.values()):
+                for plugin in plugins:
+                    self._plugins[plugin, pods_of(unit)[0].scheduler] += unit.size
+                self._add(unit, event_labels.UNSCHEDULABLE, reason)
+                yield
+        # The pods of all but the most frequent namespaces count together.
+        kept = frequent(self._namespaces)
+        for namespace, reason in [key for key in self._pods if key[0] not in kept]:
+            pods, created = self._pods.pop((namespace, reason)), self._oldest.pop((namespace, reason))
+            self._merge((OTHER, reason), pods, created)
             yield
 
     def _add(self, unit: Unit, queue: str, reason: str) -> None:
@@ -81,16 +83,6 @@ class PendingCount:
         oldest = self._oldest.get(key)
         if oldest is None or created < oldest:
             self._oldest[key] = created
-
-    def _bound(self) -> Iterator[None]:
-        """Add the pods of all but the most frequent namespaces together."""
-        kept = frequent(self._namespaces)
-        if len(kept) == len(self._namespaces):
-            return
-        for namespace, reason in [key for key in self._pods if key[0] not in kept]:
-            pods, created = self._pods.pop((namespace, reason)), self._oldest.pop((namespace, reason))
-            self._merge((OTHER, reason), pods, created)
-            yield
 
     def values(self, *, gated: int) -> Mapping[Family, Values]:
         """Return the gauges; `gated` is the number of pods with scheduling gates."""
