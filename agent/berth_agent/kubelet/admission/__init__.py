@@ -1,4 +1,5 @@
 """Which pod kubelet is admitting: it names none when it asks, so its admission is mirrored here.
 
-`pods`, `units`, `picture`, `choice` and `mirror` are pure; `watch`, `checkpoint` and `chooser` talk to the world.
+`pods`, `units`, `snapshot`, `choice` and `mirror` are pure; `admission` asks kubelet and the API server, `watch`
+follows the node's pods, and `checkpoint` is the file.
 """

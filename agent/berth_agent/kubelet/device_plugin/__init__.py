@@ -5,6 +5,6 @@
                                         v
                                   Chooser: which devices, and whether at all ──> response: environment, mounts, CDI
 
-Options, resources, preferences and responses are plain functions of what they are given; `server` talks to kubelet,
-`manager` keeps servers and offers in step.
+Options, resources, preferences and responses are plain functions of what they are given; `plugin_server` talks to
+kubelet, `manager` and `servers` keep offers and servers in step.
 """
