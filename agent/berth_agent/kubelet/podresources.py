@@ -50,34 +50,18 @@ class PodResources:
             raise UnavailableError(
                 f"{self._socket}: the answer is no {messages.ListPodResourcesResponse.DESCRIPTOR.name}"
             )
-        claimed: set[ClaimedDevice] = set()
-        reports = []
-        for pod in answer.pod_resources:
-            for container in pod.containers:
-                claimed.update(_claimed(container))
-                ids_by_resource: dict[str, frozenset[str]] = {}
-                for devices in container.devices:
-                    name = devices.resource_name
-                    if is_of_plugin(name):
-                        # Devices of several NUMA nodes stand in an entry each.
-                        ids_by_resource[name] = ids_by_resource.get(name, frozenset()).union(devices.device_ids)
-                if ids_by_resource:
-                    reports.append(
-                        ContainerReport(
-                            namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=ids_by_resource
-                        )
-                    )
-        in_order = sorted(claimed, key=attrgetter("namespace", "claim", "driver", "pool", "device"))
+        in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
         self.claimed = tuple(in_order[:MAX_DEVICES])
-        return tuple(reports)
+        return tuple(_reports(answer))
 
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
 
 
-def _claimed(container: messages.ContainerResources) -> Iterator[ClaimedDevice]:
-    for claim in container.dynamic_resources:
+def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevice]:
+    containers = (container for pod in answer.pod_resources for container in pod.containers)
+    for claim in (claim for container in containers for claim in container.dynamic_resources):
         for device in claim.claim_resources:
             # Names that the API server does not allow are of no claim.
             with contextlib.suppress(ValidationError):
@@ -87,4 +71,20 @@ def _claimed(container: messages.ContainerResources) -> Iterator[ClaimedDevice]:
                     driver=device.driver_name,
                     pool=device.pool_name,
                     device=device.device_name,
+                )
+
+
+def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            ids_by_resource: dict[str, frozenset[str]] = {}
+            for devices in container.devices:
+                if is_of_plugin(devices.resource_name):
+                    # Devices of several NUMA nodes stand in an entry each.
+                    ids_by_resource[devices.resource_name] = ids_by_resource.get(
+                        devices.resource_name, frozenset()
+                    ).union(devices.device_ids)
+            if ids_by_resource:
+                yield ContainerReport(
+                    namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=ids_by_resource
                 )
