@@ -9,7 +9,7 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -201,7 +201,16 @@ class Agent:
         self._tasks.create_task(self._read_forever())
         if self._settings.inventory == "nvml":
             # For a simulated fleet the resync reads all Devices with one list.
-            self._tasks.create_task(self._listen(self._settings.node_name))
+            # People cordon devices, or call them recovered, by annotations of the Device.
+            self._tasks.create_task(
+                follow(
+                    self._client,
+                    DEVICES,
+                    selector=f"metadata.name={self._settings.node_name}",
+                    listed=lambda devices, _: self._heard(*devices),
+                    changed=lambda _, device: self._heard(device),
+                )
+            )
         while True:
             await self._publish_soon.wait()
             self._publish_soon.clear()
@@ -214,16 +223,6 @@ class Agent:
         if is_new:
             self._publish_soon.set()
             self._read_soon.set()
-
-    async def _listen(self, node: str) -> None:
-        """Watch the annotations of a node's Device by which people cordon devices or call them recovered."""
-        await follow(
-            self._client,
-            DEVICES,
-            selector=f"metadata.name={node}",
-            listed=lambda devices, _: self._heard(*devices),
-            changed=lambda _, device: self._heard(device),
-        )
 
     def _heard(self, *devices: Object) -> None:
         """Read the Devices again if one of these annotations changed."""
@@ -241,26 +240,31 @@ class Agent:
             # Not in a round, which waits for the API server: only this reading says which cards were reset.
             self._observe(self._readings)
             if is_first and self._readings:
-                _log_counts(self._readings)
+                types = Counter(device.type for reading in self._readings.values() for device in reading.spec.devices)
+                _log.info("inventory read", nodes=len(self._readings), devices=dict(types))
             self._publish_soon.set()
-            await self._pause()
-
-    async def _pause(self) -> None:
-        """Wait for the next reading, which an alarm brings forward."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.poll_interval):
-                await self._read_soon.wait()
-        self._read_soon.clear()
+            # An alarm brings the next reading forward.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll_interval):
+                    await self._read_soon.wait()
+            self._read_soon.clear()
 
     async def _round(self) -> None:
         readings = self._readings
         self._heartbeat.keep([name for name, reading in readings.items() if reading.heartbeat])
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
-        await self._restore([name for name in readings if not self._monitor.knows(name)])
+        unknown = [name for name in readings if not self._monitor.knows(name) and self._nodes.owner_reference(name)]
+        await asyncio.gather(*map(self._restore, unknown))
         await self._clear_faults(readings)
         current = self._with_faults(readings)
-        self._update(current)
+        for name, reading in current.items():
+            if self._plugin:
+                self._plugin.update(reading)
+            if self._isolation:
+                self._isolation.update(reading, self._nodes.labels(name))
+            if self._usage:
+                self._usage.observe(reading)
         view = self._view(current)
         self._exporter.readings = view
         await self._publisher.publish(view)
@@ -291,28 +295,18 @@ class Agent:
             self._numbering.assign(name, reading)
         self._monitor.observe(self._numbered(readings))
 
-    def _update(self, current: Mapping[str, Reading]) -> None:
-        """Hand the devices and their health to the device plugin, the isolation and the reporter of usage."""
-        for name, reading in current.items():
-            if self._plugin:
-                self._plugin.update(reading)
-            if self._isolation:
-                self._isolation.update(reading, self._nodes.labels(name))
-            if self._usage:
-                self._usage.observe(reading)
-
     def _view(self, current: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return what is published: readings with sharing, what pods hold, and what kubelet cannot give."""
-        return {name: self._viewed(reading) for name, reading in current.items()}
-
-    def _viewed(self, reading: Reading) -> Reading:
-        if self._plugin:
-            reading = self._plugin.view(reading)
-        if self._isolation:
-            reading = self._isolation.view(reading)
-        if self._usage:
-            reading = self._usage.with_use(reading)
-        return self._plugin.with_withheld(reading) if self._plugin else reading
+        view = {}
+        for name, reading in current.items():
+            view[name] = self._plugin.view(reading) if self._plugin else reading
+            if self._isolation:
+                view[name] = self._isolation.view(view[name])
+            if self._usage:
+                view[name] = self._usage.with_use(view[name])
+            if self._plugin:
+                view[name] = self._plugin.with_withheld(view[name])
+        return view
 
     def _with_faults(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return the readings of restored nodes with all known faults."""
@@ -328,10 +322,7 @@ class Agent:
         """Return the readings of the nodes whose Devices were restored: nothing is offered or published before that."""
         return {name: reading for name, reading in readings.items() if self._monitor.knows(name)}
 
-    async def _restore(self, names: Sequence[str]) -> None:
-        await asyncio.gather(*(self._restore_one(name) for name in names if self._nodes.owner_reference(name)))
-
-    async def _restore_one(self, name: str) -> None:
+    async def _restore(self, name: str) -> None:
         """Restore minors and faults from the Device of a node; a failure is tried again in the next round."""
         try:
             earlier = await self._publisher.read_published(name)
@@ -376,16 +367,8 @@ class Agent:
             if named.problems:
                 continue
             self._monitor.clear_faults(name, reading, named.devices)
-            await self._remove_recovered(name)
-
-    async def _remove_recovered(self, name: str) -> None:
-        try:
-            await self._publisher.remove_annotation(name, RECOVERED_DEVICES)
-        except CallError as error:
-            self._resync_at = 0.0
-            _log.warning("annotation not removed, will try again", node=name, error=str(error))
-
-
-def _log_counts(readings: Mapping[str, Reading]) -> None:
-    types = Counter(device.type for reading in readings.values() for device in reading.spec.devices)
-    _log.info("inventory read", nodes=len(readings), devices=dict(types))
+            try:
+                await self._publisher.remove_annotation(name, RECOVERED_DEVICES)
+            except CallError as error:
+                self._resync_at = 0.0
+                _log.warning("annotation not removed, will try again", node=name, error=str(error))

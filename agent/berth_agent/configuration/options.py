@@ -5,7 +5,7 @@ plugin supports and this one does not is an error. An option without effect here
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -244,6 +244,7 @@ def load(raw: Flags) -> Options:
 
 
 def _read(path: Path) -> _ConfigFile:
+    """Read the configuration file; each mistake in it names its place."""
     try:
         return _parsed(documents.read(path.read_bytes()))
     except OSError as error:
@@ -265,12 +266,18 @@ def _parsed(body: Any) -> _ConfigFile:
     return _ConfigFile(flags=_flags(top), sharing=sharing, warnings=warnings)
 
 
-# --- flags ------------------------------------------------------------------------------------------------------
-
-
 def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that the sections `flags` and `imex` set, by the names of their fields."""
+    leaves: dict[str, Any] = {}
+    for section in ("flags", "imex"):
+        for name, value in _mapping(top.get(section), where=section).items():
+            if name == "plugin":
+                inner = _mapping(value, where=f"{section}.plugin")
+                leaves |= {f"{section}.plugin.{key}": option for key, option in inner.items()}
+            else:
+                leaves[f"{section}.{name}"] = value
     raw: dict[str, Any] = {}
-    for where, value in _leaves(top):
+    for where, value in leaves.items():
         # The labels of NVIDIA's feature discovery are configured by the same file.
         if value is None or where.startswith("flags.gfd"):
             continue
@@ -281,26 +288,13 @@ def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
     try:
         Flags.model_validate(raw)
     except ValidationError as error:
-        raise OptionsError("; ".join(map(_plain, error.errors()))) from error
+        keys = {flag: key for key, flag in _KEYS.items()}
+        mistakes = [
+            f"{keys[str(mistake['loc'][0])]}: {mistake['msg'].removeprefix('Value error, ')}"
+            for mistake in error.errors()
+        ]
+        raise OptionsError("; ".join(mistakes)) from error
     return raw
-
-
-def _leaves(top: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section in ("flags", "imex"):
-        for name, value in _mapping(top.get(section), where=section).items():
-            if name == "plugin":
-                inner = _mapping(value, where=f"{section}.plugin")
-                yield from ((f"{section}.plugin.{name}", raw) for name, raw in inner.items())
-            else:
-                yield f"{section}.{name}", value
-
-
-def _plain(error: Any) -> str:
-    keys = {flag: key for key, flag in _KEYS.items()}
-    return f"{keys[error['loc'][0]]}: {error['msg'].removeprefix('Value error, ')}"
-
-
-# --- sharing ----------------------------------------------------------------------------------------------------
 
 
 def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
@@ -314,27 +308,31 @@ def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
     _known(slicing, _PARTS[where], where=where)
     if strategy := slicing.get("strategy"):
         raise OptionsError(f"{where}.strategy: unknown time-slicing strategy: {strategy}; allowed is none")
-    resources = _resources(slicing.get("resources"), where=f"{where}.resources")
+    listed = slicing.get("resources")
+    if not isinstance(listed, list) or not listed:
+        raise OptionsError(f"{where}.resources: no resources specified; allowed is a list of name and replicas")
+    resources = [_resource(entry, where=f"{where}.resources[{index}]") for index, entry in enumerate(listed)]
+    names = [name for name, _, _ in resources]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise OptionsError(f"{where}.resources[{index}].name: {name} is there twice")
     sharing = Sharing(
         replicas={name: replicas for name, replicas, _ in resources},
         rename=_boolean(slicing, "renameByDefault", where=where),
         one_at_most=_boolean(slicing, "failRequestsGreaterThanOne", where=where),
     )
-    return sharing, tuple(_warnings(resources, rename=sharing.rename, where=f"{where}.resources"))
+    warnings = []
+    for index, (name, _, body) in enumerate(resources):
+        place = f"{where}.resources[{index}]"
+        if body.get("rename") not in (None, f"{name}.shared" if sharing.rename else None):
+            warnings.append(f"{place}.rename: own names of resources are not supported; ignored")
+        if (body.get("devices") or "all") != "all":
+            warnings.append(f"{place}.devices: choosing devices is not supported; ignored, all are sliced")
+    return sharing, tuple(warnings)
 
 
 _SharedResource = tuple[str, int, Mapping[str, Any]]
-
-
-def _resources(raw: Any, *, where: str) -> list[_SharedResource]:
-    if not isinstance(raw, list) or not raw:
-        raise OptionsError(f"{where}: no resources specified; allowed is a list of name and replicas")
-    resources = [_resource(entry, where=f"{where}[{index}]") for index, entry in enumerate(raw)]
-    names = [name for name, _, _ in resources]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise OptionsError(f"{where}[{index}].name: {name} is there twice")
-    return resources
+"""Name, replicas, and the entry as it stands in the file."""
 
 
 def _resource(raw: Any, *, where: str) -> _SharedResource:
@@ -367,17 +365,6 @@ def resource_name(raw: Any, *, where: str) -> str:
             f"{where}: incorrect format for resource name '{name}'; allowed are small letters, digits, '-' and '.'"
         )
     return name
-
-
-def _warnings(resources: Iterable[_SharedResource], *, rename: bool, where: str) -> Iterator[str]:
-    for index, (name, _, body) in enumerate(resources):
-        if body.get("rename") not in (None, f"{name}.shared" if rename else None):
-            yield f"{where}[{index}].rename: own names of resources are not supported; ignored"
-        if (body.get("devices") or "all") != "all":
-            yield f"{where}[{index}].devices: choosing devices is not supported; ignored, all are sliced"
-
-
-# --- shapes -----------------------------------------------------------------------------------------------------
 
 
 def _mapping(raw: Any, *, where: str) -> Mapping[str, Any]:

@@ -57,13 +57,12 @@ def read(*, disabled: str, enabled: str) -> Checks:
 
 
 def _listed(name: str, text: str) -> frozenset[int | str]:
-    entries = [entry.strip().lower() for entry in text.split(",")]
-    return frozenset(_one(name, entry) for entry in entries if entry)
-
-
-def _one(name: str, entry: str) -> int | str:
-    if entry in {ALL, XIDS}:
-        return entry
-    if entry.isascii() and entry.isdigit():
-        return int(entry)
-    raise ChecksError(f'{name}: "{entry}" is no Xid; {ALLOWED}')
+    listed: set[int | str] = set()
+    for entry in filter(None, (part.strip().lower() for part in text.split(","))):
+        if entry in {ALL, XIDS}:
+            listed.add(entry)
+        elif entry.isascii() and entry.isdigit():
+            listed.add(int(entry))
+        else:
+            raise ChecksError(f'{name}: "{entry}" is no Xid; {ALLOWED}')
+    return frozenset(listed)

@@ -42,8 +42,13 @@ def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
     ordered = sorted(faults, key=lambda fault: (-catalogue.of(fault.kind), fault.kind))[:MAX_FAULTS]
     if not ordered:
         return device.model_copy(update={"health": True, "conditions": []})
-    summed = unhealthy(device, reason=ordered[0].kind, message="; ".join(map(_in_words, ordered)))
-    details = [_finding(fault).condition() for fault in ordered]
+    message = "; ".join(fault.message[:MAX_MESSAGE] or fault.kind for fault in ordered)
+    summed = unhealthy(device, reason=ordered[0].kind, message=message)
+    details = []
+    for fault in ordered:
+        remedy = catalogue.WORDS[catalogue.of(fault.kind)]
+        finding = Finding(type=fault.kind, ok=True, reason=remedy, message=fault.message[:MAX_MESSAGE])
+        details.append(finding.condition())
     return summed.model_copy(update={"conditions": [*summed.conditions, *details]})
 
 
@@ -66,12 +71,3 @@ def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
 def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
     """Return the device with these faults added to those that it has."""
     return mark(device, [*faults_of(device), *faults]) if faults else device
-
-
-def _finding(fault: Fault) -> Finding:
-    reason = catalogue.WORDS[catalogue.of(fault.kind)]
-    return Finding(type=fault.kind, ok=True, reason=reason, message=fault.message[:MAX_MESSAGE])
-
-
-def _in_words(fault: Fault) -> str:
-    return fault.message[:MAX_MESSAGE] or fault.kind

@@ -84,8 +84,16 @@ class HealthMonitor:
         for name, reading in readings.items():
             node = self._node(name)
             for device in _listed(node, reading):
-                if device.type == GPU:
-                    self._observe(node, device, reset=device.id in reading.reset)
+                if device.type != GPU:
+                    continue
+                known, fresh = node.faults.get(device.id, {}), faults_of(device)
+                if not known and not fresh:
+                    continue
+                reset = device.id in reading.reset
+                faults = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
+                for kind in known.keys() - faults.keys():
+                    _log.info("GPU fault ended", gpu=device.id, fault=kind)
+                node.faults[device.id] = faults
 
     def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:
         """Return the reading with all known faults; the same object if there are none to add.
@@ -121,15 +129,6 @@ class HealthMonitor:
 
     def _node(self, name: str) -> _Node:
         return self._nodes.setdefault(name, _Node())
-
-    def _observe(self, node: _Node, gpu: DeviceInfo, *, reset: bool) -> None:
-        known, fresh = node.faults.get(gpu.id, {}), faults_of(gpu)
-        if not known and not fresh:
-            return
-        faults = rules.after_reading(known, fresh, now=self._clock(), quiet=self._quiet, reset=reset)
-        for kind in known.keys() - faults.keys():
-            _log.info("GPU fault ended", gpu=gpu.id, fault=kind)
-        node.faults[gpu.id] = faults
 
 
 ANNOTATIONS: Final = (names.CORDONED_DEVICES, names.RECOVERED_DEVICES)

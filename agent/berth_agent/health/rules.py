@@ -106,21 +106,15 @@ def with_fault(known: Faults, fault: Fault, *, now: float) -> Faults:
 def after_reading(known: Faults, faults: Iterable[Fault], *, now: float, quiet: float, reset: bool) -> Faults:
     """Return the faults after a reading that reported some, and whether the card was reset."""
     fresh = {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}
-    was_reset = reset or _reset_done(known, fresh)
+    # It was reset, too, if the driver asked for a reset before, and now answers for the card and asks for none.
+    asks_or_is_silent = any(observed.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, observed in fresh.items())
+    was_reset = reset or (catalogue.RESET_NEEDED in known and not asks_or_is_silent)
     lasting = {
         kind: observed
         for kind, observed in known.items()
         if _lasts(observed, quiet_for=now - observed.at, quiet=quiet, reset=was_reset)
     }
     return {**lasting, **fresh}
-
-
-def _reset_done(known: Faults, fresh: Faults) -> bool:
-    """Return whether the driver asked for a reset before, and now answers for the card and asks for none."""
-    had_requested_reset = catalogue.RESET_NEEDED in known
-    return had_requested_reset and not any(
-        observed.remedy > Remedy.UNTOLD or kind in _NEEDS for kind, observed in fresh.items()
-    )
 
 
 _NEEDS: Final = {catalogue.RESET_NEEDED, catalogue.REBOOT_NEEDED, catalogue.DRAIN_NEEDED}

@@ -41,20 +41,16 @@ class MpsControl:
             )
         except OSError as error:
             raise ControlError(f"{self.program} cannot be run: {error}") from error
-        return await _answer(process, "".join(f"{command}\n" for command in commands))
-
-
-async def _answer(process: asyncio.subprocess.Process, commands: str) -> str:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            output, _ = await process.communicate(commands.encode())
-    except TimeoutError:
-        raise ControlError(f"no answer within {PATIENCE:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    text = output.decode(errors="replace").strip()
-    if process.returncode:
-        raise ControlError(text[:MAX_SHOWN] or f"exit status {process.returncode}")
-    return text
+        try:
+            async with asyncio.timeout(PATIENCE):
+                output, _ = await process.communicate("".join(f"{command}\n" for command in commands).encode())
+        except TimeoutError:
+            raise ControlError(f"no answer within {PATIENCE:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        answer = output.decode(errors="replace").strip()
+        if process.returncode:
+            raise ControlError(answer[:MAX_SHOWN] or f"exit status {process.returncode}")
+        return answer

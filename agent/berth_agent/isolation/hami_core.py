@@ -95,13 +95,10 @@ class HamiCoreProvider(AnyUnit):
                 _log.info("old version of HAMi-core removed", version=version.name)
             self._looked_at = seen
         except (OSError, ValueError) as error:
-            self._log_failure(f"{self._checkpoint}: {error}")
-
-    def _log_failure(self, failure: str) -> None:
-        """Log a failure once, not at each retry."""
-        if failure != self._failure:
-            _log.warning("old versions of HAMi-core stay, will try again", error=failure)
-        self._failure = failure
+            failure = f"{self._checkpoint}: {error}"
+            if failure != self._failure:
+                _log.warning("old versions of HAMi-core stay, will try again", error=failure)
+            self._failure = failure
 
     def _ready_or_refused(self) -> Path:
         try:

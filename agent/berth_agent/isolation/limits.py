@@ -62,7 +62,9 @@ def largest(pods: Iterable[Pod], spec: DeviceSpec) -> DefaultLimits:
     memory: dict[int, int] = {}
     threads = 0
     for _, container in sharing(pods):
-        threads = max(threads, _percentage(container.mps_threads))
+        text = container.mps_threads
+        if text.isdecimal() and text.isascii() and len(text) <= len(str(WHOLE)) and int(text) <= WHOLE:
+            threads = max(threads, int(text))
         for position, mebibytes in memory_limits(container.mps_memory).items():
             card = container.visible[position] if position < len(container.visible) else ""
             if (number := numbers.get(card)) is not None:
@@ -75,9 +77,3 @@ def memory_limits(text: str) -> dict[int, int]:
     matches = [_LIMIT.fullmatch(part) for part in text.split(",")]
     limits = {int(match[1]): int(match[2]) for match in matches if match}
     return limits if len(limits) == len(matches) and all(limits.values()) else {}
-
-
-def _percentage(text: str) -> int:
-    return (
-        int(text) if text.isdecimal() and text.isascii() and len(text) <= len(str(WHOLE)) and int(text) <= WHOLE else 0
-    )

@@ -13,7 +13,7 @@ from berth_agent.configuration.options import KUBELET_SOCKET
 from berth_agent.configuration.settings import Settings
 from berth_agent.isolation.hami_core import HamiCoreProvider
 from berth_agent.isolation.mps import ListPods, MpsProvider
-from berth_agent.isolation.provider import NodeView, Provider, ProviderStatus, offer
+from berth_agent.isolation.provider import NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
@@ -47,8 +47,11 @@ class IsolationManager:
         self._offered: set[str] = set()
         """Resources that were offered: kubelet refuses to start containers again whose resource is gone."""
         self._wake = asyncio.Event()
-        self._folder = Path(kubelet or KUBELET_SOCKET).parent
-        self._servers = PluginServers(kubelet=Path(kubelet) if kubelet else None, make=self._server)
+        folder = Path(kubelet or KUBELET_SOCKET).parent
+        self._servers = PluginServers(
+            kubelet=Path(kubelet) if kubelet else None,
+            make=lambda service: PluginServer(service, folder=folder, with_numa=False, changed=self._wake.set),
+        )
         self.on_change: Callable[[], object] = lambda: None
         """Called when a condition changed."""
 
@@ -77,42 +80,31 @@ class IsolationManager:
         if self._reading is None:
             return
         node = NodeView(spec=self._reading.spec, labels=self._labels, pods=tuple(self._pods()))
-        checked = [(provider, await provider.check(node)) for provider in self._providers]
-        findings = [finding for _, status in checked for finding in status.findings]
-        try:
-            await self._servers.keep(
-                [self._service(provider, status, node) for provider, status in self._served(checked)]
-            )
-        except (ServingError, OSError) as error:
-            findings = [_not_registered(finding, str(error)) for finding in findings]
-        self._set_findings(tuple(findings))
-
-    def _served(self, checked: Iterable[tuple[Provider, ProviderStatus]]) -> Iterable[tuple[Provider, ProviderStatus]]:
-        """Return the providers that are served: from when they can give something, as long as they are wanted."""
-        for provider, status in checked:
+        findings: list[Finding] = []
+        services = []
+        for provider in self._providers:
+            status = await provider.check(node)
+            findings += status.findings
+            # It is served from when it can give something, as long as it is wanted.
             if not status.wanted:
                 self._offered.discard(provider.resource)
             elif status.healthy or provider.resource in self._offered:
                 self._offered.add(provider.resource)
-                yield provider, status
-
-    def _service(self, provider: Provider, status: ProviderStatus, node: NodeView) -> Service:
-        return Service(offer=offer(provider.resource, node.spec, healthy=status.healthy), handler=provider)
-
-    def _server(self, service: Service) -> PluginServer:
-        return PluginServer(service, folder=self._folder, with_numa=False, changed=self._wake.set)
-
-    def _set_findings(self, findings: tuple[Finding, ...]) -> None:
-        if findings == self._findings:
+                units = offer(provider.resource, node.spec, healthy=status.healthy)
+                services.append(Service(offer=units, handler=provider))
+        try:
+            await self._servers.keep(services)
+        except (ServingError, OSError) as error:
+            findings = [
+                replace(finding, ok=False, reason="NotRegistered", message=str(error)) if finding.ok else finding
+                for finding in findings
+            ]
+        if tuple(findings) == self._findings:
             return
-        self._findings = findings
+        self._findings = tuple(findings)
         for finding in findings:
             _log.info(finding.type, ok=finding.ok, reason=finding.reason, message=finding.message)
         self.on_change()
-
-
-def _not_registered(finding: Finding, why: str) -> Finding:
-    return replace(finding, ok=False, reason="NotRegistered", message=why) if finding.ok else finding
 
 
 def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:

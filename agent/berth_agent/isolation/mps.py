@@ -50,8 +50,25 @@ class MpsProvider(AnyUnit):
         shared = any(True for _ in limits.sharing(node.pods))
         if not shared and node.labels.get(names.ISOLATION_KEY) != MODE:
             return ProviderStatus(wanted=False, healthy=False)
-        finding = await self._finding(node)
-        return ProviderStatus(wanted=True, healthy=finding.ok, findings=(finding,))
+        try:
+            await self._ensure()
+            await self._daemon.look_for_lost_servers()
+        except ControlError as error:
+            ended = _running(node.pods, before=None)
+            message = f"{error}; containers with shares wait for their start" + (
+                f"; running with errors: {ended}" if ended else ""
+            )
+            finding = Finding(type=names.MPS_SERVING, ok=False, reason="NotRunning", message=message)
+            return ProviderStatus(wanted=True, healthy=False, findings=(finding,))
+        finding = Finding(type=names.MPS_SERVING, ok=True, reason="Serving")
+        if ended := _running(node.pods, before=self._daemon.since):
+            moment = datetime.fromtimestamp(self._daemon.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = (
+                "the daemon or its server ended; "
+                f"processes of CUDA that began before {moment} get errors: restart {ended}"
+            )
+            finding = Finding(type=names.MPS_SERVING, ok=True, reason="Restarted", message=message)
+        return ProviderStatus(wanted=True, healthy=True, findings=(finding,))
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:  # noqa: ARG002
         """Return the daemon's folder. Whether the daemon answers is asked before the start, which is tried again."""
@@ -89,45 +106,14 @@ class MpsProvider(AnyUnit):
         known = {**self._listed, **{pod.uid: pod for pod in self._node.pods}}
         await self._daemon.ensure(limits.largest(known.values(), self._node.spec))
 
-    async def _finding(self, node: NodeView) -> Finding:
-        try:
-            await self._ensure()
-            await self._daemon.look_for_lost_servers()
-        except ControlError as error:
-            return _not_running(str(error), node.pods)
-        return _serving(self._daemon.since, node.pods)
 
-
-def _not_running(why: str, pods: Iterable[Pod]) -> Finding:
-    ended = _text(_running(pods, before=None))
-    message = f"{why}; containers with shares wait for their start" + (
-        f"; running with errors: {ended}" if ended else ""
-    )
-    return Finding(type=names.MPS_SERVING, ok=False, reason="NotRunning", message=message)
-
-
-def _serving(since: float, pods: Iterable[Pod]) -> Finding:
-    if not (ended := _text(_running(pods, before=since))):
-        return Finding(type=names.MPS_SERVING, ok=True, reason="Serving")
-    moment = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    message = (
-        f"the daemon or its server ended; processes of CUDA that began before {moment} get errors: restart {ended}"
-    )
-    return Finding(type=names.MPS_SERVING, ok=True, reason="Restarted", message=message)
-
-
-def _running(pods: Iterable[Pod], *, before: float | None) -> list[str]:
-    """Return the pods with a container that shares by MPS and runs, since before a time in seconds if one is given."""
-    return sorted(
-        {
-            pod.key
-            for pod, container in limits.sharing(pods)
-            if (started := pod.started_at.get(container.name))
-            # Kubelet reports whole seconds.
-            and (before is None or times.parse(started).timestamp() < int(before))
-        }
-    )
-
-
-def _text(keys: Iterable[str]) -> str:
-    return listing.first_of(keys, NAMED)
+def _running(pods: Iterable[Pod], *, before: float | None) -> str:
+    """List the pods with a container that shares by MPS and runs, since before a time in seconds if one is given."""
+    running = {
+        pod.key
+        for pod, container in limits.sharing(pods)
+        if (started := pod.started_at.get(container.name))
+        # Kubelet reports whole seconds.
+        and (before is None or times.parse(started).timestamp() < int(before))
+    }
+    return listing.first_of(sorted(running), NAMED)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,8 @@ class PodResources:
             raise UnavailableError(
                 f"{self._socket}: the answer is no {messages.ListPodResourcesResponse.DESCRIPTOR.name}"
             )
-        self.claimed = tuple(sorted(set(_claimed(answer)), key=_key)[:MAX_DEVICES])
+        in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
+        self.claimed = tuple(in_order[:MAX_DEVICES])
         return tuple(_reports(answer))
 
     async def close(self) -> None:
@@ -70,10 +72,6 @@ def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevic
                     pool=device.pool_name,
                     device=device.device_name,
                 )
-
-
-def _key(claimed: ClaimedDevice) -> tuple[str, ...]:
-    return claimed.namespace, claimed.claim, claimed.driver, claimed.pool, claimed.device
 
 
 def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:

@@ -107,7 +107,11 @@ def _by_name(read: Callable[[CardSample], Mapping[str, float]]) -> Read:
 
 
 def _of_memory(read: Callable[[MemoryUse], int]) -> Read:
-    return _one(lambda card: read(card.sample.memory) if card.sample.memory else None)
+    def values(card: _Card) -> Values:
+        if memory := card.sample.memory:
+            yield (), read(memory)
+
+    return values
 
 
 def _of_instances(read: Callable[[MemoryUse], int]) -> Read:

@@ -54,7 +54,7 @@ async def test_metadata_is_listed_by_name(server: Server) -> None:
     server.always(200, {"metadata": {"resourceVersion": "1"}, "items": items})
     client = cluster.client_of(Login(server=server.url), timeout=30, connections=1)
     assert await cluster.list_metadata(client, cluster.NODES) == {
-        each["metadata"]["name"]: each["metadata"] for each in items
+        obj["metadata"]["name"]: obj["metadata"] for obj in items
     }
     assert "fieldSelector" not in server.seen[-1].query
     await cluster.list_metadata(client, cluster.NODES, only="a")

@@ -6,5 +6,5 @@
                                   Chooser: which devices, and whether at all ──> response: environment, mounts, CDI
 
 Options, resources, preferences and responses are plain functions of their arguments. `plugin_server` talks to kubelet.
-`manager` keeps servers and offers in step.
+`manager` and `servers` keep offers and servers in step.
 """

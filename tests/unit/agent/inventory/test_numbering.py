@@ -74,13 +74,6 @@ def test_a_machine_that_boots_without_its_drivers_has_its_minors_again_with_them
     assert host.show(*before, ("rdma", "new")) == before | {("rdma", "new"): 2}
 
 
-def test_a_device_at_another_address_is_another_device() -> None:
-    host = Host()
-    host.show(*nics("0000:3b:00.0"))
-    host.restart()
-    assert host.show(*nics("0000:3c:00.0")) == {("rdma", "0000:3c:00.0"): 1}
-
-
 _DEVICES = st.tuples(st.sampled_from(sorted(TYPES)), st.sampled_from("abcdef"))
 
 

@@ -66,7 +66,7 @@ def shown(reading: Reading) -> list[tuple[str, int, bool]]:
     return [(device.type, device.minor, device.health) for device in reading.spec.devices]
 
 
-def found(reading: Reading, name: str = "npu") -> tuple[bool, str, str]:
+def finding_of(reading: Reading, name: str = "npu") -> tuple[bool, str, str]:
     (finding,) = (finding for finding in reading.findings if finding.type == f"InventoryRead.{name}")
     return finding.ok, finding.reason, finding.message
 
@@ -74,7 +74,7 @@ def found(reading: Reading, name: str = "npu") -> tuple[bool, str, str]:
 async def test_devices_are_added_with_a_finding_of_their_own() -> None:
     reading = (await plugged(Npus(lambda _node: [device(), device(minor=1)])).read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("npu", 0, True), ("npu", 1, True)]
-    assert found(reading) == (True, "Read", "")
+    assert finding_of(reading) == (True, "Read", "")
     assert reading.findings[:2] == FINDINGS
 
 
@@ -122,7 +122,7 @@ async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_a
     await inventory.read()
     reading = (await inventory.read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("npu", 0, False)]
-    ok, reason, message = found(reading)
+    ok, reason, message = finding_of(reading)
     assert (ok, reason) == (False, "ReadFailed")
     assert "IndexError: pop from empty list" in message
     assert reading.spec.devices[1].conditions[0].reason == "ReadFailed"
@@ -155,9 +155,9 @@ async def test_an_exception_becomes_a_condition_and_the_others_are_published(
     inventory = plugged(Npus(fail), Npus(lambda _node: [device("tpu")], name="tpu"))
     reading = (await inventory.read())["n"]
     assert shown(reading) == [("gpu", 0, True), ("tpu", 0, True)]
-    assert found(reading)[:2] == (False, "ReadFailed")
-    assert found(reading)[2].startswith(message)
-    assert found(reading, "tpu") == (True, "Read", "")
+    assert finding_of(reading)[:2] == (False, "ReadFailed")
+    assert finding_of(reading)[2].startswith(message)
+    assert finding_of(reading, "tpu") == (True, "Read", "")
 
 
 async def test_one_that_does_not_start_is_not_read() -> None:
@@ -171,7 +171,7 @@ async def test_one_that_does_not_start_is_not_read() -> None:
     for _ in range(2):
         reading = (await inventory.read())["n"]
         assert shown(reading) == [("gpu", 0, True)]
-        assert found(reading)[1] == "ReadFailed"
+        assert finding_of(reading)[1] == "ReadFailed"
     assert agent.starts == 2
 
 
@@ -187,10 +187,10 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
     for _ in range(3):
         reading = (await inventory.read())["n"]
         assert shown(reading)[0] == ("gpu", 0, True)
-        assert found(reading)[:2] == (False, "ReadTimedOut")
+        assert finding_of(reading)[:2] == (False, "ReadTimedOut")
     assert calls == ["n"]
     hanging.set()
-    while not found(reading := (await inventory.read())["n"])[0]:
+    while not finding_of(reading := (await inventory.read())["n"])[0]:
         pass  # the pytest timeout is the deadline
     assert ("npu", 0, True) in shown(reading)
 
@@ -216,8 +216,8 @@ async def test_what_the_api_server_would_refuse_is_left_out(
 ) -> None:
     reading = (await plugged(Npus(lambda _node: devices)).read())["n"]
     assert shown(reading) == [("gpu", 0, True)]
-    assert found(reading)[:2] == (False, reason)
-    assert message in found(reading)[2]
+    assert finding_of(reading)[:2] == (False, reason)
+    assert message in finding_of(reading)[2]
 
 
 async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:

@@ -43,7 +43,7 @@ def container(memory: str, *visible: str, by_mps: bool = True) -> ContainerSpec:
 
 
 def test_limits_belong_to_the_cards_that_the_container_sees_in_its_order() -> None:
-    found = limits.largest(
+    largest = limits.largest(
         [
             pod(container("0=1024M,1=2048M", "GPU-3", "GPU-1"), container("0=4096M", "GPU-1")),
             pod(container("0=8192M", "GPU-0"), ended=True),
@@ -52,22 +52,22 @@ def test_limits_belong_to_the_cards_that_the_container_sees_in_its_order() -> No
         ],
         spec(4),
     )
-    assert found == DefaultLimits(memory={3: 1024, 1: 4096})
+    assert largest == DefaultLimits(memory={3: 1024, 1: 4096})
 
 
 def test_commands_set_what_queries_ask_for() -> None:
-    found = DefaultLimits(memory={1: 4096, 0: 512}, threads=30)
-    assert list(found.defaults()) == [
+    default_limits = DefaultLimits(memory={1: 4096, 0: 512}, threads=30)
+    assert list(default_limits.defaults()) == [
         "set_default_device_pinned_mem_limit 0 512M",
         "set_default_device_pinned_mem_limit 1 4096M",
         "set_default_active_thread_percentage 30",
     ]
-    assert list(found.of_server(7)) == [
+    assert list(default_limits.of_server(7)) == [
         "set_device_pinned_mem_limit 7 0 512M",
         "set_device_pinned_mem_limit 7 1 4096M",
         "set_active_thread_percentage 7 30",
     ]
-    assert list(found.queries()) == [
+    assert list(default_limits.queries()) == [
         "get_default_active_thread_percentage",
         "get_default_device_pinned_mem_limit 0",
         "get_default_device_pinned_mem_limit 1",

@@ -51,8 +51,8 @@ class Scraped:
     """The series of one answer."""
 
     def __init__(self, text: bytes) -> None:
-        self.families = {each.name: each for each in text_string_to_metric_families(text.decode())}
-        self.samples: list[Sample] = [sample for each in self.families.values() for sample in each.samples]
+        self.families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+        self.samples: list[Sample] = [sample for family in self.families.values() for sample in family.samples]
 
     def values(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
         """Return the values of a series that has these labels, by its others in their order by name."""

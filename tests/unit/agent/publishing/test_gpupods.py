@@ -42,7 +42,7 @@ def of(server: Server, node: str = "n") -> GpuPods:
 
 
 def wanted(*namespaces: str) -> dict[tuple[str, str], GpuPodSpec]:
-    return {(each, "p"): GpuPodSpec(node_name="n", pod_uid=each) for each in namespaces}
+    return {(namespace, "p"): GpuPodSpec(node_name="n", pod_uid=namespace) for namespace in namespaces}
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ async def test_a_refused_gpu_pod_delays_no_other(error: CallError, applied: list
     await gpu_pods.apply(wanted("old"))
     with pytest.raises(type(error)):
         await gpu_pods.apply(wanted("a", "b"))
-    assert server.applied == [PATH.format(each) for each in applied]
-    assert server.deleted == [PATH.format(each) for each in deleted]
+    assert server.applied == [PATH.format(namespace) for namespace in applied]
+    assert server.deleted == [PATH.format(namespace) for namespace in deleted]
     server.errors.clear()
     await gpu_pods.apply(wanted("a", "b"))
     assert {PATH.format("a"), PATH.format("b")} <= set(server.applied)

@@ -47,19 +47,21 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0) -> list[tuple[str, int, str, str]]:
+def exceeding_uses(
+    proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0
+) -> list[tuple[str, int, str, str]]:
     processes = {minor: [Process(pid=pid, memory=memory) for pid, memory in used.items()]}
     return [(use.pod, use.minor, str(use.memory), str(use.limit)) for use in exceeding(processes, listed, SPEC, proc)]
 
 
 def test_the_processes_of_a_pod_are_counted_together(proc: Path) -> None:
     used = {0: 30 * GI, 1: 22 * GI - 5, 10: 40 * GI}
-    assert found(proc, used, pod(0, HALF), pod(1, HALF)) == [("p0", 0, "52Gi", "40Gi")]
+    assert exceeding_uses(proc, used, pod(0, HALF), pod(1, HALF)) == [("p0", 0, "52Gi", "40Gi")]
 
 
 @pytest.mark.parametrize(("over", "count"), [(ALLOWANCE, 0), (ALLOWANCE + 1, 1)])
 def test_the_context_of_a_process_is_allowed(proc: Path, over: int, count: int) -> None:
-    assert len(found(proc, {0: 40 * GI + over}, pod(0, HALF))) == count
+    assert len(exceeding_uses(proc, {0: 40 * GI + over}, pod(0, HALF))) == count
 
 
 @pytest.mark.parametrize(
@@ -76,5 +78,5 @@ def test_the_context_of_a_process_is_allowed(proc: Path, over: int, count: int) 
     ],
 )
 def test_only_a_part_of_a_card_has_a_limit(proc: Path, grants: list[dict[str, Any]], limit: str | None) -> None:
-    shown = [each for _, _, _, each in found(proc, {0: 79 * GI}, pod(0, *grants))]
+    shown = [published for _, _, _, published in exceeding_uses(proc, {0: 79 * GI}, pod(0, *grants))]
     assert shown == ([limit] if limit else [])

@@ -25,7 +25,8 @@ Row = tuple[str, str, str, float, str]
 
 def rows(listed: tuple[holders.Holder, ...]) -> list[Row]:
     return [
-        (each.container, each.card, each.instance.id if each.instance else "", each.share, each.text) for each in listed
+        (holder.container, holder.card, holder.instance.id if holder.instance else "", holder.share, holder.text)
+        for holder in listed
     ]
 
 
@@ -98,14 +99,14 @@ WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
 def test_what_an_allocation_that_kubelet_does_not_know_gave(given: pods.Pod, expected: list[Row]) -> None:
     listed = holders.holders([], [given], SPEC)
     assert rows(listed) == expected
-    assert all(each.memory == (40 * 2**30 if each.text == "core 50, memory 40Gi" else None) for each in listed)
+    assert all(holder.memory == (40 * 2**30 if holder.text == "core 50, memory 40Gi" else None) for holder in listed)
 
 
 def test_a_pod_is_known_by_the_uid_of_its_cgroups_also_after_its_object_is_gone() -> None:
     gone = Holding(uid="gone", namespace="ns", pod="b", container="main", ids=("GPU-0",))
     static = replace(pod(HALF, "main"), uid="object", name="c", static_uid="of-kubelet", container_ids={})
     named = holders.pod_names([gone], [pod(HALF, "main"), static])
-    assert {uid: (each.namespace, each.name, dict(each.containers)) for uid, each in named.items()} == {
+    assert {uid: (pod.namespace, pod.name, dict(pod.containers)) for uid, pod in named.items()} == {
         "gone": ("ns", "b", {}),
         "u": ("ns", "a", {"1f2e": "main"}),
         "of-kubelet": ("ns", "c", {}),

@@ -96,7 +96,7 @@ class World:
             self.kubelet.asked.clear()
             await self.kubelet.asked.wait()
         use = self.reporter.with_use(reading).use
-        return [(each.pod, each.minor, str(each.memory)) for each in use.unheld] if use else []
+        return [(unheld.pod, unheld.minor, str(unheld.memory)) for unheld in use.unheld] if use else []
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class Node:
 
     def read(self) -> Reading:
         listed = {
-            minor: tuple(Process(pid=pid, memory=each) for pid, each in enumerate(used))
+            minor: tuple(Process(pid=pid, memory=memory) for pid, memory in enumerate(used))
             for minor, used in self.used.items()
         }
         return Reading(spec=self.spec, findings=(), processes=listed)

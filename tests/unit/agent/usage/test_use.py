@@ -127,7 +127,7 @@ def test_the_cards_of_devices_are_described_once_each() -> None:
     listed = [holding("a", "x", "MIG-2::0", "MIG-2::1"), holding("a", "y", "GPU-1::3", "GPU-old")]
     units = Units.of(spec).joined(Units(minors={"GPU-old": 0}, cards=frozenset({"GPU-old"})))
     specs = use.gpu_pods(listed, units, Summaries.of(spec), node="n", uids=["uid-a"])
-    assert [each.model_dump(by_alias=True) for each in specs["ns", "a"].cards] == [
+    assert [card.model_dump(by_alias=True) for card in specs["ns", "a"].cards] == [
         {"minor": 1, "id": "GPU-1", "model": "NVIDIA A100", "busID": "0000:3b:00.0"},
         {"minor": 2, "id": "GPU-2", "model": "", "busID": ""},
     ]

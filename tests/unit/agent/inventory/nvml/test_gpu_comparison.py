@@ -81,8 +81,8 @@ CARD = (
 """Fields of a card that has one other card next to it."""
 
 
-def fields(found: list[str]) -> list[str]:
-    return [difference.partition(": agent ")[0] for difference in found]
+def fields(differences: list[str]) -> list[str]:
+    return [difference.partition(": agent ")[0] for difference in differences]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def test_a_reading_finds_cards_and_processes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("BERTH_NVML_STATE", str(fixture.state))
     monkeypatch.setenv("BERTH_AGENT_NVML_LIBRARY", str(fixture.library))
     monkeypatch.setenv("BERTH_AGENT_SYSFS_ROOT", str(fixture.sysfs))
-    found = look()
-    assert smi.differences(found.facts, smi.facts(pretend.texts(fixture))) == []
-    assert found.processes == {busy.uuid: [os.getpid(), GONE], a100(1).uuid: [], gone.uuid: [GONE]}
+    report = look()
+    assert smi.differences(report.facts, smi.facts(pretend.texts(fixture))) == []
+    assert report.processes == {busy.uuid: [os.getpid(), GONE], a100(1).uuid: [], gone.uuid: [GONE]}
     in_a_pod = "kubepods" in Path("/proc/self/cgroup").read_text()
-    assert found.foreign == ([] if in_a_pod else [busy.uuid])
+    assert report.foreign == ([] if in_a_pod else [busy.uuid])

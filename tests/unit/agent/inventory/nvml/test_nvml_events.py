@@ -31,8 +31,8 @@ def labelled(reading: Reading) -> dict[str, str]:
 async def until(probe: Probe, expected: list[list[str]]) -> None:
     """Read until the cards have these faults; what changes them is another thread."""
     deadline = time.monotonic() + 20
-    while (found := faults(await probe.read())) != expected:
-        assert time.monotonic() < deadline, found
+    while (listed := faults(await probe.read())) != expected:
+        assert time.monotonic() < deadline, listed
 
 
 async def test_an_xid_is_reported_at_once_with_its_card(machine: Machine, agent: Start) -> None:

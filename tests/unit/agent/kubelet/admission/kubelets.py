@@ -133,8 +133,8 @@ class Kubelet:
         self._heard = len(api.changes)
         for uid in self.pods.keys() - api.now.keys():
             self._forget(uid)
-        for each in sorted(api.now.values(), key=lambda each: each.created):
-            await self._take("MODIFIED", each, api, plugin)
+        for pod in sorted(api.now.values(), key=lambda pod: pod.created):
+            await self._take("MODIFIED", pod, api, plugin)
 
     async def _take(self, kind: str, changed: Pod, api: Api, plugin: Chooser) -> None:
         if kind == "DELETED" or changed.ended:

@@ -146,7 +146,7 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
     before = os.umask(0)
     save(path)
     os.umask(before)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, path.parent)] == [0o600, 0o700]
 
 
 def test_a_folder_that_others_use_keeps_its_mode(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_folder_that_others_use_keeps_its_mode(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o755)
     (path.parent / "of another").touch()
     save(path)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o755]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, path.parent)] == [0o600, 0o755]
 
 
 def test_no_link_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,10 +139,10 @@ OPERATIONS = {
 AMONG_OURS = sorted(OPERATIONS.keys() - {"foreign pod", "pod is forced"})
 
 
-def total_of(each: Pod) -> int:
+def total_of(pod: Pod) -> int:
     """Count the cards of a pod, as Kubernetes does."""
     total = most = 0
-    for container in each.containers:
+    for container in pod.containers:
         size = container.wants.get(GPU, 0)
         most = max(most, total + size)
         total += 0 if container.ends else size

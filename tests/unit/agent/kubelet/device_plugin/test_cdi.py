@@ -16,10 +16,10 @@ def specification(node: Any = None, kind: str = "gpu", there: Any = None, **chos
     return cdi.specifications(context).get(kind)
 
 
-def nodes_of(found: Any) -> dict[str, list[str]]:
+def nodes_of(specification: Any) -> dict[str, list[str]]:
     return {
         device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
-        for device in found["devices"]
+        for device in specification["devices"]
     }
 
 

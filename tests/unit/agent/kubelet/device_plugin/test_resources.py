@@ -12,9 +12,9 @@ UNDIVIDED = "invalid MIG configuration: at least one device with migEnabled=true
 TWO_EACH = {0: (SMALL, SMALL), 1: (SMALL, SMALL)}
 
 
-def offered(found: DeviceSpec, **chosen: Any) -> dict[str, list[str]]:
+def offered(node: DeviceSpec, **chosen: Any) -> dict[str, list[str]]:
     return {
-        offer.resource: [unit.id for unit in offer.units] for offer in resources.offers(found, options(**chosen)).offers
+        offer.resource: [unit.id for unit in offer.units] for offer in resources.offers(node, options(**chosen)).offers
     }
 
 

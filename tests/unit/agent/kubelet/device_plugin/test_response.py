@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse
+from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_agent.kubelet.device_plugin import resources, response
 from berth_agent.kubelet.device_plugin.device_nodes import CONTROL
 from berth_agent.kubelet.device_plugin.response import InvalidRequestError
@@ -43,9 +43,17 @@ def names(*ids: str, **chosen: Any) -> list[str]:
         (["MIG-1-1", "MIG-1-0"], {"node": INSTANCES, "device_id_strategy": "index"}, "1:1,1:0"),
     ],
 )
-def test_envvar_lists_each_device_once(ids: list[str], chosen: Any, expected: str) -> None:
-    assert environment(*ids, **chosen) == {VISIBLE: expected}
-    assert environment(*ids, **chosen, device_list_strategy=("envvar", "cdi-cri")) == {VISIBLE: expected}
+def test_each_strategy_names_each_device_once(ids: list[str], chosen: Any, expected: str) -> None:
+    qualified = [f"{OWN}/gpu={name}" for name in expected.split(",")]
+    envvar = ContainerAllocateResponse(envs={VISIBLE: expected})
+    annotation = ContainerAllocateResponse(annotations={"cdi.k8s.io/nvidia-device-plugin_t": ",".join(qualified)})
+    cri = ContainerAllocateResponse(cdi_devices=[CDIDevice(name=name) for name in qualified])
+    assert answer(*ids, **chosen) == envvar
+    assert answer(*ids, **chosen, device_list_strategy=("cdi-annotations",)) == annotation
+    assert answer(*ids, **chosen, device_list_strategy=("cdi-cri",)) == cri
+    annotation.MergeFrom(cri)
+    annotation.MergeFrom(envvar)
+    assert answer(*ids, **chosen, device_list_strategy=("envvar", "cdi-annotations", "cdi-cri")) == annotation
 
 
 def test_volume_mounts_name_devices_by_files() -> None:
@@ -67,44 +75,9 @@ def test_volume_mounts_go_by_index_too() -> None:
     assert [mount.container_path for mount in allocated.mounts] == [f"{LISTED}/1"]
 
 
-@pytest.mark.parametrize(
-    ("ids", "chosen", "key", "value"),
-    [
-        (["GPU-1"], {}, "cdi.k8s.io/nvidia-device-plugin_t", f"{OWN}/gpu=GPU-1"),
-        (["GPU-1", "GPU-0"], {}, "cdi.k8s.io/nvidia-device-plugin_t", f"{OWN}/gpu=GPU-1,{OWN}/gpu=GPU-0"),
-        (["GPU-1"], {"cdi_annotation_prefix": "a.b/"}, "a.b/nvidia-device-plugin_t", f"{OWN}/gpu=GPU-1"),
-        (["GPU-1"], {"device_id_strategy": "index"}, "cdi.k8s.io/nvidia-device-plugin_t", f"{OWN}/gpu=1"),
-        (["GPU-1::1"], {"slices": 2}, "cdi.k8s.io/nvidia-device-plugin_t", f"{OWN}/gpu=GPU-1"),
-    ],
-)
-def test_cdi_annotations(ids: list[str], chosen: Any, key: str, value: str) -> None:
-    allocated = answer(*ids, **chosen, device_list_strategy=("cdi-annotations",))
-    assert dict(allocated.annotations) == {key: value}
-    assert allocated == ContainerAllocateResponse(annotations={key: value})
-
-
-@pytest.mark.parametrize(
-    ("ids", "chosen", "expected"),
-    [
-        (["GPU-1"], {}, ["gpu=GPU-1"]),
-        (["GPU-1", "GPU-0"], {}, ["gpu=GPU-1", "gpu=GPU-0"]),
-        (["GPU-1::0", "GPU-1::1"], {"slices": 2}, ["gpu=GPU-1"]),
-        (["GPU-1"], {"device_id_strategy": "index"}, ["gpu=1"]),
-        (["MIG-1-0"], {"node": INSTANCES}, ["gpu=MIG-1-0"]),
-        (["MIG-1-0"], {"node": INSTANCES, "device_id_strategy": "index"}, ["gpu=1:0"]),
-    ],
-)
-def test_cdi_cri(ids: list[str], chosen: Any, expected: list[str]) -> None:
-    allocated = answer(*ids, **chosen, device_list_strategy=("cdi-cri",))
-    assert [name.name for name in allocated.cdi_devices] == [f"{OWN}/{name}" for name in expected]
-    assert allocated == ContainerAllocateResponse(cdi_devices=allocated.cdi_devices)
-
-
-def test_several_strategies_are_all_followed() -> None:
-    every = ("envvar", "cdi-annotations", "cdi-cri")
-    allocated = answer("GPU-1", device_list_strategy=every)
-    assert dict(allocated.envs) == {VISIBLE: "GPU-1"}
-    assert list(allocated.annotations.values()) == [allocated.cdi_devices[0].name] == [f"{OWN}/gpu=GPU-1"]
+def test_the_prefix_of_cdi_annotations_is_an_option() -> None:
+    allocated = answer("GPU-1", cdi_annotation_prefix="a.b/", device_list_strategy=("cdi-annotations",))
+    assert dict(allocated.annotations) == {"a.b/nvidia-device-plugin_t": f"{OWN}/gpu=GPU-1"}
 
 
 def test_nvidia_ctks_specification_has_its_own_vendor() -> None:
