@@ -376,9 +376,10 @@ verify: stubs ## fail where a generated file differs from its model
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 
 .PHONY: lint
-lint: setup verify types imports docs ## check format, style, types, layers, generated files and links of documents
+lint: setup verify types imports docs ## check format, style, types, layers, generated files, English and links of documents
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/python -m tests.prose
 
 # Names keep their extras: without them pip 23 takes the newest release of `coverage[toml]`, whose hash the file lacks.
 # It needs no environment, so that it can mend a lock from which none can be installed.

@@ -12,11 +12,6 @@ from tests import prose
 ROOT = Path(__file__).parents[2]
 
 
-def test_plain_english() -> None:
-    found = {str(path.relative_to(ROOT)): [*prose.in_lines(path.read_text())] for path in prose.sources()}
-    assert {path: lines for path, lines in found.items() if lines} == {}
-
-
 @pytest.mark.parametrize(
     "text",
     [
