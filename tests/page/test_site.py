@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from devcluster import waiting
+
 ROOT = Path(__file__).parents[2]
 TELEPHONE = ViewportSize(width=390, height=844)
 WIDE = ViewportSize(width=1280, height=800)
@@ -68,4 +70,4 @@ def test_a_pasted_message_of_a_pod_finds_its_reason(browser: Browser, address: s
         page.get_by_role("combobox", name="Search").evaluate(PASTE, MESSAGE)
         page.locator("a[href*='/docs/reasons.html?']").first.click()
         row = page.get_by_role("row").filter(has_text="too few healthy GPUs of model")
-        expect(row).to_be_in_viewport()
+        expect(row).to_be_in_viewport(timeout=1000 * waiting.PATIENCE)
