@@ -4,8 +4,8 @@ Pods with several cards fit only where other pods have left. A node is empty onc
 1)th pod delays that by about 1 / (n + 1) of a mean lifetime. So a pod costs the value of the empty node, divided by 1 +
 the number of users of its cards. Full nodes cost little, and nearly empty nodes are left to drain.
 
-An empty node is worth more in three cases: it fits more of the demand of large pods, these pods have more cards, or few
-other nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes.
+An empty node is worth more if it fits more of the demand of large pods, if these pods have more cards, or if few other
+nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes.
 """
 
 from dataclasses import dataclass
