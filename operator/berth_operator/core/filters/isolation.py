@@ -1,4 +1,4 @@
-"""The node has the isolation mode that the pod needs. MPS nodes take only shares with MPS, other nodes take none.
+"""The node has the isolation mode that the pod needs. MPS nodes take only shares with MPS. Other nodes take none.
 
 The mode is the label `berth.dev/isolation` of the Node. A node may be relabelled while pods of the other mode hold its
 GPUs. It then takes no pod of the new mode until these pods have left. Evictions do not help, because relabelled nodes
