@@ -1,6 +1,6 @@
 """Keep devices usable: prefer nodes where the pod's ResourceClaims strand the fewest devices.
 
-    waste = cost of the device that costs least     see claims/stock.py
+    waste = cost of the device that costs least     see dra/stock.py
           + 5 hundredths for each free device       pods gather where few are free, so that whole nodes stay free
 
 The waste is in hundredths of a device, and is summed over the requests of the claims. With `firstAvailable`, the pod's
