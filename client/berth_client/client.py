@@ -4,8 +4,8 @@
 * The server did not answer, or not in time: `Unreachable`. A write may or may not have been executed, so this client
   never repeats it. The caller knows how to find out.
 
-A request is sent again only if the server refused it temporarily (429, or 503 with Retry-After). The server has
-executed neither. Retries stay within the call's own time, and within `tries` attempts.
+A request is sent again only if the server refused it temporarily (429, or 503 with Retry-After). In both cases, the
+server has not executed the request. Retries stay within the call's own time, and within `tries` attempts.
 """
 
 import asyncio

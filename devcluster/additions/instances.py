@@ -1,8 +1,8 @@
 """The machines that Karpenter's provider for kwok appears to start: their agent, and what their kubelets show at first.
 
 It runs as a separate program (`karpenter.start`). A new Node offers no devices at first, as with a real kubelet. Some
-seconds later, the Node is in the fleet file of the simulated agent, which publishes its Device. When the Node is gone,
-it leaves the file.
+seconds later, the Node is in the fleet file of the simulated agent, which publishes its Device. When the Node is
+deleted, its entry leaves the file.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
 NODES, CLASSES, DECISIONS, SEED, OWNED (1: all pods are replicas) and METRICS are environment variables. With METRICS=1,
 all cards are measured and the score `genius` is computed. Its weight changes no node, so that only its cost is
-compared. METRICS=10 gives the score this weight. There is no cluster and no I/O. A decision is `decide` plus the charge
-that shows it to the next decision. The fleet stays about 70 % full: after placements, older ones are released outside
-the measured time. The first decision of each class is measured separately (`cold_p99_ms`), because it fills the caches
-of the class.
+compared. With METRICS=10, the weight is 10. There is no cluster and no I/O. A decision is `decide` plus the charge that
+shows it to the next decision. The fleet stays about 70 % full: after placements, older ones are released outside the
+measured time. The first decision of each class is measured separately (`cold_p99_ms`), because it fills the caches of
+the class.
 """
 
 import itertools

@@ -5,7 +5,7 @@ when it is resumed to the last bind that the watcher sees. CPU and requests are 
 Scheduled Event, so that no work is left.
 
 Pods take time to start, as on nodes that fetch an image. In a real cluster, kubelets run on their own machines. kwok
-would make their writes at once and compete for the two cores of the schedulers. START=0 shows this effect.
+would make the kubelets' writes at once and compete for the two cores of the schedulers. START=0 shows this effect.
 """
 
 import asyncio

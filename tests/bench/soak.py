@@ -4,8 +4,8 @@ MINUTES, NODES, PODS, TURNOVER, WARM_UP and CHART are environment variables. POD
 the course of MINUTES, each is replaced TURNOVER times, the oldest first, by a pod with another request. Each pod has
 its own labels, so that the test notices anything that is kept for a pod that has gone. A machine that cannot bind so
 many pods replaces fewer: `replaced`. The run fails if the memory or the latency of binds grows by more than
-`soak_verdict` allows, once WARM_UP pods were replaced. The default is PODS, because a pod that the operator has decided
-takes more memory than a pod that it has only read, and bounded caches fill meanwhile.
+`soak_verdict` allows, once WARM_UP pods were replaced. WARM_UP is PODS by default: a pod that the operator has decided
+takes more memory than a pod that it has only read. Bounded caches fill meanwhile, too.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Audits the history of a cluster: every revision of every pod, LeaderLease and Event, in the order of etcd.
+"""Audit the history of a cluster: every revision of every pod, LeaderLease and Event, in the order of etcd.
 
 The auditor shares no code with the audited programs, reads objects as plain JSON, and identifies cards only by UUID. It
 is a pure function of the history. Times are the recorder's. `python -m tests.chaos.auditor FILE` audits a recorded

@@ -7,7 +7,7 @@ pod's UUIDs come from its allocation, and a claim's UUIDs from the ResourceSlice
 The rules hold at every revision:
 
 * no revision of an object is missing, and no device of a slice becomes another card;
-* pods that exist and have not ended hold at most a whole card of each UUID, a claim holds its cards alone;
+* pods that exist and have not ended hold at most a whole card of each UUID, and a claim holds its cards alone;
 * a pod is bound once each of its claims is allocated on its node, and reserved for it;
 * node, allocation by name and devices of a claim never change, except that a claim is deallocated;
 * other schedulers allocate nothing in Berth's pools (`OTHER`), unless their claims tolerate the taint (`CONTENDER`);

@@ -3,13 +3,14 @@
 The auditor shares no code with the audited programs, and is a pure function of the history. Times are the recorder's.
 `python -m tests.chaos.month FOLDER` audits a recorded month again.
 
-* HARMED: Berth deletes a running pod only for a recorded reason that was true at that moment. There are three reasons:
-  a pod of a higher priority waited, and the node would take it without the pods of lower priorities; its gang had not
-  formed; or its card had failed.
+* HARMED: Berth deletes a running pod only for a recorded reason that was true at that moment. The pod's gang had not
+  formed, its card had failed, or a pod of a higher priority waited. In the last case, the node would take the waiting
+  pod without the pods of lower priorities.
 * EVICTED_AGAIN: at most two complete sets of victims are lost for one preemptor (by its controller) and node. Then a
   minute passes before each further set, until the preemptor is bound.
-* IDLE: no pod that requests cards waits longer than a bound while it fits on a node. For a bounded time, capacity does
-  not count as free if it is kept for a pod of at least its priority that is nominated or has a node reservation.
+* IDLE: no pod that requests cards waits longer than a bound while it fits on a node. Capacity may be kept for another
+  pod of at least its priority that is nominated or has a node reservation. For a bounded time, this capacity does not
+  count as free.
 * RESERVED_IN_VAIN: no node is reserved for a pod that waits there for pods of its own rollout.
 * NOT_REPLACED: the same bound holds for a member of a gang that has formed, while another member runs.
 * NOT_STARTING: no pod waits with the reason NodeStarting unless a node is starting that could be meant.

@@ -1,4 +1,4 @@
-"""Whether the message of a waiting pod is true: each number of nodes is compared with a separate recomputation.
+"""Check that the message of a waiting pod is true. Each number of nodes is compared with a separate recomputation.
 
 The message has kube-scheduler's form: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.` If a
 node has several reasons, the order of filters decides which is shown. So a number may be less than the number of nodes

@@ -1,4 +1,4 @@
-"""An agent that ends serves kubelet until it has handled all pods that are bound: it would refuse them."""
+"""An agent that ends serves kubelet until bound pods are admitted. Without the agent, kubelet would reject them."""
 
 import asyncio
 import random

@@ -1,9 +1,9 @@
 """How much of a card is held: the one rule for all verbs, the page, the status of Devices and the metrics.
 
 The held part is the largest fraction that is held of any resource: cores, memory, replicas, or slices of MIG instances.
-The rest is the largest share with an equal fraction of each. So parts never add up to more than the card. For example,
-one pod with all cores and another pod with half the memory hold one card. Bytes of memory do not count, because their
-ratio does.
+The free part is the largest share that has the same fraction of each resource. So parts never add up to more than the
+card. For example, one pod with all cores and another pod with half the memory hold one card. Bytes of memory do not
+count, because their ratio does.
 """
 
 from collections import Counter

@@ -1,8 +1,9 @@
 """The LeaderLease object: which operator leads, in which term, and the record for the next leader.
 
 A LeaderLease is namespaced. The candidates of one operator instance write it. The API server reads it as the parameter
-of the policies that refuse Bindings of any other term (docs/decisions/0002-fencing.md). It is Berth's own kind and not
-a Lease, because an API server keeps the parameters of a built-in kind even after their policies are deleted.
+of the policies that refuse Bindings of any other term (docs/decisions/0002-fencing.md). A LeaderLease is Berth's own
+kind and not a Lease. An API server keeps parameters of a built-in kind even after the policies that name them are
+deleted.
 
 The status is not a subresource, because the leader writes it in the request that renews the term. So the record needs
 no extra request that could conflict with a renewal, and only the holder of the term can write it.

@@ -1,8 +1,8 @@
 """Test the fence: the API server must accept Bindings of this term and of no other. See decision 0002.
 
-The API server needs up to 30 s to load a policy whose parameter is of a new kind, and a moment for a new term. The test
-sends Bindings for a pod that does not exist, as a dry run. Admission runs before the pod is looked up. So a Binding
-that passes the fence gets a 404, and nothing is ever written.
+The API server takes up to 30 s to load a policy whose parameter is of a new kind. It takes a moment for a new term. The
+test sends Bindings for a pod that does not exist, as a dry run. Admission runs before the pod is looked up. So a
+Binding that passes the fence gets a 404, and nothing is ever written.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Keep the offers to kubelet in step with the node's devices, the options and the withheld devices.
 
-The manager gets each reading. It checks for a new kubelet once a second, and continuously while no kubelet watches: a
-kubelet that starts rejects, for good, each pod that it finds before the plugin is registered. A check costs one system
-call. Unlike inotify, it misses nothing if kubelet's folder itself is created again.
+The manager gets each reading. It checks for a new kubelet once a second, and continuously while no kubelet watches. The
+continuous check is needed because a starting kubelet rejects, for good, each pod that it finds before the plugin is
+registered. A check costs one system call. Unlike inotify, it misses nothing if kubelet's folder itself is created
+again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The units that a container should get if the scheduler did not choose them.
 
-For whole cards, these are the cards with the best links to each other, scored as in NVIDIA's plugin, except that
-NVLinks through NVSwitch count, too. Among equal sets, the set that leaves the best cards to others is preferred.
-Replicas and instances come from the card with the fewest or the most in use.
+Whole cards are the set with the best links to each other. Links are scored as in NVIDIA's plugin, except that NVLinks
+through NVSwitch count, too. Among equal sets, the set that leaves the best cards to others is preferred. Replicas and
+instances come from the card with the fewest or the most in use.
 """
 
 from collections import Counter

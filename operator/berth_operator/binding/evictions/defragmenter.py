@@ -3,9 +3,9 @@
 One pod is helped at a time: the first in the queue that has waited long enough. `advise` finds the fewest pods to move
 for it. A nomination reserves its capacity, and the other pods are evicted in waves of at most `defragment` pods. Before
 each wave, the advice is computed again on the current state. If nothing helps any more, the remaining moves are dropped
-with the reason. The next wave waits until the pods of the last wave are gone and their replacements are placed, so that
-no two replacements are promised the same place. If pods were moved and the helped pod did not run, this counts as a
-lost place (`EvictionProgress`). So pods are not moved for it again and again.
+with the reason. The next wave waits until the pods of the last wave are gone and their replacements are placed. So no
+two replacements are promised the same place. If pods were moved and the helped pod did not run, this counts as a lost
+place (`EvictionProgress`). So pods are not moved for it again and again.
 
 None of this is stored. After a failover, the pod's nominated node shows the next leader where to continue.
 docs/decisions/0029-defragmentation.md has the reasons.

@@ -1,14 +1,14 @@
 """A taint that keeps pods of other schedulers off a node while its pods leave for a pod of Berth.
 
 kube-scheduler sees neither another scheduler's nominations nor the charges of Berth's cards, but it sees taints.
-Without a taint, it binds the replacement of a victim into the victim's place. The taint is placed before the first
-victim is deleted. It is placed only if a controller will create victims again for another scheduler, or if a place was
-lost before. So preemption among Berth's own pods costs no write. Berth's filters ignore the taint, because nominations
-keep the place.
+Without a taint, kube-scheduler binds the replacement of a victim into the victim's place. The taint is placed before
+the first victim is deleted. It is placed only if a controller will create victims again for another scheduler, or if a
+place was lost before. So preemption among Berth's own pods costs no write. Berth's filters ignore the taint, because
+nominations keep the place.
 
 The taint is removed once the pod is bound or no longer waits for the node. It is also removed `PATIENCE` seconds after
-the last victim has gone, and after `LONGEST` in any case. If a node has the taint for no pod that this term knows, the
-last leader left it, and it is removed, too.
+the last victim has gone, and after `LONGEST` in any case. If this term knows no pod for a node's taint, the last leader
+left the taint there, and it is removed, too.
 """
 
 import asyncio

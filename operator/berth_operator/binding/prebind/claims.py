@@ -6,12 +6,13 @@ waits until the watch has shown these writes. By then, the watch has also shown 
 now holds one of the devices, this module withdraws its own writes. If devices have binding conditions, it then waits
 until their drivers report that the devices can be used.
 
-Each write names the resourceVersion that was read, and has the leader's term as its field manager. By the term, the API
-server refuses writes of a former leader (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
-reservations are removed, and so are allocations that no other pod uses. If a pod is gone, Kubernetes' resource claim
-controller removes them. After this term, the next leader continues with the reservations of a waiting pod. It, too,
-checks that no other claim holds the devices, because the previous leader may have ended before this check. The claim
-for extended resources (`extended_claims`) is deleted instead, and created again.
+Each write names the resourceVersion that was read, and has the leader's term as its field manager. The API server uses
+the term to refuse writes of a former leader (`manifests/components/claims/fence.yaml`). If a later step fails, the
+pod's reservations are removed, and so are allocations that no other pod uses. If a pod is gone, Kubernetes' resource
+claim controller removes its reservations and allocations. After this term, the next leader continues with the
+reservations of a waiting pod. The next leader also checks that no other claim holds the devices, because the previous
+leader may have ended before this check. The claim for extended resources (`extended_claims`) is deleted instead, and
+created again.
 """
 
 import asyncio

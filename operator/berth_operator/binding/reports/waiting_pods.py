@@ -9,14 +9,14 @@ anything in the cluster changes, so writes are held back:
   seconds must have passed. So a state that changes every few seconds does not cost a write each time.
 * If the state never settles, a reason is written once it has been unchanged for `STABLE` seconds, or after `MAX_HOLD`
   seconds of change. `QUIET` seconds must have passed since the last write of this pod.
-* A changed spec or nominated node is written at once. The change from `Unschedulable` to another reason is, too,
-  because autoscalers add nodes for `Unschedulable`.
+* A changed spec or nominated node is written at once. A change from `Unschedulable` to another reason is also written
+  at once, because autoscalers add nodes for `Unschedulable`.
 
 A failed write is retried as long as the pod waits, so conditions end up with the current reason.
 
-Events form series as in client-go's recorder. The second occurrence is written, and when the series ends, the last
-count. Occurrences in between are only counted. Conditions are written before Events. Memory grows only with the number
-of waiting pods: each has one record.
+Events form series as in client-go's recorder. The second occurrence is written. When the series ends, the last count is
+written. Occurrences in between are only counted. Conditions are written before Events. Memory grows only with the
+number of waiting pods: each has one record.
 """
 
 import asyncio

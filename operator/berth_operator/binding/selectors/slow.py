@@ -1,4 +1,4 @@
-"""Selectors that take more than a millisecond. A worker process evaluates them, then the pods that need them are woken.
+"""Selectors that take more than a millisecond. A worker process evaluates them and then wakes the pods that need them.
 
 Namespaces take turns, by the time that the loop and the worker have spent on their claims. The worker's results are
 cached together with the loop's, including the failure of an expression. Without a worker, only these pods wait.

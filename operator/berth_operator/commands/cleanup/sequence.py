@@ -6,7 +6,7 @@
 3. Remove the policies, before any object or kind that they read.
 4. Remove what Berth wrote to Nodes, except for the capacity that live pods need.
 5. Remove what the programs created, and the definitions on request.
-6. On request, wait for the end of those pods, and remove the rest.
+6. On request, wait until the live pods of step 4 have ended, and remove the rest.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Change values in the text of a YAML or JSON document, and keep everything else byte for byte.
 
 The parser reports the position of each node. So the file's comments, order, quoting, indentation and unchanged
-documents stay, which no YAML writer can promise. The result is read again and compared. So a form that this module does
-not foresee, such as an anchor that another place uses, causes an error and never a different manifest.
+documents stay, which no YAML writer can promise. The result is read again and compared. So an unforeseen form, for
+example an anchor that another place uses, causes an error and never a different manifest.
 """
 
 import re

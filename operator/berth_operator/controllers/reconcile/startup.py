@@ -1,7 +1,7 @@
 """The startup taint of a Node. The operator removes it once the Node shows what its agent reported.
 
-While a node has a startup taint of its pool, autoscalers count it as a coming node, and do not compare pods with what
-it shows so far.
+While a node has a startup taint of its pool, autoscalers count it as a coming node. They do not compare pods with what
+the Node shows so far.
 """
 
 from typing import Any

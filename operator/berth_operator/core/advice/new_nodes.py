@@ -1,7 +1,7 @@
 """Nodes that could be added for a pod: a copy of an existing node, or a copy with changes that the pod needs.
 
-A new node is in service and has no pods. It has the same Device as the other node, the labels except the node's own
-name, and the taints except those that mark a node as out of service.
+A new node is in service and has no pods. It has the same Device as the other node. It has all labels except the node's
+own name, and all taints except the ones that mark a node as out of service.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,11 +1,11 @@
 """Joint allocation: GPUs together with NICs or FPGAs under the same PCIe switches.
 
-`SamePCIe` requires a set of switches such that each switch has a card of every type, and all cards are under these
-switches. The first type gets exactly the requested number of cards, and GPUs always do. Every other type gets at least
-one card under each switch, even if this is more than requested. So a set of switches is feasible under three
-conditions:
+`SamePCIe` requires a set of switches that holds all allocated cards. Each switch of the set must have an allocated card
+of every type. The first type gets exactly the requested number of cards. So do GPUs, even if they are not the first
+type. Every other type gets at least one card under each switch, even if this is more than requested. So a set of
+switches is feasible under three conditions:
 
-* It has no more switches than the number of cards of any type with an exact number.
+* It has at most as many switches as the pod gets cards of each type with an exact number.
 * Each switch serves all types.
 * The switches together have enough cards of each type.
 

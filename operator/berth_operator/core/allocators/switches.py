@@ -1,7 +1,7 @@
 """Sets of PCIe switches that can serve several parts together, with cards for every part under each switch.
 
-Whether a row has such a set depends only on the number of cards for each part under each switch of the row. A fleet has
-few different combinations of these numbers, so the answer is computed once for each combination.
+A row may or may not have such a set. The answer depends only on the number of cards for each part under each switch of
+the row. A fleet has few different combinations of these numbers, so the answer is computed once for each combination.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 
 Kubernetes' resource claim controller deallocates a claim once the last pod that it is reserved for has left. A what-if
 does the same with claims for devices of one node. A claim stays allocated if it is reserved for a pod that stays, for a
-pod without a node, or for anything but pods. A claim that a pod leaves behind counts as free even before the controller
-has processed it, because its devices are kept for the nominated pod.
+pod without a node, or for anything but pods. If the controller has not yet processed a claim that a pod leaves behind,
+the claim still counts as free. Its devices are kept for the nominated pod.
 """
 
 import math

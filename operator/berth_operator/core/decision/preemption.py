@@ -7,7 +7,8 @@ resolvable. All pods of lower priority are removed from a candidate. If the pod 
 are reprieved: first the pods that a PodDisruptionBudget protects, then by priority and age. The rest are the victims.
 So each victim frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the
 number of budget violations, the highest priority of a victim, the sum of priorities, and the number of victims. The
-lowest value is best in all of these. Last, the latest start time of the most important victims is best.
+lowest value is best in all of these. Last, the start times of the most important victims are compared, and the latest
+is best.
 
 Unlike kube-scheduler, Berth evaluates every node instead of a tenth of them. It then searches the best nodes for
 smaller sets of victims (docs/decisions/0008-preemption.md). Pods that are already leaving cost nothing.

@@ -2,7 +2,7 @@
 
     may_have(fleet, pod, policy, now)       ->  whether a pod has waited long enough for one
     entitled(pods, limit)                   ->  the pods that should have a node reservation
-    may_keep(fleet, pods, policy, now)      ->  those that keep the last leader's
+    may_keep(fleet, pods, policy, now)      ->  the pods that keep the last leader's
     reserve(fleet, pod, policy, now)        ->  NodeReservation | None
     backfill(fleet, pod, policy, kept, now) ->  Placement on a reserved node | None
 

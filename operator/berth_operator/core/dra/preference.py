@@ -2,7 +2,7 @@
 
 The first devices for a request are the best ones. They cost least (`stock`), and few recent requests match them. They
 are also close to each other and to the devices of the pod's other requests (`closeness`). The search takes the first
-solution in this order. So the solution is valid whatever the order is.
+solution in this order. The order only decides which valid solution comes first.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""ResourceClaims and DeviceClasses: what devices are requested."""
+"""ResourceClaims and DeviceClasses: which devices are requested."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -7,8 +7,9 @@ Two members are optional:
 
 * `could_pass(fleet, request) -> Mask` returns the rows that could take the pod if no other pod were there. Without it,
   a filter whose rejections evictions may resolve could pass every row.
-* `may_help(fleet, request, event) -> bool` returns whether an event of a kind in WAKES_ON may let the filter pass a
-  node that it rejects (kube-scheduler's QueueingHintFn). Without it, each event may, but only for the event's own node.
+* `may_help(fleet, request, event) -> bool` returns whether an event may let the filter pass a node that it rejects
+  (kube-scheduler's QueueingHintFn). The event's kind is in WAKES_ON. Without it, each event may, but only for the
+  event's own node.
 """
 
 from collections.abc import Callable, Iterable

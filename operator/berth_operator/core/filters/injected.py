@@ -1,6 +1,6 @@
 """Berth has injected the variable for the visible GPUs into the pod's containers.
 
-Without the variable a container sees no GPU or all GPUs of its node.
+Without the variable, a container sees no GPU, or all GPUs of its node.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""The node has the isolation mode that the pod needs: MPS nodes take only shares with MPS, and no other node does.
+"""The node has the isolation mode that the pod needs. MPS nodes take only shares with MPS. Other nodes take none.
 
-The mode is the label `berth.dev/isolation` of the Node. If a node is relabelled while pods of the other mode hold its
-GPUs, it takes no pod of the new mode until these pods have left. Evictions do not help, because relabelled nodes are
-drained. A node has HAMi-core if it has HAMi-core's resource, as with any device plugin.
+The mode is the label `berth.dev/isolation` of the Node. A node may be relabelled while pods of the other mode hold its
+GPUs. It then takes no pod of the new mode until these pods have left. Evictions do not help, because relabelled nodes
+are drained. A node has HAMi-core if it has HAMi-core's resource, as with any device plugin.
 """
 
 from typing import Final

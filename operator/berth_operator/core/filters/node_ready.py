@@ -1,7 +1,7 @@
 """The node's condition Ready is true.
 
-kube-scheduler relies on taints that the node controller sets a little later: one for nodes that report that they are
-not ready, another for nodes that do not report. A pod that tolerates the node's taint passes here as well.
+kube-scheduler relies on taints that the node controller sets a little later. One taint is for nodes that report that
+they are not ready, and another for nodes that do not report. A pod that tolerates the node's taint passes here as well.
 """
 
 from typing import Final

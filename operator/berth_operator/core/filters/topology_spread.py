@@ -2,8 +2,8 @@
 
     pods in the node's domain + the pod itself, if it counts - pods in the emptiest domain <= maxSkew
 
-Pods and domains count only on eligible nodes: those that have the keys of all constraints and that the constraint's
-node policies include. With fewer domains than `minDomains`, the emptiest counts as 0.
+Pods and domains count only on eligible nodes. An eligible node has the keys of all constraints, and the constraint's
+node policies include it. With fewer domains than `minDomains`, the emptiest domain counts as 0.
 """
 
 from typing import Final

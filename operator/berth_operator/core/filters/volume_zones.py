@@ -1,4 +1,4 @@
-"""The node is in the zones and regions of the volumes that the pod's VolumeClaims are bound to, by their labels.
+"""The node is in the zones and regions of the pod's bound volumes, as the volumes' labels name them.
 
 A node without any zone label belongs to a cluster with one zone, and passes. If the node lacks a deprecated label that
 a volume has, the volume's label is compared with the node's current label. As in kube-scheduler, generic ephemeral

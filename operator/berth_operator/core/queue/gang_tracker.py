@@ -13,7 +13,7 @@ further member, including a replacement, is decided on its own. After the last o
 member that gets a node begins a new *generation*, which must form again.
 
 A gang that a previous leader bound is judged once, by the records on its members (`core.values.bound_with`). It has
-formed unless the records prove the contrary. Only if they do, the gang gets a deadline.
+formed unless the records prove the contrary. The gang gets a deadline only if they do.
 """
 
 from collections.abc import Iterable, Iterator

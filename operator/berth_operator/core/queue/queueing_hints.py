@@ -4,12 +4,12 @@ A class is parked because some filter rejects each node. For every node, `Parked
 filters that reject it. So no node can begin to pass without an event that one of these filters waits for. There are
 three cases of these events:
 
-* The filter reads nothing but the event's node (capacity, taints, ports, labels): only that node can begin to pass, and
-  all filters are run on it. If one still rejects it, that filter is added to `rejected_by`.
-* The filter counts pods of other nodes (affinity, spread) or reads volumes in use: its own `may_help` compares the
+* The filter reads only the event's node (capacity, taints, ports, labels). Only this node can begin to pass, and all
+  filters are run on it. If a filter still rejects it, this filter is added to `rejected_by`.
+* The filter counts pods of other nodes (affinity, spread) or reads volumes in use. Its own `may_help` compares the
   event with the request of the class.
-* Nothing is known about the event but its kind: the class wakes. Waking a unit without need costs one decision. Not
-  waking a unit that fits would starve it.
+* Only the kind of the event is known. The class wakes. Waking a unit without need costs one decision. Not waking a unit
+  that fits would starve it.
 """
 
 from collections.abc import Iterator, Sequence

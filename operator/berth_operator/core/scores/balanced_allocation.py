@@ -1,7 +1,7 @@
 """Prefer nodes whose cpu and memory utilization the pod brings closer together (NodeResourcesBalancedAllocation).
 
-The score measures how the pod changes the balance: 75 if the balance stays the same, up to 100 if it improves, down to
-50 if it gets worse.
+The score measures how the pod changes the balance. It is 75 if the balance stays the same, up to 100 if it improves,
+and down to 50 if it gets worse.
 """
 
 from typing import Final

@@ -3,8 +3,8 @@
     waste = cost of the device that costs least     see dra/stock.py
           + 5 hundredths for each free device       pods gather where few are free, so that whole nodes stay free
 
-The waste is in hundredths of a device, and is summed over the requests of the claims. With `firstAvailable`, only nodes
-that meet the earliest subrequests that any node meets get points, because the pod's own preference comes first.
+The waste is in hundredths of a device, and is summed over the requests of the claims. With `firstAvailable`, the pod's
+own preference comes first: only nodes that meet the earliest subrequests that any node meets get points.
 """
 
 from typing import Final

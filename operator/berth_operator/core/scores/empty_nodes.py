@@ -1,11 +1,11 @@
 """The value of empty nodes to pods with several cards, and the cost of a pod that delays a node's emptying.
 
-Pods with several cards fit only where other pods have left. A node is empty once its last pod has ended, and the (n +
-1)th pod delays that by about 1 / (n + 1) of a mean lifetime. So a pod costs the value of the empty node, divided by 1 +
+Pods with several cards fit only where other pods have left. A node is empty once its last pod has ended, and the
+(n+1)th pod delays this by about 1/(n+1) of a mean lifetime. So a pod costs the value of the empty node, divided by 1 +
 the number of users of its cards. Full nodes cost little, and nearly empty nodes are left to drain.
 
-An empty node is worth more in three cases: it fits more of the demand of large pods, these pods have more cards, or few
-other nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes.
+An empty node is worth more if it fits more of the demand of large pods, if these pods have more cards, or if few other
+nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes.
 """
 
 from dataclasses import dataclass

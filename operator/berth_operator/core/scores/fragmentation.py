@@ -9,7 +9,7 @@ All terms are in hundredths of a card. The second term prevents a node from runn
 cards, or the other way round. The third term keeps nodes empty, or lets them become empty, for pods with several cards
 (see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. See docs/placement.md.
 
-Among nodes with equal waste, those with cards are taken in the order of rows, and those without cards evenly.
+Among nodes with equal waste, nodes with cards are taken in the order of rows, and nodes without cards evenly.
 """
 
 from typing import Final

@@ -5,9 +5,9 @@
 
 Each value is divided by the highest value of all nodes, and has its own weight. The score is the weighted mean, 0 to
 100. A value that was not measured, or too long ago, counts as the mean of the nodes with a measurement. Free memory is
-what charges leave, minus the measured use beyond the charges, divided by the largest memory of all nodes' GPUs. So a
-node's score decreases with each placement, not only after the next measurement. All other values are computed once per
-refresh.
+the memory that charges leave, minus the measured use beyond the charges. It is divided by the largest memory of all
+nodes' GPUs. So a node's score decreases with each placement, not only after the next measurement. All other values are
+computed once per refresh.
 
 The original prefers nodes that draw much power, but Berth prefers power headroom. `PowerPreference` chooses.
 """

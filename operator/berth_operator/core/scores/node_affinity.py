@@ -1,4 +1,4 @@
-"""Preferred node affinity: the sum of the weights of the terms that match the node."""
+"""Preferred node affinity: add up the weights of the terms that match the node."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Taints with the effect PreferNoSchedule: the fewer of them the pod does not tolerate, the better."""
+"""Prefer nodes with fewer taints of the effect PreferNoSchedule that the pod does not tolerate."""
 
 from typing import Final
 

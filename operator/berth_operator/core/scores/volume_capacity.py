@@ -1,8 +1,8 @@
 """Prefer nodes where the pod's VolumeClaims leave most of their storage free (VolumeBinding, from Kubernetes 1.37 on).
 
-For each storage class, the requests of the unbound claims are compared with the size of the volumes that they would be
-bound to on the node. If they would not be bound to any, they are compared with the capacity that the driver reports.
-The score is the percentage of storage that stays free, averaged over the classes.
+For each storage class, the requests of the unbound claims are compared with the size of the volumes that they would get
+on the node. Without fitting volumes, the requests are compared with the capacity that the driver reports. The score is
+the percentage of storage that stays free, averaged over the classes.
 """
 
 from collections import defaultdict

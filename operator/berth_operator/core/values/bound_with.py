@@ -1,9 +1,9 @@
 """The members of a gang that are bound together, as each of their Bindings records them.
 
 The Bindings of a gang are sent one by one, and a leader may end between two of them. The next leader must recognize
-that this gang has not formed. It must not confuse it with a gang that formed and has lost members since. A member that
-was to be bound and *still waits* was never bound. If so many of them wait that too few can have been bound, the gang
-has not formed. A member that is gone proves nothing.
+that this gang has not formed. It must not confuse this gang with one that formed and has lost members since. A member
+that was to be bound and *still waits* was never bound. If so many of them wait that too few can have been bound, the
+gang has not formed. A member that is gone proves nothing.
 
 The text is `needed/number/minimum id id ...`. `number` members are being bound. `needed` of them must be bound for the
 gang to have formed, or 0 if it has formed already. `minimum` is the gang's minimum. An id is the end of a member's UID.

@@ -6,8 +6,8 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
-* `PlacePromises` keeps nodes for pods that do not exist yet. The pods are of Kueue's Workloads with Berth's
-  AdmissionCheck, which `Workloads` has.
+* `PlacePromises` keeps nodes for pods that do not exist yet. These pods belong to Kueue's Workloads with Berth's
+  AdmissionCheck. `Workloads` has these Workloads.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.

@@ -1,7 +1,7 @@
 """Placed pods that defragmentation may move, and who allows it.
 
-A pod is moved by evicting it, so its owner must have allowed it: by the annotation `berth.dev/movable` on the pod, or
-else on its namespace. A PodDisruptionBudget only limits evictions and allows none.
+A pod is moved by evicting it, so its owner must have allowed this. The annotation `berth.dev/movable` on the pod allows
+it, or else the same annotation on its namespace. A PodDisruptionBudget only limits evictions and allows none.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Claims, volumes, storage classes and drivers, parsed from the API."""
+"""VolumeClaims, volumes, storage classes and drivers, parsed from the API."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

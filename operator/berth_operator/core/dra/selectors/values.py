@@ -3,7 +3,7 @@
 | CEL | Python |
 |---|---|
 | bool, int, double, string, bytes, null_type | bool, int, float, str, bytes, None |
-| uint, timestamp, duration | Uint, Timestamp, Duration: integers, the latter two of nanoseconds |
+| uint, timestamp, duration | integers: Uint, and Timestamp and Duration in nanoseconds |
 | list, map | list, dict; keys that are booleans are `BoolKey` there, because in Python True equals 1 |
 | kubernetes.Quantity, kubernetes.Semver | Decimal, Version |
 | net.IP, net.CIDR | addresses and interfaces of `ipaddress` |

@@ -1,6 +1,6 @@
 """Computed answers about claims for each node, cached until something changes there.
 
-For each kind of requested device, a column has how many devices a node may give. For each request, the cache has why
+For each kind of requested device, a column has how many devices a node may give. For each request, the cache stores why
 the search on a node found nothing.
 """
 

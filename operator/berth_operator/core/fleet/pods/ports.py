@@ -1,7 +1,7 @@
 """Host ports in use, as columns: for each port and address, the number of pods on each node that listen there.
 
-A pod that listens on all addresses (0.0.0.0) conflicts with all other pods on the port. Different addresses of a port,
-and different protocols, do not conflict. As in kube-scheduler, addresses are compared as text.
+A pod that listens on all addresses (0.0.0.0) conflicts with every other pod on the port. Different addresses of a port
+do not conflict, nor do different protocols. As in kube-scheduler, addresses are compared as text.
 """
 
 from collections.abc import Iterable
