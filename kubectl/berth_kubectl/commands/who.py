@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import held, mig
-from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
+from berth_api.objects.visibility import HeldPart, HoldingPod
 from berth_api.resources import quantity
 from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
@@ -100,6 +100,11 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
 
 def _row(holder: HoldingPod, now: datetime) -> Row:
     metadata, since = holder["metadata"], time_of(holder["since"])
+    # What a pod uses of a card, and its share of it: `gpu:0=52Gi/40Gi`.
+    exceeded = [
+        f"{use['type']}:{use['minor']}={quantity.format_bytes(use['memory'])}/{quantity.format_bytes(use['limit'])}"
+        for use in holder["exceeding"]
+    ]
     return (
         metadata.get("namespace", ""),
         metadata["name"],
@@ -112,7 +117,7 @@ def _row(holder: HoldingPod, now: datetime) -> Row:
         holder["scheduler"],
         cell(";".join(amounts.requests(part["amounts"]) for part in holder["devices"])),
         limited(holder),
-        cell(";".join(map(_exceeded, holder["exceeding"]))),
+        cell(";".join(exceeded)),
         "yes" if holder["drifted"] else "no",
     )
 
@@ -124,11 +129,6 @@ def limited(holder: HoldingPod) -> str:
     parts = [part["amounts"] for part in holder["devices"] if part["type"] == names.GPU]
     is_mig = parts and all(any(mig.is_resource(name) for name in amounts_) for amounts_ in parts)
     return "MIG,enforced" if is_mig else "none"
-
-
-def _exceeded(use: Exceeding) -> str:
-    """Return what a pod uses of a card, and its share of it: `gpu:0=52Gi/40Gi`."""
-    return f"{use['type']}:{use['minor']}={quantity.format_bytes(use['memory'])}/{quantity.format_bytes(use['limit'])}"
 
 
 def devices(parts: Iterable[HeldPart]) -> str:

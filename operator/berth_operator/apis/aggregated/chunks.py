@@ -39,14 +39,10 @@ class Chunk:
         if not cache.oldest <= version <= cache.version:
             raise continuation.expired() if continuation else expired(version, cache.oldest)
         entries = cache.select(wanted.selection, version)
-        first = bisect.bisect_right(entries, continuation.after, key=_place) if continuation else 0
+        first = bisect.bisect_right(entries, continuation.after, key=lambda entry: entry.place) if continuation else 0
         end = first + wanted.limit if wanted.limit else len(entries)
         if end >= len(entries):
             return cls(entries=entries[first:], version=version)
         token = Continuation(version=version, after=entries[end - 1].place).encode()
         remaining = None if wanted.selection.has_selectors else len(entries) - end
         return cls(entries=entries[first:end], version=version, token=token, remaining=remaining)
-
-
-def _place(entry: Entry) -> tuple[int, str]:
-    return entry.place

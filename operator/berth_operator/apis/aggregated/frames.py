@@ -67,8 +67,16 @@ class Form:
 
     def parts(self, chunk: Chunk) -> Iterator[bytes]:
         """Yield a list in parts of `BATCH` objects, so that a caller can do other work in between."""
-        entries, metadata = chunk.entries, _metadata(chunk)
-        head, items = (self._head(metadata), b"rows") if self.table else (self._list_head(metadata), b"items")
+        entries, kind = chunk.entries, self.kind
+        metadata: Object = {
+            "resourceVersion": str(chunk.version),
+            **({"continue": chunk.token} if chunk.token else {}),
+            **({} if chunk.remaining is None else {"remainingItemCount": chunk.remaining}),
+        }
+        head: Object = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
+        items = b"items"
+        if self.table:
+            head, items = self._head(metadata), b"rows"
         before = orjson.dumps(head)[:-1] + b',"' + items + b'":['
         for first in range(0, len(entries), BATCH):
             yield before + b",".join(map(self._item, entries[first : first + BATCH]))
@@ -76,11 +84,15 @@ class Form:
         yield b"]}" if entries else before + b"]}"
 
     def _item(self, entry: Entry) -> bytes:
-        return orjson.dumps(self._row(entry)) if self.table else entry.body
-
-    def _list_head(self, metadata: Object) -> Object:
-        kind = self.kind
-        return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
+        """Return an object of a list, or its row in a table."""
+        if not self.table:
+            return entry.body
+        included: Any = None
+        if self.included == "Metadata":
+            included = {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": entry.metadata}
+        elif self.included == "Object":
+            included = orjson.Fragment(entry.body)
+        return orjson.dumps({"cells": [entry.metadata["name"], *entry.cells], "object": included})
 
     def event(self, event_type: EventType, entry: Entry) -> bytes:
         """Return a watch's frame of a change."""
@@ -100,24 +112,6 @@ class Form:
     def _head(self, metadata: Object) -> Object:
         columns = [_NAME, *self.kind.columns]
         return {"kind": "Table", "apiVersion": META, "metadata": metadata, "columnDefinitions": columns}
-
-    def _row(self, entry: Entry) -> Object:
-        metadata = entry.metadata
-        included: Any = None
-        if self.included == "Metadata":
-            included = {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
-        elif self.included == "Object":
-            included = orjson.Fragment(entry.body)
-        return {"cells": [metadata["name"], *entry.cells], "object": included}
-
-
-def _metadata(chunk: Chunk) -> Object:
-    """Return the metadata of a list."""
-    return {
-        "resourceVersion": str(chunk.version),
-        **({"continue": chunk.token} if chunk.token else {}),
-        **({} if chunk.remaining is None else {"remainingItemCount": chunk.remaining}),
-    }
 
 
 def form(kind: Kind, accept: str, include_object: str) -> Form:

@@ -13,7 +13,7 @@ import orjson
 
 from berth_api import names, request
 from berth_api.values import listing
-from berth_api.words import TABLE, System
+from berth_api.words import TABLE
 from berth_operator.commands.migrate import workloads
 from berth_operator.commands.migrate.live import Lists
 
@@ -128,7 +128,8 @@ def _systems(lists: Lists) -> Iterator[Found]:
     pods = Counter(_system_of(pod) for pod in lists.of("pods") if not _has_ended(pod))
     for name in dict.fromkeys(system.name for system in TABLE.systems):
         rows = [system for system in TABLE.systems if system.name == name]
-        own = tuple(dict.fromkeys(program for program in programs if any(_is_of(row, program) for row in rows)))
+        images = [part for row in rows for part in row.images]
+        own = tuple(dict.fromkeys(program for program in programs if any(part in program.image for part in images)))
         webhooks = tuple(_webhooks(lists, {program.namespace for program in own}))
         if own or pods[name]:
             yield Found(system=name, programs=own, webhooks=webhooks, pods=pods[name])
@@ -139,10 +140,6 @@ def _programs(body: Object) -> Iterator[Program]:
     for container in spec.get("containers") or ():
         place = {"namespace": body["metadata"].get("namespace") or "", "name": body["metadata"]["name"]}
         yield Program(kind=body["kind"], image=str(container.get("image") or ""), **place)
-
-
-def _is_of(system: System, program: Program) -> bool:
-    return any(part in program.image for part in system.images)
 
 
 def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
@@ -189,8 +186,9 @@ def _nodes(lists: Lists) -> Iterator[NodeUse]:
     held: dict[str, dict[str, list[str]]] = {}
     for pod in lists.of("pods"):
         node = pod["spec"].get("nodeName") or ""
-        system = _system_of(pod) if node and not _has_ended(pod) and _asks(pod) else ""
-        if system:
+        # A pod holds devices by resources, or by annotations and labels about amounts.
+        holds = node and not _has_ended(pod) and (_devices(pod) or workloads.words_of(dict(pod)))
+        if holds and (system := _system_of(pod)):
             name = f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}"
             held.setdefault(node, {}).setdefault(system, []).append(name)
     for body in lists.of("nodes"):
@@ -200,11 +198,6 @@ def _nodes(lists: Lists) -> Iterator[NodeUse]:
         if offered or name in held:
             holders = {system: tuple(sorted(pods)) for system, pods in sorted(held.get(name, {}).items())}
             yield NodeUse(node=name, offered=offered, holders=holders)
-
-
-def _asks(pod: Object) -> bool:
-    """Return whether a pod holds devices: by resources, or by annotations and labels about amounts."""
-    return bool(_devices(pod) or workloads.words_of(dict(pod)))
 
 
 # --- what to do -----------------------------------------------------------------------------------------------
