@@ -220,6 +220,7 @@ def _halves(world: World) -> dict[int, int]:
 def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> None:
     [node] = shared.nodes()
     shared.pod("foreign", {"cpu": "60"}, nodeName=node, scheduler_name="somebody-else")
+    shared.close_node(node, {}, why="1 Insufficient cpu", requests={"cpu": "8"})
     shared.pod("alien", {"cpu": "1"}, scheduler_name="no-scheduler")
 
     shared.pod("p", {"cpu": "8"})

@@ -64,7 +64,7 @@ def test_heartbeat_of_one_node_says_nothing_of_another(world: World) -> None:
     world.change(silent, heartbeat=False)
 
     world.wait_ready(silent, "Unknown", deadline=STALE_WITHIN)
-    assert world.ready(beating) == "True"
+    world.wait_ready(beating, "True")
     world.pods(["a", "b"], {"nvidia.com/gpu": "4"})
     assert {world.bound(name)["spec"]["nodeName"] for name in ("a", "b")} == {beating}
 

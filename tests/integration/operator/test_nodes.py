@@ -283,6 +283,8 @@ def _check_apart(shared: World, other: World) -> None:
     assert other.bound("theirs")["spec"]["nodeName"] == theirs
     shared.wait_allocated(ours, "0.5")
     other.wait_allocated(theirs, "0.5")
+    for node in (ours, theirs):
+        shared.wait_ready(node, "True")
 
     # Nothing is left to write: two writers that disagree would write forever.
     before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
