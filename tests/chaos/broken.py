@@ -92,8 +92,8 @@ EDITS: Final[Mapping[str, Edit]] = {
     ),
     "Events of unheld cards off": Edit(
         file=Path("operator/berth_operator/controllers/reconcile/unheld.py"),
-        before="        for charge in view.charges:",
-        after="        for charge in view.charges[:0]:",
+        before="for charge in view.charges for use",
+        after="for charge in view.charges[:0] for use",
         kinds=("card_used_by_another_pod",),
         shows_as=frozenset({FindingKind.UNREPORTED}),
         events=4,
