@@ -87,7 +87,7 @@ class Claim:
     since: float = 0.0
     """When it was allocated."""
     is_doubtful: bool = False
-    """Whether it got a device that a claim of a contender held already."""
+    """Whether it got a device that a claim of a contender held already: its pod must not be bound before that ends."""
 
 
 def audit(revisions: Iterable[Revision], limits: Limits) -> list[Finding]:
@@ -214,9 +214,13 @@ class ClaimsAuditor:
             claim = self._claims.get(f"{pod.key.partition('/')[0]}/{name}")
             if claim is None or pod.uid not in claim.reserved or {pool for _, pool, _ in claim.devices} != {pod.node}:
                 yield self._finding(FindingKind.NO_CLAIM, pod.key, f"on {pod.node}, {name} is {claim}")
-            elif claim.is_doubtful:
+            elif claim.is_doubtful and self._is_shared(claim):
                 text = f"on {self._names(claim)} by {claim.key}, which another claim held already"
                 yield self._finding(FindingKind.OVERBOOKED, pod.key, text)
+
+    def _is_shared(self, claim: Claim) -> bool:
+        """Return whether another claim still holds a device of this one."""
+        return any(len(self._by_claim[self._cards[device]]) > 1 for device in claim.devices & self._cards.keys())
 
     # --- claims -----------------------------------------------------------------------------------------------
 

@@ -207,3 +207,14 @@ def test_a_pool_that_another_scheduler_uses_is_not_served(past: Past) -> None:
     past.claims("decided")
     past.named("a", 1)
     assert kinds(past) == [FindingKind.NOT_STOPPED] * 2
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_card_that_another_scheduler_held_first_is_used_only_once_it_is_free(past: Past, is_free: bool) -> None:
+    past.uses("p")
+    past.claims("theirs", 0, pods=["p"], scheduler=CONTENDER)
+    past.claims("ours", 0, pods=["q"])
+    if is_free:
+        past.claims("theirs")
+    past.uses("q", "ours")
+    assert kinds(past) == ([] if is_free else [FindingKind.OVERBOOKED])
