@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from berth_client.objects import Object
-from berth_client.reflector import Api, EventType, Reflector, Source
+from berth_client.reflector import EventType, ListWatchApi, Reflector, Source
 
 Listed = Callable[[list[Object], str], None]
 Changed = Callable[[EventType, Object], None]
 
 
-async def follow(api: Api, path: str, *, selector: str, listed: Listed, changed: Changed) -> None:
+async def follow(api: ListWatchApi, path: str, *, selector: str, listed: Listed, changed: Changed) -> None:
     """List and watch objects until cancelled.
 
     Args:

@@ -86,7 +86,7 @@ class Sink(Protocol):
         """Take one change."""
 
 
-class Api(Protocol):
+class ListWatchApi(Protocol):
     """The subset of `ApiClient` that a reflector uses."""
 
     async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
@@ -157,7 +157,7 @@ class Reflector:
     def __init__(
         self,
         *,
-        api: Api,
+        api: ListWatchApi,
         source: Source,
         sink: Sink,
         clock: Callable[[], float] = time.monotonic,

@@ -48,7 +48,7 @@ REFUSALS: Final = {BindOutcome.REFUSED, BindOutcome.FENCED}
 """The pod is still there and waits; the same Binding may succeed later."""
 
 
-class Pods(Protocol):
+class PodBinder(Protocol):
     """The subset of `kube.KubeClient` that the binder uses."""
 
     async def bind(self, namespace: str, name: str, binding: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Pods(Protocol):
         """Read a pod at quorum."""
 
 
-async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tuple[BindOutcome, str]:
+async def send(pods: PodBinder, placement: Placement, binding: dict[str, Any]) -> tuple[BindOutcome, str]:
     """Send a Binding once; return its outcome and the error message, empty on success."""
     pod = placement.pod
     try:

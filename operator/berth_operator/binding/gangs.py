@@ -180,7 +180,7 @@ def judge_found(cluster: Cluster, reporter: Reporter) -> None:
             reporter.unknown_gang(charge, why)
 
 
-class Pods(Protocol):
+class PodDeleter(Protocol):
     """The subset of `kube.KubeClient` that the keeper uses."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -194,7 +194,7 @@ class GangKeeper:
         self,
         *,
         cluster: Cluster,
-        pods: Pods,
+        pods: PodDeleter,
         reporter: Reporter,
         keep_partial: Callable[[str], bool],
         leads: Callable[[], bool],

@@ -70,7 +70,7 @@ class Scheduler:
         *,
         cluster: Cluster,
         preemptor: Preemptor,
-        pods: binder.Pods,
+        pods: binder.PodBinder,
         volumes: VolumeBinder,
         claims: ClaimBinder,
         reporter: Reporter,

@@ -28,7 +28,7 @@ NO_POD: Final = "no-such-pod"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class DryRunApi(Protocol):
     """The subset of `kube.KubeClient` that the test uses."""
 
     def request(self, method: str, path: str, *, params: Params, body: Any) -> Coroutine[Any, Any, Any]:
@@ -38,7 +38,7 @@ class Api(Protocol):
 class Fence:
     """The fence around the Bindings of one operator instance."""
 
-    def __init__(self, *, api: Api, namespace: str, lease: str, required: bool) -> None:
+    def __init__(self, *, api: DryRunApi, namespace: str, lease: str, required: bool) -> None:
         self._api, self._lease, self._required = api, lease, required
         self._path = f"/api/v1/namespaces/{namespace}/pods/{NO_POD}/binding"
         self._reported = ""

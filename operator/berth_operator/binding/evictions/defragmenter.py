@@ -68,7 +68,7 @@ RunSearch = Callable[[Callable[[], SearchResult]], Awaitable[SearchResult]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class PodMover(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -110,7 +110,7 @@ class Defragmenter:
         cluster: Cluster,
         moves: Moves,
         preemptor: Preemptor,
-        pods: Pods,
+        pods: PodMover,
         reporter: Reporter,
         policies: Callable[[], Mapping[str, Policy]],
         leads: Callable[[], bool],

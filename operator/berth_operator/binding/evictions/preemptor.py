@@ -67,7 +67,7 @@ _NODE_CHANGES: Final = (
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class PreemptionApi(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Preemptor:
         self,
         *,
         cluster: Cluster,
-        pods: Pods,
+        pods: PreemptionApi,
         reporter: Reporter,
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],

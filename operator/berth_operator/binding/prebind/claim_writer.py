@@ -23,7 +23,7 @@ Change = Callable[[Object], Object | None]
 """Returns a claim as it shall be; None if it is right. Raises ResourceClaimError."""
 
 
-class Api(Protocol):
+class ResourceClaimApi(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
@@ -41,7 +41,7 @@ class Api(Protocol):
 class ClaimWriter:
     """Writes claims, and what pods show of them."""
 
-    def __init__(self, *, api: Api, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
+    def __init__(self, *, api: ResourceClaimApi, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
         """Create a writer; `fenced`: no status is written unless the API server refuses the writes of other terms."""
         self._api, self._term = api, term
         self._fence = WriteFence(lease=lease, what="claims", required=fenced)

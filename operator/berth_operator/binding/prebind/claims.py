@@ -28,7 +28,7 @@ from berth_client.errors import CallError
 from berth_operator.binding.prebind import claim_objects, parameters
 from berth_operator.binding.prebind.changes import Changes, GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
-from berth_operator.binding.prebind.claim_writer import Api, ClaimWriter
+from berth_operator.binding.prebind.claim_writer import ClaimWriter, ResourceClaimApi
 from berth_operator.binding.prebind.extended_claims import ExtendedClaims
 from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
 from berth_operator.core.decision.cycle import Placement
@@ -50,7 +50,9 @@ Leads = Callable[[], bool]
 class ClaimBinder:
     """Writes the ResourceClaims of many pods concurrently."""
 
-    def __init__(self, *, api: Api, cluster: Cluster, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
+    def __init__(
+        self, *, api: ResourceClaimApi, cluster: Cluster, lease: str, term: Callable[[], int | None], fenced: bool
+    ) -> None:
         """Create a binder; `fenced`: nothing is written unless the API server refuses the writes of other terms."""
         self._cluster, self._lease = cluster, lease
         self._writer = ClaimWriter(api=api, lease=lease, term=term, fenced=fenced)

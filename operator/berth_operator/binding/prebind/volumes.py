@@ -25,7 +25,7 @@ BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 """Annotation that marks a volume as bound by a controller, not reserved by a user."""
 
 
-class Api(Protocol):
+class VolumeClaimPatcher(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class VolumeError(PreBindError):
 class VolumeBinder:
     """Binds the claims of many pods concurrently."""
 
-    def __init__(self, *, api: Api, cluster: Cluster, timeout: float) -> None:
+    def __init__(self, *, api: VolumeClaimPatcher, cluster: Cluster, timeout: float) -> None:
         self._api, self._cluster, self._timeout = api, cluster, timeout
         self._volumes = cluster.fleet.volumes
         self._changes = Changes()

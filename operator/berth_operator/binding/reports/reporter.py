@@ -19,7 +19,7 @@ from berth_client import times
 from berth_operator.binding.reports import device_events
 from berth_operator.binding.reports.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.reports.in_flight_binds import InFlightBinds
-from berth_operator.binding.reports.waiting_pods import Api, Reason, WaitingPods
+from berth_operator.binding.reports.waiting_pods import Reason, WaitingPodApi, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.dra.status import ClaimState
@@ -39,7 +39,7 @@ class Reporter:
     def __init__(
         self,
         *,
-        api: Api,
+        api: WaitingPodApi,
         instance: str,
         clock: Callable[[], float],
         state_changed_at: Callable[[], float] = lambda: -math.inf,

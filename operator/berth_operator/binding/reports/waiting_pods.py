@@ -69,7 +69,7 @@ MAX_RETRY: Final = 60.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(EventApi, Protocol):
+class WaitingPodApi(EventApi, Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def patch_event(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ class WaitingPods:
     def __init__(
         self,
         *,
-        api: Api,
+        api: WaitingPodApi,
         instance: str,
         in_flight_binds: InFlightBinds,
         clock: Callable[[], float],

@@ -25,14 +25,14 @@ _ENDED: Final = ("Succeeded", "Failed")
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class BoundPodReader(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
 
 
-async def run(cluster: Cluster, pods: Pods) -> None:
+async def run(cluster: Cluster, pods: BoundPodReader) -> None:
     """Check bound pods that no watch has shown, until cancelled."""
     while True:
         for charge in cluster.placements.unseen(PATIENCE):
@@ -44,7 +44,7 @@ async def run(cluster: Cluster, pods: Pods) -> None:
         await asyncio.sleep(PERIOD)
 
 
-async def _is_gone(pods: Pods, charge: Charge) -> bool:
+async def _is_gone(pods: BoundPodReader, charge: Charge) -> bool:
     """Return whether the pod is certainly gone or has ended; False without an answer, so it is read again later."""
     namespace, name = keys.split(charge.pod)
     try:

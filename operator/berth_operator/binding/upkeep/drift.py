@@ -35,7 +35,7 @@ PAUSES: Final = (1.0, 30.0)
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class PodAnnotator(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def get_pod(self, namespace: str, name: str) -> Object:
@@ -52,7 +52,7 @@ class DriftKeeper:
         self,
         *,
         cluster: Cluster,
-        pods: Pods,
+        pods: PodAnnotator,
         reporter: Reporter,
         leads: Callable[[], bool],
         changed: asyncio.Event,

@@ -36,7 +36,7 @@ UNSERVED: Final = (
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class TaintRuleApi(Protocol):
     """The subset of `ApiClient` that is used here."""
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
@@ -52,7 +52,9 @@ class Api(Protocol):
 class PoolTaints:
     """Keeps the rules of one instance for one term."""
 
-    def __init__(self, *, api: Api, instance: str, own: Callable[[], OwnPools], leads: Callable[[], bool]) -> None:
+    def __init__(
+        self, *, api: TaintRuleApi, instance: str, own: Callable[[], OwnPools], leads: Callable[[], bool]
+    ) -> None:
         """Create a keeper; `instance` names the LeaderLease, so that instances leave each other's rules alone."""
         self._api, self._instance, self._own, self._leads = api, _digest(instance), own, leads
         self._problem = ""

@@ -36,7 +36,7 @@ ACTIVE_SECONDS: Final = 30.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Api(Protocol):
+class AdmissionCheckApi(Protocol):
     """The subset of `ApiClient` that is used here."""
 
     async def request(
@@ -59,7 +59,7 @@ class CheckWriter:
     def __init__(
         self,
         *,
-        api: Api,
+        api: AdmissionCheckApi,
         objects: QuotaObjects,
         lease: str,
         term: Callable[[], int | None],

@@ -39,7 +39,7 @@ Card = tuple[str, str, str]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Pods(Protocol):
+class PodEvictor(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -53,7 +53,7 @@ class Evictor:
         self,
         *,
         cluster: Cluster,
-        pods: Pods,
+        pods: PodEvictor,
         per_minute: float,
         report: Callable[[Charge, str], None],
         leads: Callable[[], bool],

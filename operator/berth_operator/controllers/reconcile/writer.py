@@ -59,7 +59,7 @@ _Marked = _Status | tuple[str, str]
 """A status, or `_SUMS` and the name of a Node."""
 
 
-class Api(Protocol):
+class ObjectWriter(Protocol):
     """The subset of `kube.KubeClient` that the writer uses."""
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Writer:
     def __init__(
         self,
         *,
-        api: Api,
+        api: ObjectWriter,
         view: Callable[[StatusKind, str], Awaitable[View | None]],
         node_bucket: Bucket,
         bucket: Bucket,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import names
-from berth_client.reflector import FEW_CLIENTS_BACKOFF, Api, EventType, Reflector, Sink, Source
+from berth_client.reflector import FEW_CLIENTS_BACKOFF, EventType, ListWatchApi, Reflector, Sink, Source
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import groups, pods
 from berth_operator.state.watches import sinks
@@ -87,7 +87,7 @@ class WatchedPods:
 class PodWatches:
     """Two reflectors for each scheduler name, and one for all other pods."""
 
-    def __init__(self, *, api: Api, cluster: Cluster) -> None:
+    def __init__(self, *, api: ListWatchApi, cluster: Cluster) -> None:
         self.reflectors: Mapping[str, Reflector] = {}
         """What is reflected -> reflector. Replaced, never mutated, since probes read it from another thread."""
         self._api, self._table = api, PodTable(cluster)
