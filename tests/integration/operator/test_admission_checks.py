@@ -43,6 +43,14 @@ def of(world: World, count: int = 1, *, gpus: int, **spec: Any) -> Raw:
     return pod_set(count=count, requests=cards(gpus), **{"schedulerName": world.arena.scheduler_name, **spec})
 
 
+def nodes_of(world: World, count: int) -> list[str]:
+    """Create nodes, and wait for their sums: the operator, which watches Nodes and Devices apart, has heard of both."""
+    nodes = world.nodes(count, gpus=CARDS)
+    for node in nodes:
+        world.wait_sum(node, GPU, str(100 * CARDS))
+    return nodes
+
+
 def until(world: World, kueue: Kueue, name: str, state: str) -> Raw:
     """Wait for a state of the check, and return its entry."""
     world.wait(lambda: kueue.state(name) == state, what=f"the check of {name} to be {state}")
@@ -56,7 +64,7 @@ def come(world: World, name: str, *, gpus: int, count: int = 1, workload: str = 
 
 
 def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue: Kueue) -> None:
-    nodes = world.nodes(2, gpus=CARDS)
+    nodes = nodes_of(world, 2)
     world.wait(lambda: kueue.active() == "True", what="the AdmissionCheck to be active")
     kueue.create("waits", of(world, gpus=1))
     kueue.submit("big", of(world, 2, gpus=CARDS))
@@ -77,7 +85,7 @@ def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue:
 
 
 def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, kueue: Kueue) -> None:
-    world.nodes(1, gpus=CARDS)
+    nodes_of(world, 1)
     world.pod("holder", cards(CARDS))
     world.wait(lambda: world.bound_names() == {"holder"}, what="the node to be full")
     kueue.submit("first", of(world, gpus=CARDS))
@@ -99,7 +107,7 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
 
 
 def test_promised_places_are_kept_over_a_change_of_the_leader(world: World, kueue: Kueue) -> None:
-    world.nodes(1, gpus=CARDS)
+    nodes_of(world, 1)
     kueue.submit("big", of(world, 2, gpus=2))
     until(world, kueue, "big", "Ready")
     kueue.admit("big")
@@ -113,7 +121,7 @@ def test_promised_places_are_kept_over_a_change_of_the_leader(world: World, kueu
 
 
 def test_a_second_leader_keeps_what_the_first_promised_before_it_was_killed(world: World, kueue: Kueue) -> None:
-    nodes = world.nodes(2, gpus=CARDS)
+    nodes = nodes_of(world, 2)
     [standing_in] = [each for each in world.processes.started if each.name.startswith("operator")]
     standing_in.stop()
     first = world.operator(kueue=True, **QUICK_TERMS)
@@ -141,7 +149,7 @@ def test_a_second_leader_keeps_what_the_first_promised_before_it_was_killed(worl
 
 
 def test_places_of_a_workload_that_is_deleted_are_free(world: World, kueue: Kueue) -> None:
-    world.nodes(1, gpus=CARDS)
+    nodes_of(world, 1)
     kueue.submit("big", of(world, gpus=CARDS))
     until(world, kueue, "big", "Ready")
     world.pod("alone", cards(1))

@@ -71,17 +71,12 @@ class World:
         capacity: Mapping[str, str] | None = None,
         **devices: Any,
     ) -> list[str]:
-        """Create nodes whose devices the agent plays; `profile` and `gpus` are as in a fleet file.
-
-        Wait until the operator has written their sums: it has heard of the Devices and of the Nodes then, which it
-        watches separately.
-        """
+        """Create nodes whose devices the agent plays; `profile` and `gpus` are as in a fleet file."""
         names = self.arena.nodes(count, labels=labels, capacity=capacity)
         for name in names:
             self.fleet[name] = {"profile": "a100", "gpus": 8, **devices}
         self._write_fleet()
         self.wait(lambda: all(self.ready(name) == "True" for name in names), what="Devices to be ready")
-        self.wait(lambda: all(self.allocatable(name) for name in names), what="sums on the Nodes")
         return names
 
     def bare_nodes(self, count: int = 1, *, labels: Mapping[str, str] | None = None) -> list[str]:

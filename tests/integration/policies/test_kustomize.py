@@ -306,7 +306,7 @@ def test_the_operator_reads_the_secret_of_the_documentation(arena: Arena, build:
     folder = tmp_path / "certificates"
     folder.mkdir()
     kube_scheduler.certificates(folder)
-    [command] = re.findall(r"```bash\n(kubectl create secret .*?)```", kube_scheduler.PAGE.read_text(), re.DOTALL)
+    [command] = re.findall(r"```bash\n( *kubectl create secret .*?)```", kube_scheduler.PAGE.read_text(), re.DOTALL)
     kubectl = programs.ensure(["kubectl"])["kubectl"].parent
     environment = {"PATH": f"{kubectl}:{os.environ['PATH']}", "KUBECONFIG": str(arena.cluster.kubeconfig)}
     script = command.replace("berth-system", arena.namespace)
