@@ -74,7 +74,7 @@ ROWS: Final[dict[str, Row]] = {
     "two cards of which a quota counts none": (
         {GPU: "2", CORES: "100"},
         ISOLATED,
-        "counts nvidia.com/gpu, and not",
+        "counts nvidia.com/gpu, but Berth reads it as",
     ),
     "memory of which a quota counts half": (
         {GPU: "2", MEMORY: "400"},

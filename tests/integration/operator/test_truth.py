@@ -261,6 +261,10 @@ def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, tru
     world.operator(trusted_schedulers=trusted)
     node = node_of(world, 1)
     forge(world, "theirs", node, HALF, 0, scheduler_name="koord-scheduler")
+    if trusted:
+        world.wait_allocated(node, "0.5")
+    else:
+        world.wait(lambda: accounted(world, node) == "False", what="the card that the pod may hold to be unaccounted")
     world.pod("ours", HALF)
     if trusted:
         # The share in its claim is ignored: it requested half of the card.
@@ -270,7 +274,6 @@ def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, tru
         world.waits("more")
     else:
         world.waits("ours")
-        world.wait(lambda: accounted(world, node) == "False", what="the card that the pod may hold to be unaccounted")
         message = words.condition(world.shown(node), "Accounted")["message"]
         assert "was not written by a trusted scheduler" in message
         assert message.endswith("/theirs")
