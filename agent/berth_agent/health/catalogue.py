@@ -1,7 +1,7 @@
 """The remedies for Xids: what must happen before a card with a fault may be allocated again.
 
 The classes of Xids follow NVIDIA's catalogue ("resolution bucket, immediate action"). If the catalogue names a workflow
-for people, the hardest outcome of this workflow counts.
+for people, the most severe outcome of this workflow counts.
 """
 
 import re

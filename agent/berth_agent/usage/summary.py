@@ -1,4 +1,7 @@
-"""A pod's GPUs as `kubectl get gpupods` shows them: in words, and how much of them the pod may use. Pure functions."""
+"""A pod's GPUs as `kubectl get gpupods` shows them: a short text, and how much of the GPUs the pod may use.
+
+Pure functions.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`kubectl berth advise POD`: which few pods to move so that a pod fits."""
+"""`kubectl berth advise POD`: the fewest pods to move so that this pod fits."""
 
 import argparse
 from typing import Final

@@ -1,4 +1,4 @@
-"""The data that was read of a cluster, and the data that could not be read."""
+"""The data that was read from a cluster, and which data could not be read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """The certificate that all replicas share. They serve it, and show it when they relay requests to each other.
 
-Because the certificate is self-signed, replicas can only have the certificates in its bundle. A client that shows one
-of these is a replica. After a renewal, a replica keeps showing the previous certificate until the others have read the
-new bundle.
+The certificate is self-signed, and only replicas have its key. So a client that shows a certificate from the bundle is
+a replica. After a renewal, a replica keeps showing the previous certificate until the others have read the new bundle.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Whether freed places went to the pods that others were evicted for, and the back-off of pods that lost theirs.
+"""Whether evictions helped the pods that needed them, and the back-off of pods that lost the freed places.
 
-A set of victims has helped once the pod for which they were evicted runs. A place is lost if this pod stops waiting for
-it before it is bound, because others took the place or the pod was deleted. The place is also lost if kubelet then
-rejects the pod. `core.decision.lost_places` defines what follows. The next leader inherits the record.
+A set of victims has helped once the pod that needed their place runs. If this pod stops waiting for the place before it
+is bound, the place is lost: others took it, or the pod was deleted. The place is also lost if kubelet rejects the bound
+pod. `core.decision.lost_places` defines the back-off. The next leader inherits the record of lost places.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
-"""The parameters for drivers in an allocation, byte for byte as in the claim and its classes, as in kube-scheduler.
+"""The parameters for drivers in an allocation, byte for byte as the claim and its classes have them.
 
-JSON values do not preserve these bytes, so the watches drop them. For allocations with configurations only, the
-parameters are read in protobuf.
+kube-scheduler keeps these bytes, too. JSON values do not preserve them, so the watches drop the parameters. Berth reads
+the parameters in protobuf, and only for allocations with configurations.
 """
 
 from collections.abc import Awaitable, Mapping

@@ -3,9 +3,10 @@
     simulate(fleet, units, policies)  ->  Simulation
 
 The units pass through the queue of an operator that has just become the leader. The same `decide` and `decide_gang`
-decide them on a copy of the Fleet. Nominations and the leader's node reservations are kept first. Each placement is
-charged before the next decision, and units that wait for another pod are decided again when it is placed. Pods that
-would be evicted are only marked: their capacity is kept for the pod that preempts them. No time passes, so no pod ends.
+decide them on a copy of the Fleet. Before the first decision, the capacity of nominations and of the leader's node
+reservations is set aside. Each placement is charged before the next decision. If a unit waits for another pod, it is
+decided again when that pod is placed. Pods that would be evicted are only marked: their capacity is kept for the pod
+that preempts them. No time passes, so no pod ends.
 All members of a gang are assumed to exist.
 """
 

@@ -1,4 +1,7 @@
-"""The reasons for which a filter rejects rows, with their rows: counted for messages, or joined for single nodes."""
+"""The reasons why a filter rejects rows, each with its rows.
+
+For a message, the rows of each reason are counted. For single nodes, the reasons of each row are joined.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Scores. Each is one file and one array expression over all nodes, from 0 (worst) to 100 (best).
+"""Scores of nodes, from 0 (worst) to 100 (best). Each is one file and one array expression over all nodes.
 
 A score is a module with the members of `Score`, or an object if a policy configures it.
 """

@@ -4,7 +4,8 @@
           + 5 hundredths for each free device       pods gather where few are free, so that whole nodes stay free
 
 The waste is in hundredths of a device, and is summed over the requests of the claims. With `firstAvailable`, the pod's
-own preference comes first: only nodes that meet the earliest subrequests that any node meets get points.
+own preference comes first: Berth takes the earliest subrequests that any node can meet, and gives points only to the
+nodes that meet them.
 """
 
 from typing import Final

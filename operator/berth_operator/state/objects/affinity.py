@@ -1,8 +1,8 @@
 """Pod affinity, anti-affinity and topology spread constraints, read from the API into values of the core.
 
 The API server merges `matchLabelKeys` and `mismatchLabelKeys` of affinity terms into the label selector when the pod is
-created. It also merges `matchLabelKeys` of topology spread constraints. kube-scheduler applies these once more with the
-pod's current labels, and so does Berth.
+created. It also merges `matchLabelKeys` of topology spread constraints. kube-scheduler and Berth apply the keys of
+spread constraints again, with the pod's current labels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

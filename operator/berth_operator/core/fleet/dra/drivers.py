@@ -44,6 +44,6 @@ DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
         _SRIOV: Driver(device_type=RDMA, addresses=(PCI_BUS_ID, f"{_SRIOV}/pciAddress", f"{_SRIOV}/pfPciAddress")),
     }
 )
-"""By the driver's name; docs/claims.md shows it."""
+"""By the driver's name; docs/dra-drivers.md shows it."""
 OTHER: Final = Driver()
 """A driver that is not known."""
