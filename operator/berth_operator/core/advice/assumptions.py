@@ -111,7 +111,7 @@ class FreeCards:
     lack: LackingNode
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
-        """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
+        """Reduce the placed pods' use of the cards temporarily. Capacity kept for nominated pods stays."""
         node, cards, before = self.lack["node"], self.lack["cards"], []
         row, given_up = fleet.rows[node], [grant for card in cards for _, grant in _given_up(fleet, node, card)]
         fleet.move_grants(row, given_up, -1)
@@ -171,8 +171,9 @@ class WhatIfs:
     ) -> None:
         """Create what-ifs on a Fleet that is modified and restored, so it must be a copy.
 
-        `in_flight` are UIDs of pods whose Binding is not confirmed yet, `asked` is the UID of the member that is asked
-        about if the unit is a gang.
+        `in_flight` are UIDs of pods whose Binding is not confirmed yet. `asked` is the UID of the member for which the
+        user
+        requested the answer, if the unit is a gang.
         """
         fleet.make_room()
         self.fleet, self.unit, self._asked = fleet, unit, asked

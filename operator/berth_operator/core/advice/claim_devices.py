@@ -149,7 +149,7 @@ class _Budget:
 
 
 class _Node:
-    """The devices of a node, and what is taken of them."""
+    """The devices of a node, and the allocated parts of them."""
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         supply = fleet.claims.supply

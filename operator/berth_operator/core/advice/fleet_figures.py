@@ -29,7 +29,7 @@ class Gpus:
     allocated: float
     free: float
     unavailable: float
-    """Neither allocated nor free: unhealthy, or on a node on which no cards are allocated (`card_amounts.serving`)."""
+    """Neither allocated nor free: unhealthy, or on a node where no cards are allocated (`card_amounts.serving`)."""
 
     @property
     def total(self) -> float:

@@ -44,7 +44,7 @@ def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
 
 
 def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> LackingNode | None:
-    """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
+    """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them does not help."""
     what_if = fleet.excerpt(np.array([row]))
     # Its resources are given, before the cards are searched.
     resources = dict(lacking_resources(what_if, 0, request))
@@ -78,7 +78,7 @@ class _Cards:
             slots = np.flatnonzero((columns.users[0] > 0) & (columns.healthy[0] | partitioned))
             in_use += [(int(columns.used[:, 0, slot].max()), device_type, slot) for slot in slots.tolist()]
         self._used = {(device_type, slot): self._use((device_type, slot)) for _, device_type, slot in sorted(in_use)}
-        """Card -> what pods use of it, and by how many; those first that are used least."""
+        """Card -> what pods use of it, and how many pods. The least used cards come first."""
 
     def necessary(self) -> list[LackingCard] | None:
         """Return the cards that must become free; None if there are too many to try, or none suffice."""
@@ -124,7 +124,7 @@ class _Cards:
         self._fleet.set_card_use(device_type, 0, slot, used, users)
 
     def _lack(self, card: _Card, instances: dict[str, int]) -> LackingCard:
-        """Return what a card lacks; `instances` are those still missing, less what earlier cards lack."""
+        """Return what a card lacks. `instances` are the instances still missing, less what earlier cards lack."""
         device_type, slot = card
         part, columns = self._parts[device_type], self._fleet.cards[device_type]
         minor, names = int(columns.minor[0, slot]), list(columns.index)

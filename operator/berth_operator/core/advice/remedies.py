@@ -48,7 +48,7 @@ MAX_NODES: Final = 2
 MAX_CROWDS: Final = 5
 """Nodes whose pods are searched for those that have to end."""
 MAX_PODS: Final = 24
-"""Pods of a node up to which those that have to end are searched; each takes a decision."""
+"""The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8
 
 
@@ -117,8 +117,9 @@ def of_pod(
 ) -> Iterator[Remedy | None]:
     """Yield what ends the wait of a pod that fits nowhere, or of its gang.
 
-    `pod` is the pod without a node, `placed` what the other members of its gang would be charged, `found` what its
-    ResourceClaims find.
+    `pod` is the pod without a node. `placed` are the charges of its gang's other members. `found` is what the search
+    for
+    its ResourceClaims returned.
 
     Raises:
         PluginFailedError: a plug-in failed.
@@ -189,7 +190,7 @@ class _Search:
                 self._fleet.release(charge.uid)
 
     def all(self) -> Iterator[Remedy | None]:
-        """Yield what is found, in the order in which it is shown."""
+        """Yield the remedies, in the order in which they are shown."""
         for search in (
             self._new_nodes,
             self._labels,
@@ -262,7 +263,7 @@ class _Search:
     # --- nodes that are added ---------------------------------------------------------------------------------------
 
     def _new_nodes(self) -> Iterator[Remedy | None]:
-        """Yield whether another node like the one that suits best would help, and else what it would have to have."""
+        """Yield whether another node like the most suitable node would help, or else what a new node would need."""
         if claim_counts.is_searched(self._fleet, self._request):
             # Which devices a driver would list on a new node is not known.
             return
@@ -376,7 +377,7 @@ class _Search:
                 yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
 
     def _necessary(self, pods: Sequence[Charge]) -> Generator[None, None, list[Charge]]:
-        """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
+        """Return a minimal set of these pods whose end suffices; empty if ending all of them does not."""
         if not 0 < len(pods) <= MAX_PODS:
             return []
         if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
@@ -390,7 +391,7 @@ class _Search:
         return gone
 
     def _nominees(self) -> Iterator[Remedy | None]:
-        """Yield what is kept for other pods that keeps this one from a node."""
+        """Yield the capacity kept for other pods that keeps this pod from a node."""
         for nominee in list(self._fleet.nominees.values())[:MAX_NOMINEES]:
             if nominee.uid == self._pod.uid:
                 continue

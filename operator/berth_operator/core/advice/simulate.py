@@ -65,7 +65,7 @@ class Simulation:
     before: Mapping[Place, Left]
     after: Mapping[Place, Left]
     unused: frozenset[str]
-    """Nodes with cards, none of which a pod uses at the end."""
+    """Nodes whose cards no pod uses at the end."""
     emptied: frozenset[str]
     """Nodes among them whose cards are used now."""
     evicted: tuple[Charge, ...] = ()
@@ -82,11 +82,11 @@ def simulate(
     now: float = 0.0,
     reserved: Mapping[str, str] = NO_NODES,
 ) -> Simulation:
-    """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
+    """Decide all units without the pods `gone` (UIDs). The Fleet is left unchanged.
 
-    `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970: which
-    pods have waited long enough to keep a node reservation depends on it. `reserved` has the reserved nodes by the UIDs
-    of their pods.
+    `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970; it
+    determines which pods have waited long enough to keep a node reservation. `reserved` has the reserved nodes by the
+    UIDs of their pods.
     """
     what_if = fleet.copy()
     for uid in gone:
@@ -128,7 +128,7 @@ class _Run:
         self.evicted: dict[str, Charge] = {}
         """UID -> pod that would be evicted."""
         self._victims: dict[str, str] = {}
-        """UID of a unit -> what is said of the pods that would be evicted for it."""
+        """UID of a unit -> the text about the pods that would be evicted for it."""
 
     def run(self) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
@@ -170,7 +170,7 @@ class _Run:
     # --- what the last leader kept ----------------------------------------------------------------------------
 
     def _restore_nominations(self) -> None:
-        """Keep the capacity of nominated nodes; for a gang on all of them, or on none."""
+        """Keep the capacity of nominated nodes. For a gang, keep it on all its nodes or on none."""
         waiting = nominated_pods(self._queue.pods())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:

@@ -145,7 +145,7 @@ def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def large_enough(fleet: Fleet, part: Part) -> Mask:
-    """Return the cards that are large enough for the part, whatever is used of them."""
+    """Return the cards that are large enough for the part, whatever pods use of them."""
     cards = fleet.cards[part.type]
     mask = large(fleet, part, ALL)
     for index, amount in needs(cards, part, ALL):
@@ -179,7 +179,7 @@ def unit_memory(fleet: Fleet, part: Part, rows: Rows) -> Column:
 
 
 def _of_instances(fleet: Fleet, names: Collection[str], rows: Rows) -> Column:
-    """Return the bytes of each card's smallest instance, of all instances or those of these resources; 0 if none."""
+    """Return the bytes of each card's smallest instance, of all or of these resources; 0 if none."""
     table = [
         min((memory for name, memory in instances if not names or name in names), default=0)
         for instances in fleet.intern_table.instance_memory

@@ -72,7 +72,7 @@ def required(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def preferred(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> tuple[Locality, ...]:
-    """Return the localities to try in order: with what is only preferred, then, if it differs, what is required."""
+    """Return the localities to try in order: first with preferences, then, if it differs, only with requirements."""
     alike = _alike(fleet, request, part, rows)
     return tuple(dict.fromkeys((of(part, request.devices.topology, alike), required(fleet, request, part, rows))))
 
@@ -207,7 +207,7 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
 def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots).
 
-    Of a node with more groups than can be computed, the first ones are returned.
+    If a node has more groups than can be computed, the first groups are returned.
     """
     linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]

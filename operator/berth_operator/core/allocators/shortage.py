@@ -63,7 +63,7 @@ def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask
 
 
 def requested_of(part: Part, units: Column | Mask, rejected: Mask) -> str:
-    """Return the end of a reason: how many the part requests, and how many of these units the best such row has.
+    """Return the end of a reason: how many units the part requests, and how many the best rejected row has.
 
     Args:
         part: the part.

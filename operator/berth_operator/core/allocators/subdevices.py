@@ -94,7 +94,7 @@ def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the cards whose subdevices fit a part and are withheld neither by kubelet nor by another pod."""
+    """Return the cards whose subdevices fit a part and that neither kubelet nor another pod withholds."""
     mask: Mask = serving(fleet, request, part, rows) & ~_blocked_by_policy(fleet, part, rows)
     return mask & ~fleet.cards[GPU].withheld[rows]
 

@@ -50,7 +50,7 @@ class Departures:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the work is used up, so that what is not found may be there."""
+        """Return whether the work is used up. Devices that were not found may then exist."""
         return self.fleet.claims.supply.work.left <= 0
 
     def fits(self, row: int, request: PodRequest, filters: Sequence[Filter]) -> bool:

@@ -27,7 +27,7 @@ class ChargedMembers:
     """Placed members, the last one first to be undone."""
 
     def __init__(self, fleet: Fleet, requests: Sequence[PodRequest]) -> None:
-        """Start without any; `requests` are those of all members."""
+        """Start without charges. `requests` are the requests of all members."""
         self.placed: list[Placement] = []
         self._fleet = fleet
         self._before: list[_Before] = []

@@ -79,9 +79,9 @@ def _evicting(gang: Gang) -> Gang:
 def preempt_gang(
     fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
 ) -> GangPreemption | None:
-    """Choose victims for a gang that does not fit; return None if evictions would not help. The Fleet is left as it is.
+    """Choose victims for a gang that does not fit; return None if evictions would not help.
 
-    `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
+    The Fleet is left unchanged. `in_flight` are UIDs of pods whose Binding is not confirmed yet. They are not evicted.
     """
     if not may_preempt(fleet, gang, policy) or not all(member.preempts for member in gang.members):
         return None
@@ -123,7 +123,7 @@ def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:
-    """Return the key by which the victims for several choices of GPUs are compared; the lowest is best."""
+    """Return the key that compares the victims for several choices of GPUs. The lowest is best."""
     priorities = [victim.priority for victim in preemption.victims]
     return max(priorities, default=LOWEST_PRIORITY), sum(priority + OFFSET for priority in priorities)
 

@@ -64,7 +64,7 @@ class _Shape:
     pods: Column
     """How many of them each row can take at most."""
     wanted: Counter[DeviceKind]
-    """The devices that each of them takes certainly, without those of claims that other members share."""
+    """The devices that each member certainly takes, without the devices of claims that other members share."""
     by_class: dict[str, Mask]
     """The rows where DeviceClasses provide extended resources."""
 
@@ -127,7 +127,7 @@ class GangSearch:
         """Each member that was placed the last time, its row, claims and placement."""
 
     def place(self) -> list[Placement]:
-        """Return the placements of enough members; none if there are none. The Fleet is left as it was.
+        """Return the placements of enough members; empty if there are none. The Fleet is left unchanged.
 
         Raises:
             NoWorkError: the bound on the work ended the search.
@@ -238,7 +238,7 @@ class GangSearch:
         return frozenset(claim for claim in shared if self._row(self._owner[claim]) != row)
 
     def _claims_of(self, member: int, row: int | None) -> PodClaims:
-        """Return what the claims of a member get on its row, next to those of the others there."""
+        """Return the devices that the claims of a member get on its row, next to the other members' devices there."""
         members = () if row is None else tuple(self._on[row])
         chosen = None if row is None else self._choose(members, row, self._elsewhere(members, row))
         return NO_POD_CLAIMS if chosen is None else chosen[members.index(member)]
@@ -258,7 +258,7 @@ class GangSearch:
     # --- all of them ------------------------------------------------------------------------------------------------
 
     def _charge_all(self) -> int | None:
-        """Charge all members as they are placed; return the first that does not fit, and charge none then."""
+        """Charge all members on their nodes. If one does not fit, return it and charge none."""
         rows = [(number, row) for number in range(len(self._pods)) if (row := self._row(number)) is not None]
         wanted = [(member, row, self._claims_of(member, row)) for member, row in rows]
         known, self._tried = iter(self._tried), []

@@ -152,7 +152,7 @@ class Policy:
         return self.filters if request.mounts else self.unmounted
 
     def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
-        """Return those of the fitting rows among which the scores choose."""
+        """Return the fitting rows among which the scores choose."""
         return self._allocators.preferred(fleet, request, fits)
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:

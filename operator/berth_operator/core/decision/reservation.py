@@ -77,7 +77,7 @@ class NodeReservation:
     awaited: tuple[Charge, ...]
     """The pods that have to end, by name."""
     ends: int
-    """When all of them have ended at the latest, as in `core.values.ending`; 0 if there are none."""
+    """The latest end of all these pods, as in `core.values.ending`; 0 if there are no pods."""
     placed: tuple[Charge, ...]
     """All pods of the node at that time."""
     devices: tuple[FreeDevices, ...] = ()
@@ -151,9 +151,9 @@ def may_have(fleet: Fleet, pod: PendingPod, policy: Policy, now: float) -> bool:
 
 
 def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
-    """Return which of the pods with reservations of the last leader may keep them, in order.
+    """Return which pods with reservations of the last leader may keep them, in order.
 
-    `policy` returns that of a scheduler name, `now` is in seconds since 1970.
+    `policy` returns the policy of a scheduler name. `now` is in seconds since 1970.
     """
     keeping = (pod for pod in pods if may_have(fleet, pod, policy(pod.scheduler), now))
     return entitled(keeping, most_nodes(fleet))
@@ -337,10 +337,11 @@ class _Search:
         )
 
     def _devices(self, row: int, grants: Sequence[Grant], awaited: Sequence[Charge]) -> Iterator[FreeDevices]:
-        """Yield what is free of each part.
+        """Yield the free amount for each part.
 
-        If there are enough devices, but not where the part needs them (one NUMA node, one partition), those that it
-        would get are counted.
+        If there are enough devices, but not where the part needs them (one NUMA node, one partition), only the devices
+        that
+        the part would get are counted.
         """
         fleet, request = self._fleet, self._pod.request
         passes = all(

@@ -106,7 +106,7 @@ def amounts_text(amounts: Iterable[tuple[str, int]]) -> str:
 
 
 def holders(charges: Iterable[Charge], own: str) -> str:
-    """Return pods in words: those of the namespace `own` by name, the others by number."""
+    """Return pods in words: pods of the namespace `own` by name, other pods by number."""
     split = [keys.split(charge.pod) for charge in charges]
     named = [name for namespace, name in split if namespace == own]
     others = Counter(namespace for namespace, _ in split if namespace != own)

@@ -28,10 +28,10 @@ MAX_TRIALS: Final = 2**13
 """What-ifs that the search for fewer victims may evaluate; they take about 10 ms."""
 
 MAX_COUPLED_NODES: Final = 100
-"""Nodes that are evaluated if pods on other nodes matter, because each of them needs a what-if of the whole Fleet."""
+"""Nodes that are evaluated if pods on other nodes matter. Each of them needs a what-if of the whole Fleet."""
 
 Keys = tuple[Column, ...]
-"""Keys by which nodes are compared, the most important first: shape (nodes,) each; the lowest value is best."""
+"""Keys that compare nodes, the most important first: shape (nodes,) each. The lowest value is best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class VictimSearch:
         return order[fits[order]]
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
-        """Return the keys by which sets of victims are compared; `of` has the set of each pod."""
+        """Return the keys that compare sets of victims. `of` has the set of each pod."""
         priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, LOWEST_PRIORITY), np.zeros(sets, np.int64)
@@ -293,7 +293,7 @@ class VictimSearch:
     def _lower_bounds(self, keys: Keys) -> Keys:
         """Return lower bounds of the keys of any choice on each place.
 
-        `keys` are those of the victims for resources and cards by name. Further victims may make some of these
+        `keys` are the keys of the victims for resources and cards by name. Further victims may make some of these
         unnecessary, so only one victim of the highest priority is certain.
         """
         violations, highest, _, number, _ = keys
@@ -329,7 +329,7 @@ class VictimSearch:
         return bounds(missing[self._rows], self._place[staying], devices[staying], self._placed.priority[staying])
 
     def _exact_choice(self, what_if: Departures, least: _Choice) -> _Choice | None:
-        """Return the victims on a place, `least` if they suffice; None if the pod does not fit without all of them."""
+        """Return the victims on a place, `least` if they suffice; None if evicting all of them does not help."""
         row, necessary = self._rows[least.place], set(least.victims.tolist())
         potential = self._staying[self._place[self._staying] == least.place].tolist()
         with what_if.without([*self._leaving(least.place), *map(self._placed.charges.__getitem__, potential)]):
@@ -345,9 +345,9 @@ class VictimSearch:
         return [self._placed.charges[pod] for pod in self._going[self._place[self._going] == place].tolist()]
 
     def _necessary(self, what_if: Departures, row: int, pods: list[int]) -> list[int]:
-        """Reprieve pods, the first ones first, and return those that have to be gone.
+        """Reprieve pods, the first pods first, and return the pods that must be evicted.
 
-        Halves of them are tried at once: what fits with all of them fits with each of those before as well.
+        Halves are tried at once: if the pod fits with a whole half, it also fits while that half comes back pod by pod.
         """
         if not pods or self._reprieve(what_if, row, pods):
             return []

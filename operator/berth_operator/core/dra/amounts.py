@@ -19,7 +19,7 @@ _BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class ExactQuantity(NamedTuple):
-    """An amount in billionths, and the format in which it is written."""
+    """An amount in billionths, and its written format."""
 
     amount: int
     format: str = DECIMAL

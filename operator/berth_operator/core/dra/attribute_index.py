@@ -55,7 +55,7 @@ class _Column:
         self._seen = devices.changes.now
 
     def equal_to(self, value: bool | int | str) -> int:  # noqa: FBT001 - a value of an attribute
-        """Return the number of a value; one that no device has if it is not there."""
+        """Return the number of a value; a number that no device has if the value is unknown."""
         return self._known.get((type(value), value), len(self._known) + 1)
 
 

@@ -26,7 +26,7 @@ class Chosen:
     counters: Counters | None
     """From which it takes, if it does."""
     consumed: Mapping[str, ExactQuantity] | None
-    """What its share takes of the capacities; None if it is not shared."""
+    """The capacity that its share consumes; None if it is not shared."""
 
 
 class Choices:

@@ -18,11 +18,11 @@ PARTITION: Final = "gpu.nvidia.com/partition{}"
 """The Fabric Manager partition of so many GPUs that a GPU is in."""
 
 Key = Callable[[Device], Hashable]
-"""Returns what devices have in common; None for a device of which it is not known."""
+"""Returns what devices have in common; None for a device for which this is unknown."""
 Rank = Callable[[Sequence[Device]], tuple[int, ...]]
 """Returns how a group compares with others of its level; the lowest is the best."""
 Place = tuple[Hashable, Hashable, Hashable]
-"""The NVLinks, the PCIe root and the NUMA node of a device; None for what is not known."""
+"""The NVLinks, the PCIe root and the NUMA node of a device; None for an unknown value."""
 
 LEVELS: Final = ((0, 1), (0, 2), (0,), (1,), (2,))
 """Which parts of their places close devices have in common, the closest first."""
@@ -34,7 +34,7 @@ class Closeness:
 
     number: int
     links: Mapping[DeviceID, Hashable] = field(default_factory=dict)
-    """Equal for devices with NVLinks between all of them, as far as it is known."""
+    """Equal for devices with NVLinks between all of them, as far as the links are known."""
     picked: Collection[Device] = ()
     """What the pod gets by its other requests, to be close to."""
 

@@ -42,10 +42,11 @@ Wanted = tuple[Request | None, list[RequestMapping]]
 
 
 def providers(classes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return which DeviceClass provides each extended resource; `classes` has the resource it names, and its creation.
+    """Return which DeviceClass provides each extended resource.
 
-    Each class provides the resource of its own name, too. Of classes that name one resource the newest provides it, and
-    of those of one second the first by name.
+    `classes` has the resource name and creation time of each class. Each class provides the resource of its own name,
+    too. If several classes name one resource, the newest class provides
+    it. Among classes of the same second, the first by name provides it.
     """
     by_name = {CLASS_PREFIX + name: name for name in classes}
     # Two stable sorts: the last one of a resource counts.

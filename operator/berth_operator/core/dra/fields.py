@@ -9,14 +9,15 @@ from berth_operator.core.dra.amounts import ExactQuantity
 
 
 class FieldError(ValueError):
-    """A field of an API object cannot be read; the message has its path, the value and what is allowed."""
+    """A field of an API object cannot be read. The message has its path, the value and what is allowed."""
 
 
 @dataclass(slots=True)
 class Field:
-    """A value in an API object, and where it is; `value` is None if the field is absent.
+    """A value in an API object, and its path. `value` is None if the field is absent.
 
-    Not frozen, and the path is put together only for a mistake: forty of these are made for each event of a claim.
+    The class is not frozen, and the path is assembled only for an error, because each event of a claim creates forty
+    fields.
     """
 
     value: Any

@@ -66,7 +66,7 @@ class NarrowingSearch:
     """One search; the devices that it finds are in the choices."""
 
     def __init__(self, planned: Planned, choices: Choices, max_steps: int) -> None:
-        """Prepare a search; a step is a device that is tried, or a request for which what is left is counted."""
+        """Prepare a search. A step is one tried device, or counting the remaining devices for one request."""
         self._planned, self._choices = planned, choices
         self._max_steps, self._spent = max_steps, 0
         self._candidates = CandidateDevices(choices)
@@ -230,7 +230,7 @@ class NarrowingSearch:
         return known
 
     def _choose(self, branch: Branch) -> bool:
-        """Choose what was found in the order of the requests; return whether the rules of the choices allow it."""
+        """Choose the found devices, in the order of the requests; return whether the choices' rules allow it."""
         chosen: dict[tuple[int, int], list[int]] = {}
         for demand, progress in zip(self._candidates.demands, branch.progress, strict=True):
             option, left = demand.options[progress.option or 0], list(progress.chosen)

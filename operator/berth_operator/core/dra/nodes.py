@@ -10,7 +10,7 @@ from berth_operator.core.dra.fields import Field, FieldError
 NAME: Final = "metadata.name"
 
 NodeSelector = tuple[tuple[Requirement, ...], ...]
-"""Terms, of which one must match; requirements on the name have the key `metadata.name`."""
+"""Terms, one of which must match. Requirements on the name have the key `metadata.name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Nodes:
     name: str = ""
     everywhere: bool = False
     terms: NodeSelector | None = None
-    """Of the selector; None without one."""
+    """Terms of the node selector; None without a selector."""
     selector: Mapping[str, Any] = field(default_factory=dict)
     """The selector as the API has it."""
 

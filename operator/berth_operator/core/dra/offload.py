@@ -20,7 +20,7 @@ class Job:
     expression: str
     devices: Sequence[Device]
     namespace: str
-    """Of the pod that needs it."""
+    """The namespace of the pod that needs it."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Offload:
         return expression in self._jobs
 
     def next_job(self) -> Job | None:
-        """Begin and return the job whose turn it is; None if there is none. `done` ends it."""
+        """Begin and return the next job in turn; None if there is none. `done` ends it."""
         if self._jobs:
             job = min(self._jobs.values(), key=lambda job: self.turns.taken(job.namespace))
             self._in_progress = self._jobs.pop(job.expression)

@@ -31,7 +31,7 @@ class Preference:
     def __init__(
         self, pools: NodePools, allocated: Allocated, links: Mapping[DeviceID, Hashable] | None = None
     ) -> None:
-        """Create the order of a node; `links` are equal for devices with NVLinks between all of them."""
+        """Create the order of a node. `links` are equal for devices with NVLinks between all of them."""
         self._pools = pools
         self._allocated = allocated
         self._links = links or {}

@@ -154,7 +154,7 @@ class Selected:
         return selection
 
     def matching(self, device: Device) -> int:
-        """Return how many selections that were requested recently match a device, as far as it is known."""
+        """Return how many recently requested selections match a device, as far as this is known."""
         return sum(selection.get(device) is True for selection in self._recent.values())
 
     def matches(self, device: Device, expression: str | None, owner: str) -> bool:

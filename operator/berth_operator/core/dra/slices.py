@@ -155,10 +155,10 @@ def read(raw: Mapping[str, Any]) -> Slice:
 
 
 def read_unknown(raw: Mapping[str, Any]) -> Slice:
-    """Read of a ResourceSlice only its pool and node; it lists one device of which nothing is known.
+    """Read only the pool and node of a ResourceSlice. The slice lists one device of which nothing is known.
 
     Raises:
-        FieldError: these cannot be read either.
+        FieldError: these fields cannot be read either.
     """
     spec = Field(raw, "").at("spec")
     pool = {"name": spec.at("pool").at("name").text()}

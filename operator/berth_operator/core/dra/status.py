@@ -59,7 +59,9 @@ class ClaimState:
 
 
 def read(raw: Mapping[str, Any], known: ResourceClaim | None = None) -> ClaimState:
-    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`; `known` is what was read under its name.
+    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`.
+
+    `known` is the claim that was read under its name before.
 
     Raises:
         FieldError: a field cannot be read.
@@ -148,7 +150,7 @@ def _share(item: Field) -> tuple[str, str, str, str]:
 
 
 def _nodes(allocation: Field) -> Iterator[str]:
-    """Yield the names by which the node selector picks nodes: so it is written for devices of one node."""
+    """Yield the node names that the node selector selects. Devices of one node have such a selector."""
     for term in allocation.at("nodeSelector").at("nodeSelectorTerms").items():
         for item in term.at("matchFields").items():
             if item.at("key").text() == NAME and item.at("operator").text() == "In":

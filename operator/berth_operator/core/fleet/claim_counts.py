@@ -36,13 +36,13 @@ from berth_operator.core.values.request import NodeTerm, PodRequest
 Points = npt.NDArray[np.int64]
 
 LOOK: Final = 0.25
-"""Work for a device of which it is known whether it matches."""
+"""Work for a device for which it is known whether it matches."""
 UNLIMITED: Final = 1_000_000
 """Pods for which a row has devices if nothing limits them."""
 KEPT: Final = 5
 """Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
-"""Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
+"""Kinds of devices of a pod that are counted. The search handles the pod's requests for other kinds."""
 
 
 def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
@@ -90,7 +90,7 @@ def usable_rows(fleet: Fleet, claim: ClaimState) -> Mask:
 def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that may have enough devices for the claims that are not allocated yet.
 
-    Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
+    Rows on which a search found nothing are left out. If the work about claims is used up, all rows are left out.
     """
     if not is_searched(fleet, request):
         return fleet.present
@@ -109,7 +109,7 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that may have enough devices for each request alone if claims and pods held none of them."""
+    """Return the rows that may have enough devices for each request alone, if claims and pods held no devices."""
     mask = fleet.present
     for alternatives, rows in _counted_requests(fleet, request):
         choices = [(_counted(fleet, kind_of(fleet, choice)), choice.count) for choice in alternatives.choices]
@@ -148,7 +148,7 @@ def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict
 
 
 def pods_per_row(fleet: Fleet, request: PodRequest, shared: Collection[str]) -> Points:
-    """Return how many such pods each row has devices for, or more; `shared` claims count once for all of them."""
+    """Return how many such pods each row has devices for, or more. `shared` claims count once for all pods."""
     pods = np.full(len(fleet.names), UNLIMITED, np.int64)
     for kind, amounts in _wanted(fleet, list(_counted_requests(fleet, request, shared))).items():
         counts = _counted(fleet, kind)
@@ -246,7 +246,7 @@ def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
 
 
 def refusal(fleet: Fleet, request: PodRequest) -> str:
-    """Return what is wrong with a claim or a class of a request on every node; empty if nothing is known."""
+    """Return what is wrong with a claim or class of a request on every node; empty if nothing is known to be wrong."""
     if not is_searched(fleet, request):
         return ""
     return fleet.claims.supply.refusals(key_of(fleet, request)).everywhere
@@ -336,7 +336,7 @@ def _costs(
 
 
 def _fits(kind: DeviceKind, device: Device, allocated: Allocated) -> bool:
-    """Return whether what a kind takes of a shared device is left; the search reports what cannot be computed."""
+    """Return whether a shared device has enough left for a kind. The search reports what cannot be computed."""
     held = allocated.capacity.get(device.id)
     try:
         amounts = capacity.consumed(device.capacity, dict(kind.capacity))

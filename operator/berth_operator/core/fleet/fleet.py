@@ -192,7 +192,7 @@ class Fleet(NodeColumns):
             self.cards[GPU].withhold(row, minors)
 
     def set_refused(self, name: str, types: Collection[str]) -> None:
-        """Set of which types of devices a policy refuses the resources on a Node, for reasons; ignore unknown nodes."""
+        """Set the device types whose resources a policy refuses on a Node, with reasons. Ignore unknown nodes."""
         if (row := self.rows.get(name)) is not None:
             for kind in self.kinds.added:
                 self.cards[kind.name].refuse(row, refused=kind.name in types)
@@ -200,14 +200,14 @@ class Fleet(NodeColumns):
     # --- what was measured ------------------------------------------------------------------------------------
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
-        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before.
+        """Set the measurement of a GPU at a time; return whether more of its memory may be free than before.
 
         Decisions see it after `measured`.
         """
         return self.cards[GPU].measure(row, slot, values, at)
 
     def expire_measurements(self, before: float) -> list[str]:
-        """Forget what was measured before a time; return the nodes where more memory may be free by that."""
+        """Forget measurements made before a time; return the nodes where more memory may be free as a result."""
         return [self.names[row] for row in self.cards[GPU].expire(before).tolist()]
 
     def measured(self) -> None:
@@ -334,7 +334,7 @@ class Fleet(NodeColumns):
         return sum(len(claim.devices) for claim in self.claims.of_pod(uid))
 
     def refresh(self, shown: Charge) -> None:
-        """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
+        """Set a placed pod's start, end and owner, which are shown, not compared. What it uses is unchanged."""
         uid = shown.uid
         charge = replace(self.charges[uid], started=shown.started, ends=shown.ends, owner=shown.owner)
         self.charges[uid] = self._pods_of(charge.node)[uid] = charge
@@ -400,7 +400,7 @@ class Fleet(NodeColumns):
                 self.nominate(nominee)
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
-        """Return the nominees that a pod may ignore: itself and those of lower priority."""
+        """Return the nominees that a pod may ignore: itself and nominees of lower priority."""
         # Hundreds of places may be promised, and every decision asks this.
         if uid not in self.nominees and not any(nominated < priority for nominated in self._nominee_priorities):
             return []
@@ -453,7 +453,7 @@ class Fleet(NodeColumns):
     def copy(self, *, until_changes: bool = False) -> Self:
         """Return an independent copy for what-ifs, which can be charged and released.
 
-        With `until_changes`, the copy must end before ResourceClaims or what they may get change.
+        With `until_changes`, the copy must end before ResourceClaims, or the devices that they may get, change.
         """
         plain = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | list | set)}
         rows = self.rows.copy()
@@ -520,7 +520,7 @@ class Fleet(NodeColumns):
         self.prepared.clear()
 
     def node_info(self, name: str) -> NodeInfo:
-        """Return a Node as it was put, without its images."""
+        """Return a Node as it was added, without its images."""
         row = self.rows[name]
         return NodeInfo(
             name=name,
@@ -592,7 +592,7 @@ class Fleet(NodeColumns):
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
-        """Return what is left of a resource on each row; 0 if the resource is unknown."""
+        """Return the free amount of a resource on each row; 0 if the resource is unknown."""
         index = self.resources.get(name)
         if index is None:
             return np.zeros_like(self.vendor[rows], np.int64)
@@ -711,9 +711,9 @@ class Fleet(NodeColumns):
             self._own.allocatable[self.resources[name], row] = amount
 
     def _add_resources(self, names: Collection[str]) -> None:
-        """Add columns for resources that no node offered until now, and charge what placed pods request of them.
+        """Add columns for resources that no node offered until now, and charge the requests of placed pods for them.
 
-        Other resources have no columns, because pods that name their node may request any.
+        Other resources have no columns, because pods that name their node may request any resource.
         """
         first = len(self.requested)
         # A new dict, because excerpts share the old one.

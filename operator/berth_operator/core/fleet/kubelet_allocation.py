@@ -19,7 +19,7 @@ from berth_operator.core.values.charge import Charge
 FOREIGN: Final = "processes that hold no card"
 """The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
 BEYOND: Final = 2**31 - 1
-"""A priority above that of any pod, for charges that are not of existing pods, so that they are never victims."""
+"""A priority above any pod's priority, for charges without an existing pod, so that they are never victims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,10 @@ def is_complete(promised: Charge, actual: ActualAllocation) -> bool:
 def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *, claimed: bool) -> Charge:
     """Return what a pod is charged for.
 
-    The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged too
-    while kubelet has not allocated all of its devices, or if they are `claimed` by a pod to which kubelet has allocated
-    nothing yet: that pod will get them.
+    The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged,
+    too,
+    while kubelet has not allocated all of its devices. They also stay charged if they are `claimed` by a pod to which
+    kubelet has allocated nothing yet, because that pod will get them.
     """
     whole_cards = {
         device: fleet.grant_of_device(actual.node, device.type, device.minor, device.id)
@@ -201,10 +202,14 @@ def to_be_rewritten(
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
     """Yield the pods of one node whose annotations must be rewritten, each with its substitutes: id -> grant.
 
-    `mismatches` has all pods of the node with a mismatch, `others` what kubelet allocated to the node's other pods. An
-    annotation is rewritten to name what the pod holds, if that is equivalent and another pod is involved: the other pod
-    holds a device of this annotation, or its annotation names a device that this pod holds and it got another one. This
-    covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first was rewritten.
+    `mismatches` has all pods of the node with a mismatch. `others` has what kubelet allocated to the node's other pods.
+
+    An annotation is rewritten to name the devices that the pod holds if they are equivalent and another pod is
+    involved.
+    Either the other pod holds a device of this annotation, or its annotation names a device that this pod holds and it
+    got another one. This covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first
+    was
+    rewritten.
     """
     of_pods = (*(mismatch.actual for mismatch in mismatches), *others)
     held = [device for actual in of_pods for device in actual.devices]

@@ -30,7 +30,7 @@ NO_LIMITS: Final[NamespaceLimits] = MappingProxyType({})
 CardMemory = Callable[[str, int], int]
 """Node, minor -> bytes of memory of this GPU, 0 if unknown: until a new inventory replaces it, always the same."""
 Amount = int | npt.NDArray[np.int64]
-"""Of one card, or a column of cards."""
+"""The amount of one card, or of a column of cards."""
 NOTHING_HELD: Final[Mapping[str, Counter[str]]] = MappingProxyType({})
 _GIBIBYTE: Final = 2**30
 
@@ -39,7 +39,7 @@ class HeldGpus(NamedTuple):
     """What is held of GPUs."""
 
     hundredths: int
-    """Of cards."""
+    """Hundredths of cards."""
     memory: int
     """Bytes."""
 
@@ -97,7 +97,7 @@ class Namespaces:
         held[UNKNOWN] += sign * (GPU in charge.unknown)
 
     def held(self, namespace: str) -> Mapping[str, int]:
-        """Return what the pods of a namespace with a limit hold, by resource, and how many of them are UNKNOWN."""
+        """Return what the pods of a limited namespace hold, by resource, and how many of them are UNKNOWN."""
         return self._held[namespace]
 
     def copy(self) -> Self:

@@ -85,7 +85,7 @@ class Parked(Generic[U]):
     version: int
     """Version of the state on which the failure was decided."""
     rejected_by: dict[str, Filter] = field(default_factory=dict)
-    """Name -> filter: those of `failure`, and those that have rejected a node since."""
+    """Name -> filter: the filters in `failure`, and the filters that have rejected a node since."""
     bits: int = 0
     """The changes that may wake the units."""
     other_bits: int = 0
@@ -140,7 +140,7 @@ class Queue(Generic[U]):
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
         self._woken: dict[Hashable, dict[str, U]] = {}
-        """Class -> its units that were woken together, in order; only the first one is in `_is_active`."""
+        """Class -> its units that were woken together, in order. Only the first unit is in `_is_active`."""
         self._claiming: defaultdict[str, set[Hashable]] = defaultdict(set)
         """ResourceClaim -> keys of the parked classes that use it."""
         self._early: defaultdict[str, set[str]] = defaultdict(set)
@@ -150,7 +150,8 @@ class Queue(Generic[U]):
         self.version = 0
         """Counts the changes that may change why a unit waits; nominations do not count."""
         self._activated_at: dict[str, int] = {}
-        """UID -> version at which the unit became active; until it is parked, backs off or is removed."""
+        """UID -> version at which the unit became active. The entry stays until the unit is parked, backs off or is
+        removed."""
         self._awaited = 0
         """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
@@ -171,7 +172,7 @@ class Queue(Generic[U]):
         self._activate(unit, event_labels.POD_ADD)
 
     def put_early(self, unit: U, until: float) -> None:
-        """Add or replace a unit whose ResourceClaims do not all exist; it is decided when one does, or at a time.
+        """Add or replace a unit with missing ResourceClaims. It is decided once one is created, or at `until`.
 
         kube-scheduler does not decide such a pod either (PreEnqueue).
         """
@@ -197,9 +198,9 @@ class Queue(Generic[U]):
         self._unpark(unit)
 
     def pop(self, now: float, *, with_devices: bool = True) -> U | None:
-        """Return the next unit to decide; it stays in the queue until it is removed, parked or put again.
+        """Return the next unit to decide. It stays in the queue until it is removed, parked or put again.
 
-        Without `with_devices`, it is one that needs no devices for ResourceClaims.
+        Without `with_devices`, return a unit that needs no devices for ResourceClaims.
         """
         self._end_backoffs(now)
         first = self._lane.first(self._is_active) if with_devices else None
@@ -236,7 +237,7 @@ class Queue(Generic[U]):
         self._push(unit)
 
     def parked_failure(self, unit: U) -> Failure | None:
-        """Return the failure with which the unit's class is parked, which is still valid; None if it is not parked."""
+        """Return the still valid failure with which the unit's class is parked; None if it is not parked."""
         parked = self._parked.get(unit.class_key)
         return parked.failure if parked else None
 
@@ -246,9 +247,9 @@ class Queue(Generic[U]):
         return parked is not None and parked.version < self._activated_at.get(unit.uid, 0)
 
     def park(self, unit: U, failure: Failure) -> list[U]:
-        """Park a unit until a change may help; its class may have changed since `pop`.
+        """Park a unit until a change may help. The unit's class may have changed since `pop`.
 
-        Return the units that are parked with it: those of its class that were woken and have not been popped.
+        Return the units that are parked with it: the units of its class that were woken and have not been popped.
         """
         self._units[unit.uid] = unit
         self._activated_at.pop(unit.uid, None)
@@ -337,7 +338,7 @@ class Queue(Generic[U]):
         return list(self._parked.values())
 
     def next_due(self) -> float | None:
-        """Return the time at which the next back-off ends; None if no unit backs off."""
+        """Return when the next back-off ends; None if no unit backs off."""
         while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None

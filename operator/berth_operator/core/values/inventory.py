@@ -92,7 +92,7 @@ class CardInfo:
     parts: tuple[str, ...] = ()
     """MIG UUIDs of all its instances, whether they can be allocated or not."""
     replica_resource: str = ""
-    """The only resource name by which pods can request its replicas; empty if both names are allowed."""
+    """The only resource name under which pods can request its replicas; empty if both names are allowed."""
     facts: CardFacts = NO_FACTS
 
 

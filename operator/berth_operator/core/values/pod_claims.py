@@ -33,12 +33,12 @@ class PodClaims:
     unknown: tuple[str, ...] = ()
     """Device types of which the allocations may hold any card."""
     mappings: tuple[RequestMapping, ...] = ()
-    """What DeviceClasses provide of the extended resources; the last allocation is then of the claim for them, which
-    is made before the pod is bound."""
+    """The extended resources that DeviceClasses provide. The last allocation is then for the claim for these resources,
+    which is made before the pod is bound."""
 
     @property
     def of_claims(self) -> tuple[Allocation, ...]:
-        """Return the allocations without that of the claim for extended resources."""
+        """Return the allocations without the allocation of the claim for extended resources."""
         return self.allocations[:-1] if self.mappings else self.allocations
 
     @property
@@ -51,4 +51,4 @@ class PodClaims:
 
 
 NO_POD_CLAIMS: Final = PodClaims()
-"""Of most pods: none."""
+"""The value for most pods, which have no claims."""

@@ -80,7 +80,7 @@ class QuotaWorkload:
     pod_sets: tuple[PodSet, ...] = ()
     """Empty while it has no quota."""
     problem: str = ""
-    """Why its pods cannot be read; it is retried, because what it names may be created."""
+    """Why its pods cannot be read. Reading is retried, because a missing object may be created."""
 
     @property
     def namespace(self) -> str:
@@ -109,7 +109,8 @@ class CheckAnswer:
     """What the AdmissionCheck of a workload should show."""
 
     workload: QuotaWorkload
-    """The workload as it was decided; the answer is outdated if its UID or its quota reservation has changed since."""
+    """The workload at the time of the decision. The answer is outdated if its UID or quota reservation has changed
+    since."""
     state: CheckState
     message: str
     requeue_after: int | None = None

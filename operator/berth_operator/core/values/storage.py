@@ -22,7 +22,7 @@ MIGRATED: Final = {
     "kubernetes.io/azure-file": "",
     "kubernetes.io/vsphere-volume": "",
 }
-"""In-tree provisioner -> the CSI driver that replaced it and whose limit counts; empty if no limit counts."""
+"""In-tree provisioner -> the CSI driver that replaced it, whose limit counts; empty if no limit counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Volume:
     claim_uid: str = ""
     """The claim's UID; empty while the volume is only reserved for the claim."""
     affinity: Terms | None = None
-    """Nodes from which the volume can be reached; None for all."""
+    """The nodes that can reach the volume; None for all."""
     zones: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(topology label, values): a node with such a label must have one of the values."""
     attachable: Attachable | None = None
@@ -94,7 +94,7 @@ class StorageClass:
     delayed: bool = False
     """Whether the binding mode is WaitForFirstConsumer."""
     topologies: Terms | None = None
-    """Nodes for which volumes can be provisioned; None for all."""
+    """The nodes for which volumes can be provisioned; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from berth_operator.core.dra.selectors.types import (
 from berth_operator.core.dra.selectors.values import type_name
 
 MAX_DEPTH: Final = 120
-"""Levels of terms; a chain such as 1 + 1 + 1 has one for each operator."""
+"""Levels of terms. A chain such as 1 + 1 + 1 has one level for each operator."""
 
 DEVICE: Final = Type("kubernetes.DRADevice")
 _DEVICE_FIELDS: Final = {
@@ -139,7 +139,7 @@ class _Checker:
         return found
 
     def check_literals(self) -> None:
-        """Check that what is in a literal has one type; the checks of terms allow `dyn` next to another one.
+        """Check that the elements of a literal have one type. The checks of terms allow `dyn` next to another type.
 
         Raises:
             SelectorError: types differ.

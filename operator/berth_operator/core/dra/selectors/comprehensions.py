@@ -10,7 +10,7 @@ from berth_operator.core.dra.selectors.work import Evaluate, Frame, charge, size
 Steps = Callable[[Frame], Iterator[Any]]
 
 _ELEMENT: Final = 2
-"""Steps for an element, without those of the macro's body."""
+"""Steps for an element, without the steps of the macro's body."""
 
 
 def comprehension(kind: str, steps: Steps, body: Evaluate) -> Evaluate:

@@ -115,7 +115,7 @@ class _Builder:
         return constant
 
     def _folded(self, evaluate: Evaluate, parts: list[Evaluate], *, is_literal: bool = False) -> Evaluate:
-        """Return a constant for what depends on constants alone; errors remain for when it is evaluated."""
+        """Return a constant for a term that depends on constants alone. Errors are raised only at evaluation."""
         if not all(part in self._constants for part in parts):
             return evaluate
         try:

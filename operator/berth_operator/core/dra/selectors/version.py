@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _NUMBER: Final = "0|[1-9][0-9]{0,19}"
-"""Of no more digits than 64 bits hold."""
+"""A number with no more digits than 64 bits can hold."""
 _FORM: Final = re.compile(
     rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})"
     rf"(?:-((?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*))?"

@@ -30,7 +30,7 @@ the columns of the classes that wait, each column would evict the one that is ne
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
 REMEMBERED_BYTES: Final = 200
-"""Of a fingerprint and what holds its value, without the value itself."""
+"""Bytes of a fingerprint and of the entry that holds its value, without the value itself."""
 MAX_ROW_VALUES: Final = 4096
 """Maximum number of results of single rows, for all keys together."""
 MAX_ROW_BYTES: Final = 2**24
@@ -169,10 +169,11 @@ class ColumnCache:
         """Return the column of a key, computed by `compute`; read-only.
 
         Args:
-            key: names the column, and everything but the rows that it is computed from.
+            key: names the column, and everything that it is computed from except the rows.
             compute: returns the values of rows.
-            alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured, or
-                on which cards a row has.
+            alike: whether rows with equal fingerprints have equal values. They do not if the values depend on
+            measurements,
+                or on which cards a row has.
         """
         changes = self.changes
         kept = self._kept.pop(key, None)

@@ -69,11 +69,11 @@ class InternTable:
         self.bars: Interner[str] = Interner("")
         """Reasons why cards are not given by name."""
         self.kinds: Interner[str] = Interner(WHOLE_CARD)
-        """What subdevices cards consist of; equal for cards whose units are alike."""
+        """Kinds of the cards' subdevices; equal for cards whose units are alike."""
         self.instance_memory: Interner[tuple[tuple[str, int], ...]] = Interner(())
         """(resource, bytes) of the MIG instances of cards."""
         self.switches: Interner[str] = Interner("")
-        """PCIe switches; only those of one node can be compared."""
+        """PCIe switches. Only switches of one node can be compared."""
         self.labels: Interner[Labels] = Interner(())
         self.functions: Interner[Functions] = Interner(())
         self.wirings: Interner[Wiring] = Interner(())

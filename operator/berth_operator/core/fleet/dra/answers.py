@@ -21,7 +21,7 @@ MAX_KINDS: Final = 4_096
 MAX_BYTES: Final = 32 * 2**20
 """Memory for counts; a few kinds are kept in any case."""
 BYTES: Final = 20
-"""Of one row in the counts of a kind."""
+"""Bytes of one row in the counts of a kind."""
 COPIED_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
 """Requests whose refusals are kept in any case; they may have one for each node."""
@@ -52,7 +52,8 @@ class DeviceCounts:
         self.possible = np.zeros(rows, np.int32)
         """The same if nothing there were held."""
         self.divided: Mask = np.zeros(rows, np.bool_)
-        """Rows with a device of which other devices have taken too much; one of those may free several."""
+        """Rows with a device whose counters other devices have overdrawn. Releasing one of those devices may free
+        several."""
         self.shared: Mask = np.zeros(rows, np.bool_)
         """Rows with a device that may serve several requests of one pod."""
         self.invalid: Mask = np.zeros(rows, np.bool_)
@@ -84,7 +85,7 @@ class SearchRefusals:
     everywhere: str = ""
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
-    """Node -> what ended the search there; empty if it found nothing."""
+    """Node -> error that ended the search there; empty if the search found nothing."""
     doublings: dict[str, int] = field(default_factory=dict)
     """Node -> how often the bound of the next search there is doubled, because the last one ended at its bound."""
     seen: int = 0
@@ -153,7 +154,7 @@ class Answers:
             self._ended[request] = None
 
     def go_on(self, most: int) -> Hashable | None:
-        """Return a request of which searches go on, after `SearchRefusals.go_on`; None if there is none."""
+        """Return a request whose searches continue, after `SearchRefusals.go_on`; None if there is none."""
         while self._ended:
             request = next(iter(self._ended))
             del self._ended[request]

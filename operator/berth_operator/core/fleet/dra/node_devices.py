@@ -25,7 +25,7 @@ class NodeDevices:
     cards: Mapping[DeviceID, Match]
     """The cards that devices of all pools are, for those that are cards or may be."""
     links: Mapping[DeviceID, Hashable]
-    """Of whole cards with NVLinks: equal for those that are linked all with all."""
+    """A number for each whole card with NVLinks, equal for cards that are all linked with each other."""
     products: frozenset[tuple[str, Hashable]]
     """The drivers of the own devices, with the products that these are; None for devices that name none."""
 
@@ -38,7 +38,7 @@ class NodeDevices:
 def of_node(
     index: SliceIndex, node: TargetNode, is_own: Callable[[PoolID], bool], cards: CardIndex | None
 ) -> NodeDevices:
-    """Return the devices of a node; `cards` has those of its Device, None if it has none."""
+    """Return the devices of a node. `cards` has the cards of its Device; None if the node has no Device."""
     pools = gather(index, node)
     own = tuple(device for device in pools.devices if is_own(device.pool))
     matches: dict[DeviceID, Match] = {}

@@ -65,7 +65,8 @@ class Claims:
         self._on_node: dict[str, Mapping[str, Slice]] = {}
         """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
         self.anywhere: dict[str, Mapping[str, Slice]] = {}
-        """Id of a card, in lower case -> name -> slice, for slices that list it for many nodes; also what is left."""
+        """Id of a card, in lower case -> name -> slice, for slices that list the card for many nodes. Kept slices are
+        included."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -85,15 +86,15 @@ class Claims:
         self._doubled: dict[DeviceID, frozenset[str]] = {}
         """What several claims hold, of `_holders`."""
         self._left: dict[str, tuple[float, Slice]] = {}
-        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded.
+        """Name -> (until when, slice) for slices that are kept of pools that lost slices, as during a driver's upgrade.
 
-        Also those that cannot be read, until they can.
+        Slices that cannot be read are kept, too, until they can be read.
         """
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_slice(self, slice_: Slice) -> set[str]:
-        """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
+        """Add or replace a slice; return the nodes for which it, or the slice it replaces, lists devices."""
         nodes = self._forget(slice_.name) | self._nodes_listed_by(slice_)
         self.slices[slice_.name] = slice_
         self.supply.put_slice(slice_, self._rules())
@@ -107,7 +108,8 @@ class Claims:
     def remove_slice(self, name: str, until: float) -> set[str]:
         """Remove a slice; return the nodes for which it lists devices.
 
-        What it lists is kept until a time if its pool is not complete without it: slices of a pool go one by one.
+        If the slice's pool is not complete without it, its devices are kept until a time, because slices of a pool are
+        deleted one by one.
         """
         if (slice_ := self.slices.get(name)) is None:
             return self._forget(name)
@@ -131,7 +133,7 @@ class Claims:
         return self._forget(*(name for name, pool in over.items() if pool not in held))
 
     def _forget(self, *names: str) -> set[str]:
-        """Remove slices that are listed or kept; return the nodes for which they list devices."""
+        """Remove listed or kept slices; return the nodes for which they list devices."""
         nodes: set[str] = set()
         for name in names:
             _, slice_ = self._left.pop(name, (0.0, None))
@@ -230,8 +232,8 @@ class Claims:
     def put_own_pod(self, uid: str) -> set[PoolID]:
         """Record one of Berth's pods with claims; return the pools that are served because of it.
 
-        A claim that is reserved for such pods alone counts as allocated by Berth, whatever its managedFields say: they
-        can be forged, reservations cannot.
+        A claim that is reserved for Berth's pods alone counts as allocated by Berth, whatever its managedFields say:
+        managedFields can be forged, reservations cannot.
         """
         self._own_pods.add(uid)
         own = [claim for claim in self.of_pod(uid) if self._foreign_pools(claim) and self._is_for_own_pods(claim)]
@@ -243,7 +245,7 @@ class Claims:
         return {pool for pool in pools if self.serves(pool)}
 
     def remove_own_pod(self, uid: str) -> None:
-        """Forget a pod that put_own_pod recorded; what it said of claims stays."""
+        """Forget a pod that put_own_pod recorded. Its claims stay as recorded."""
         self._own_pods.discard(uid)
 
     def _is_for_own_pods(self, claim: ClaimState) -> bool:

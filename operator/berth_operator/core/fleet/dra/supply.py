@@ -38,7 +38,7 @@ class Supply:
         self._cards: dict[str, Collection[CardInfo]] = {}
         """Node -> the cards of its Device."""
         self._card_indices: dict[str, CardIndex] = {}
-        """The same by what identifies them; computed when it is needed, so never where nothing has claims."""
+        """Node -> the same cards by their identifiers. It is computed on demand, so never where nothing has claims."""
         self._card_ids: dict[str, frozenset[str]] = {}
         """Node -> ids of its cards and their parts, in lower case; computed when it is needed."""
         self._nodes: dict[str, NodeDevices] = {}
@@ -187,7 +187,7 @@ class Supply:
         self._answers.search_ended(request)
 
     def go_on(self, most: int) -> Hashable | None:
-        """Return a request of which searches that ended at their bound go on; None if there is none."""
+        """Return a request with searches that ended at their bound and continue now; None if there is none."""
         return self._answers.go_on(most)
 
     def refusals(self, request: Hashable) -> SearchRefusals:

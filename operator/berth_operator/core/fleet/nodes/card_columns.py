@@ -54,7 +54,7 @@ class CardColumns:
     users: Numbers
     numa: npt.NDArray[np.int16]
     pcie: Numbers
-    """By `InternTable.switches`; 0 if it is not known."""
+    """Number of the PCIe switch (`InternTable.switches`); 0 if unknown."""
     labels: Numbers
     """By `InternTable.labels`."""
     functions: Numbers

@@ -65,7 +65,7 @@ SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 """The resources that the replicas of a GPU share equally."""
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
 REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
-"""Resource names by which kubelet counts the replicas of a card; with the empty one, pods may use either name."""
+"""Resource names under which kubelet counts the replicas of a card. With the empty name, pods may use either name."""
 _STAND_INS: Final = 2**31 - 1 - MAX_MINOR
 """How many stand-in minors fit into a column above all real minors."""
 _MIG_ID: Final = "MIG-"
@@ -143,7 +143,7 @@ class Cards(CardColumns):
         return self.total - self.used
 
     def left(self, index: int, rows: Rows) -> Column:
-        """Return what is left of one resource of each card; negative if more is charged than its capacity."""
+        """Return the free amount of one resource of each card; negative if more is charged than the card's capacity."""
         return pick(self.total[index], rows) - pick(self.used[index], rows)
 
     def grow(self, rows: int, slots: int) -> None:
@@ -160,10 +160,11 @@ class Cards(CardColumns):
         return self.index[name]
 
     def _add_resources(self, names: Sequence[str]) -> None:
-        """Add resources at once, since each addition copies the columns of all nodes.
+        """Add several resources at once, because each addition copies the columns of all nodes.
 
-        They first take the places of resources that no card has any longer, as agents may report new names again and
-        again. The key of a row with such resources names them, so what is remembered of the old name does not count.
+        New resources first take the places of resources that no card has any longer, because agents may report new
+        names
+        again and again. The key of a row with such resources names them, so cached values of the old name do not count.
         """
         renamed = dict(zip(filter(self._is_unused, self.index), names, strict=False))
         more = names[len(renamed) :]
@@ -277,7 +278,7 @@ class Cards(CardColumns):
         self.find_spare(row, intern_table)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
-        """Record the card of each id; of two cards with the same id, neither of which is allocated, the first."""
+        """Record the card of each id. If two cards without allocations have the same id, record the first."""
         places = self.places[row]
         places.setdefault(card.id, (card.minor, ""))
         for name, resource in card.instances:
@@ -353,7 +354,7 @@ class Cards(CardColumns):
     def meeting(self, requirement: Requirement, rows: Rows = ALL) -> Mask:
         """Return the cards whose id meets a requirement: shape of `present[rows]`.
 
-        Ids are in no column, because all of them differ: only the rows that have one of the values are read.
+        No column has ids, because every id is different. Only the rows that have one of the values are read.
         """
         mask = np.full_like(pick(self.present, rows), requirement.accepts(""))
         numbers = range(len(self.places))[rows] if isinstance(rows, slice) else rows.tolist()
@@ -365,7 +366,7 @@ class Cards(CardColumns):
         return mask
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
-        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before."""
+        """Set the measurement of a GPU at a time; return whether more of its memory may be free than before."""
         own = self._own
         memory, used = (int(column[self.index[GPU_MEMORY], row, slot]) for column in (own.total, own.used))
         within = bounded(values, memory)
@@ -377,7 +378,7 @@ class Cards(CardColumns):
         return unaccounted < before
 
     def expire(self, before: float) -> Indices:
-        """Forget what was measured before a time; return the rows where more memory may be free by that."""
+        """Forget measurements made before a time; return the rows where more memory may be free as a result."""
         own = self._own
         stale = (own.measured_at < before) & (own.measured_at > NEVER)
         rows: Indices = np.flatnonzero((stale & (own.unaccounted > 0)).any(axis=1))
@@ -507,8 +508,9 @@ class Cards(CardColumns):
     def grant_of_device(self, row: int | None, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
 
-        Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
-        because it is not known how much of it is left.
+        Without an id, it is the card that has the minor now. A device that is not listed counts as a whole card,
+        because its
+        free amount is unknown.
         """
         whole = tuple((resource, CARD) for resource in _WHOLE.get(self.device_type, (self.device_type,)))
         grant = Grant(type=self.device_type, minor=minor, amounts=whole, id=name)
@@ -521,7 +523,7 @@ class Cards(CardColumns):
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
     def variant(self, row: int, grant: Grant) -> tuple[int, int] | None:
-        """Return the numbers of the model and kind of which a grant is; None if the Device does not list its card."""
+        """Return the numbers of a grant's model and kind; None if the Device does not list the grant's card."""
         slot = self._slot_of(row, grant.minor)
         if slot is None or not self.present[row, slot]:
             return None

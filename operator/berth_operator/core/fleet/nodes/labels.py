@@ -27,7 +27,7 @@ ABSENT: Final = 0
 MAX_CACHED: Final = 512
 """Maximum number of cached keys. They come from users' pods and have no other limit."""
 MAX_TABLES: Final = 2**17
-"""Bytes of the cached tables of a key: those of 25 requirements on the name of 5,000 hosts."""
+"""Maximum bytes of a key's cached tables: enough for 25 requirements on the name of 5,000 hosts."""
 
 
 class LabelColumn:

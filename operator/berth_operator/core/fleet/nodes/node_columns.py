@@ -20,7 +20,7 @@ class NodeColumns:
     heard: npt.NDArray[np.int64]
     """When the agent of a row that is not fresh was last heard, in seconds since 1970; 0 if that is not known."""
     starting: Mask
-    """Rows whose Node is new, and has devices or will have them: its agent may not have reported all of them yet."""
+    """Rows with a new Node that has or will have devices. Its agent may not have reported all of them yet."""
     was_used: Mask
     """Starting rows whose devices pods hold or have held: what the node loses after this is not a part of its start."""
     vendor: npt.NDArray[np.int32]

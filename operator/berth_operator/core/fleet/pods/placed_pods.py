@@ -177,7 +177,7 @@ class PlacedPodsCache:
         return self._there
 
     def numbers_of(self, uids: Iterable[str]) -> Indices:
-        """Return the numbers of these pods, as far as they are placed now."""
+        """Return the numbers of the pods that are placed now."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
     def _count(self, placed: PlacedPods, first: int) -> PlacedPods:

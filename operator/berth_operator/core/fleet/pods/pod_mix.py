@@ -27,7 +27,7 @@ COMMON: Final = 0.03
 MAX_LARGE: Final = 16
 """Maximum number of kinds of pods with several cards that decisions see: those with the most demand."""
 MAX_COUNTED: Final = 256
-"""Maximum number of such kinds that are counted; tenants choose how many there are."""
+"""Maximum number of such kinds that are counted, because tenants choose how many kinds there are."""
 STEP: Final = 250
 """Thousandths of a cpu: the width of the histogram's bins for cpu per card."""
 STEPS: Final = 1024
@@ -93,7 +93,7 @@ class MixWeights:
     """The weights of the pods that were counted."""
 
     weight: float = 1.0
-    """Of the latest pod."""
+    """The weight of the latest pod."""
     total: float = 0.0
     unseen: float = 0.0
     """Weight of the pods that were seen after `PodMix.typical` was computed."""

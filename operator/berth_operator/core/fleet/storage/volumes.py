@@ -220,7 +220,7 @@ class Volumes:
         self._rows = rows
 
     def copy(self, row_of: Mapping[str, int]) -> Self:
-        """Return volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        """Return an independent copy on other rows, which can be charged. Data from the API server is shared."""
         limits = {driver: column.copy() for driver, column in self._limits.items()}
         return with_own(
             self,
@@ -283,7 +283,7 @@ class Volumes:
         )
 
     def selected_node(self, claim: VolumeClaim) -> str | None:
-        """Return the node for which a volume is or will be provisioned; None if there is none."""
+        """Return the node on which a volume is or will be provisioned; None if there is none."""
         return self._selected.get(claim.key) or claim.selected_node
 
     def attachments(self) -> Iterable[Attachment]:
