@@ -300,7 +300,7 @@ class App:
         return not await served.missing(self._client, names.API_VERSION, ("Device", "GpuPod"))
 
     def _problem(self) -> str:
-        """Return what is wrong with this process; empty if nothing is."""
+        """Return this process's problem; empty if there is none."""
         if not self.life.leads:
             return ""
         idle = self._cluster.clock() - self._scheduler.turn_at

@@ -39,7 +39,7 @@ PERIOD: Final = 1.0
 AGAIN: Final = 5.0
 """Seconds until a deletion without effect is sent again."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -173,7 +173,7 @@ class GangBinder:
 
 
 def judge_found(cluster: Cluster, reporter: Reporter) -> None:
-    """Judge the gangs that another leader bound, and report those of which nothing is known: they are kept."""
+    """Judge the gangs that another leader bound, and report the unknown ones, which are kept."""
     for why, members in cluster.gangs.judge():
         log.warning("whether a gang has formed is not known", why=why, kept=[member.pod for member in members])
         for charge in members:

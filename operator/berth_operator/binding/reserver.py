@@ -68,7 +68,7 @@ class Reserver:
         """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
         and UIDs of pods that had their room and were not bound."""
         self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
-        """Of pods that wait, and of placed pods that reservations waited for."""
+        """Back-offs of waiting pods, and of placed pods for which reservations waited."""
         self._next_review, self._version = cluster.clock(), cluster.waker.version
 
     # --- decisions --------------------------------------------------------------------------------------------

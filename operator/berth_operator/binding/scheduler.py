@@ -49,7 +49,7 @@ CLAIM_WORK: Final = 3_000
 WORK_SECONDS: Final = 2e-6
 """About how long one takes."""
 FULL_SECONDS: Final = 0.1
-"""Seconds for which other namespaces come first if there was no memory for what a decision found out."""
+"""Seconds for which other namespaces come first if a decision's findings did not fit into memory."""
 HINT_WORK: Final = 500
 """The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
 DRAIN: Final = 5.0
@@ -162,7 +162,7 @@ class Scheduler:
                     await self._work.wait()
 
     def record(self, term: int) -> LeaderLeaseStatus | None:
-        """Return what the leader of a term leaves to the next one; None if it has not restored what was left to it.
+        """Return what the leader of a term leaves to the next; None if it has not restored the last one's record.
 
         Raises:
             ValueError: the definition of the LeaderLease does not allow it.

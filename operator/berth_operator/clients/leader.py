@@ -88,7 +88,7 @@ class LeaderElection:
     inherited: Object = field(default_factory=dict, init=False)
     """The lease as we found it before our last term, with the record that the leader before us left in its status."""
     record: Callable[[int], Object | None] | None = field(default=None, init=False)
-    """Returns what the leader of a term leaves to the next one; None until it has restored what was left to it."""
+    """Returns what the leader of a term leaves to the next; None until it has restored the last leader's record."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
     _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed

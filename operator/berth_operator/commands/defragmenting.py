@@ -33,7 +33,7 @@ class PodApi(Protocol):
 
 
 async def make_room(pods: PodApi, pod: PendingPod, node: str, *, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109 - a deadline of the whole work
-    """Request room for a pod on a node, and wait until it is bound; return whether it is, and a message.
+    """Request room for a pod on a node, and wait until the pod is bound; return whether it is bound, and a message.
 
     Raises:
         InputError: the pod already has a nominated node.

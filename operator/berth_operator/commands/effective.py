@@ -26,7 +26,7 @@ Get = Callable[[str, Mapping[str, str]], Awaitable[Any]]
 """Returns what a path answers with these parameters."""
 
 ANY_POD: Final = "-"
-"""In place of a pod's name: settings are those of its namespace."""
+"""Stands for a pod's name: the settings are those of its namespace."""
 NOT_SERVED: Final = "the visibility API is not served"
 ASK: Final = {SETTINGS_PARAMETER: "true"}
 DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
@@ -36,7 +36,7 @@ LIMITS: Final = "namespaceLimits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the command line sets; None or empty for what it does not."""
+    """The values that the command line sets; None or empty for values that it does not set."""
 
     config: Path | None = None
     genius_priorities: str | None = None
@@ -56,7 +56,7 @@ class Served:
     settings: OperatorSettings = field(default_factory=OperatorSettings)
     """Empty if nothing is served."""
     why_not: str = ""
-    """Why not all of them are served; empty if they are."""
+    """Why some settings are not served; empty if all are."""
     is_forbidden: bool = False
     """Whether the user lacks the right for all of them."""
 
@@ -85,7 +85,7 @@ class Effective:
 
 
 async def ask(get: Get, namespaces: Collection[str]) -> Served:
-    """Return the settings for the cluster, or else for those of these namespaces of which the user may read pods.
+    """Return the settings for the cluster, or else for the given namespaces whose pods the user may read.
 
     Raises:
         Unreachable: the API server did not answer.
@@ -168,7 +168,7 @@ def combined(given: Given, served: Served) -> Effective:
 
 
 def _readable(served: Served) -> tuple[Served, Configuration]:
-    """Return what is served, and its profiles; nothing of it if an operator of another version serves others."""
+    """Return the served settings and their profiles; none if an operator of another version serves others."""
     if not served.settings:
         return served, DEFAULT
     try:

@@ -30,7 +30,7 @@ class Inputs:
     """Namespace/name of a pod in the cluster; empty if there is none."""
     settings: Given = NOTHING
     namespace: str = "default"
-    """Of objects that name none."""
+    """The namespace of objects that name none."""
     min_age: float = 0.0
     """Seconds; younger pods are not moved."""
 

@@ -38,7 +38,7 @@ def of_simulation(answer: Answer) -> Report:
 
 
 def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Report:
-    """Return the report of which pods to move for a pod; `claims` is what its ResourceClaims find."""
+    """Return the report of which pods to move for a pod. `claims` is the search result for its ResourceClaims."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(move) for move in advice.moves],

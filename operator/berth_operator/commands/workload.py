@@ -26,8 +26,9 @@ MAX_PODS: Final = 100_000
 """Most pods of one file."""
 HASH: Final = "simulated"
 CREATED: Final = "9999-01-01T00:00:00Z"
-"""When all pods and PodGroups of a file are created: later than all that exist, because the queue orders by age. In one
-second, so that it orders them as they stand in the file."""
+"""Creation time of all pods and PodGroups of a file. It is later than the time of any existing object, because the
+queue
+orders by age. All have the same second, so the queue keeps the order of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

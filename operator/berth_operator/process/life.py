@@ -58,7 +58,7 @@ class ProcessParts:
     reporter: Reporter
     scheduler: Scheduler
     reflectors: Mapping[str, Reflector]
-    """Of everything but pods."""
+    """The reflectors of everything but pods."""
     pods: PodWatches
     watches: Watches
     extender: ExtenderService

@@ -22,7 +22,7 @@ class Chunk:
 
     entries: Sequence[Entry]
     version: int
-    """Of the whole list."""
+    """The version of the whole list."""
     token: str = ""
     """With which the client gets the next chunk; empty for the last one."""
     remaining: int | None = None

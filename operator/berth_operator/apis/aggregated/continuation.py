@@ -41,7 +41,7 @@ class Continuation:
         """Read a token.
 
         Raises:
-            StatusError: this API has written no such token; Kubernetes' words.
+            StatusError: this API has not written the token. The message uses Kubernetes' words.
         """
         version, start = _fields(token)
         rank, separator, key = start.partition("/")

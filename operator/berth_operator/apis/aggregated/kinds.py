@@ -19,7 +19,7 @@ Cells = list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object as it is served."""
+    """An object in the form in which it is served."""
 
     key: Key
     version: int

@@ -50,7 +50,7 @@ def of_type(of: Any, description: str = "") -> Schema:
 
 
 def documents(group: str, version: str, objects: Mapping[str, type], lists: Iterable[Kind]) -> dict[str, Schema]:
-    """Return path -> document of a group; `objects` has the TypedDict of each kind, `lists` what is listed."""
+    """Return path -> document of a group. `objects` has the TypedDict of each kind, `lists` the listed kinds."""
     info = {"title": group, "version": version}
     definitions = _definitions(group, version, objects)
     path = f"{V3}/apis/{group}/{version}"

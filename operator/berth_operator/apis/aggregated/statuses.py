@@ -17,7 +17,7 @@ class StatusError(Exception):
         reason: Kubernetes' word for it, such as `Expired`.
         retry_after: seconds after which the client may try again; 0 if it need not wait.
         cause: a further word, for clients that look for it.
-        token: with which a list may continue; empty if it cannot.
+        token: the token with which a list may continue; empty if it cannot.
     """
 
     def __init__(

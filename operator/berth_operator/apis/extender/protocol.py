@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class ProtocolError(ValueError):
-    """A request does not follow the protocol; the text names the field and what is allowed."""
+    """A request does not follow the protocol. The text names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def _decoded(body: bytes) -> Object:
 
 
 def _get(raw: Object, key: str) -> Any:
-    """Return a field, whose key may be in any case; None if it is missing."""
+    """Return a field, whose key may be in upper or lower case; None if it is missing."""
     if key in raw:
         return raw[key]
     lower = key.lower()

@@ -41,7 +41,7 @@ class SourcedKind(kinds.Kind):
     cells: Callable[[Any], Cells]
     """Returns an object's cells in its columns."""
     convert: Callable[[Object], Mapping[str, Any]]
-    """Returns the object's name if it has not that of the resource, its labels, spec and status."""
+    """Returns the object's labels, spec and status, and its name if it differs from the resource's name."""
 
     @property
     def path(self) -> str:
@@ -136,7 +136,7 @@ def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
 
 
 def gpu_pod(source: Object) -> Object:
-    """Return name, labels, spec and status of the GpuPod of a custom resource: its name is that of the pod."""
+    """Return name, labels, spec and status of the GpuPod of a custom resource. Its name is the pod's name."""
     metadata, spec = source["metadata"], source["spec"]
     node = spec["nodeName"]
     pod = gpupod.pod_of(metadata["name"], node)

@@ -197,7 +197,7 @@ class Shared:
         return pair.certificate + pair.key
 
     async def current_with_bundle(self) -> tuple[Pair, str]:
-        """Do the same, and return the certificate with the bundle (PEM) by which it is trusted; raises the same."""
+        """Do the same, and return the certificate with the bundle (PEM) that verifies it; raises the same errors."""
         for _ in range(TRIES):
             known = await self._read(self._path)
             pair = _pair(known)

@@ -42,7 +42,7 @@ UNDECIDED: Final = "the pod has not been tried yet"
 
 
 def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
-    """Return where a bound pod is, and with which devices; of the `unknown` types it may hold any."""
+    """Return where a bound pod runs, and with which devices. Of the `unknown` types, it may hold any device."""
     if unknown:
         return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
     return f"bound to {node} with {devices}" if devices else f"bound to {node}"
@@ -73,8 +73,8 @@ def of_waiting(
     Args:
         wait: the pod.
         place: its place in the queue; None if it is not there.
-        why: why it fits nowhere; of a gang, why its first member without a node does not.
-        found: what ends its wait.
+        why: why it fits nowhere; for a gang, why its first member without a node does not.
+        found: the changes that end its wait.
         nodes: number of nodes that the decision considered.
         queued: number of pods in the queue.
         now: monotonic seconds.

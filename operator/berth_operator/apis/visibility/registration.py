@@ -27,11 +27,11 @@ PERIOD: Final = 10.0
 AWAY_PERIOD: Final = 60.0
 """The same while the API is switched off: replicas of before the change may create it once more before they end."""
 LEAVE_SECONDS: Final = 2.0
-"""Seconds for which the end of the process waits until it is deleted."""
+"""Seconds for which the process, before it exits, waits for the deletion."""
 OWNER: Final = "berth-operator-visibility"
 """Name of the ClusterRole in `manifests/base/visibility.yaml`."""
 PRIORITY: Final = 100
-"""Below that of CustomResourceDefinitions."""
+"""Lower than the priority of CustomResourceDefinitions."""
 _API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 _PATH: Final = f"{_API_SERVICES}/{API_SERVICE}"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
@@ -73,7 +73,10 @@ class Registration:
         self._problem = ""
 
     async def keep(self, api: ApiServiceApi, bundle: Callable[[], str]) -> None:
-        """Register until cancelled; `bundle` returns the certificates (PEM) by which the API server trusts us."""
+        """Register until cancelled.
+
+        `bundle` returns the certificates (PEM) by which the API server trusts us.
+        """
         while True:
             await self._try(self._register(api, base64.b64encode(bundle().encode()).decode()))
             await asyncio.sleep(self._period)

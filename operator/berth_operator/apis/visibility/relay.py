@@ -60,8 +60,9 @@ class Relay:
     ) -> None:
         """Create a relay.
 
-        `leader` returns its host:port, empty if it serves no such API, and None without a leader; `heard` when a leader
-        last renewed its LeaderLease.
+        `leader` returns the leader's host:port; empty if the leader serves no such API, and None without a leader.
+        `heard`
+        returns when a leader last renewed its LeaderLease.
         """
         self._certificate, self._host = certificate, host
         self._leader, self._heard = leader, heard

@@ -26,8 +26,9 @@ from berth_operator.apis.visibility.slices import LoopTurns, Sending, Slices
 from berth_operator.metrics import counters
 
 COUNTER_BITS: Final = 33
-"""Of a version: at 1,000 changes a second the counter lasts for 100 days. The rest holds terms, which are seconds since
-2025, until 2059."""
+"""Bits of a version for the counter. At 1,000 changes a second, the counter lasts for 100 days. The other bits hold
+terms,
+which are seconds since 2025, until 2059."""
 HISTORY_BYTES: Final = 8 * 2**20
 KEPT_SECONDS: Final = 1.0
 """Age of the rows of a list at most, unless they take long to render."""
@@ -55,7 +56,7 @@ class Row(NamedTuple):
     stamp: object
     """The same, compared by value."""
     render: Callable[[], Mapping[str, Any] | None]
-    """Returns the row, of which the cache adds kind, version and `metadata.resourceVersion`; None if it is gone."""
+    """Returns the row; None if it is gone. The cache adds kind, version and `metadata.resourceVersion`."""
 
 
 class Source(Protocol):
@@ -71,7 +72,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rendered:
-    """A row as it was rendered."""
+    """A rendered row."""
 
     anchor: object
     stamp: object
@@ -110,7 +111,7 @@ class RowCache(WatchCache):
     # --- readers ------------------------------------------------------------------------------------------------
 
     def select(self, selection: Selection, version: int = 0) -> list[Entry]:
-        """Return the selected rows by their places, as of a version; those of the newest are in order already."""
+        """Return the selected rows by their places, at a version. Rows of the newest version are already sorted."""
         if version not in (0, self.version):
             return super().select(selection, version)
         entries = [self._entries[key] for key in self._order]

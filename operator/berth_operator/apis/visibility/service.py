@@ -42,7 +42,7 @@ from berth_operator.state.cache.cluster import Cluster
 CONNECTIONS: Final = 4
 """To the API server, for reviews of clients."""
 REQUEST_CONNECTIONS: Final = 112
-"""Connections beyond those of watches; each API server keeps up to 25 that are idle."""
+"""Connections in addition to the connections of watches. Each API server keeps up to 25 idle connections."""
 SHUTDOWN_SECONDS: Final = 0.05
 """For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
 PAUSE_SECONDS: Final = 5.0

@@ -12,7 +12,7 @@ from berth_operator.apis.aggregated.statuses import too_many
 from berth_operator.apis.aggregated.watch import Write
 
 SLICE: Final = 0.001
-"""Seconds of the processor for which rendering may hold the loop; other programs on the machine do not count."""
+"""Seconds of processor time for which rendering may block the loop. Other programs on the machine do not count."""
 MAX_WAITING: Final = 64
 """Requests that wait for their turn; further ones are refused."""
 PAUSE: Final = 9.0

@@ -59,7 +59,7 @@ REPLACED_SECONDS: Final = 20.0
 PLACED_SECONDS: Final = 5.0
 """Seconds that the new pods may take to be placed before the rest is dropped."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 SearchResult = tuple[Advice, tuple[Move, ...]]
 """The advice, and the moves to make first."""

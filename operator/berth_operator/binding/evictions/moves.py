@@ -23,7 +23,7 @@ class KeptCapacity:
 
 
 class Moves:
-    """What is kept, by UID of the pod for which others are moved; empty if defragmentation is disabled."""
+    """Kept capacity, by UID of the pod for which others are moved; empty if defragmentation is disabled."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class Moves:
         return list(self._requested)
 
     def kept_for(self, pod: PendingPod) -> KeptCapacity | None:
-        """Return what is kept for a pod on its nominated node; None if no pods are moved for it."""
+        """Return the capacity kept for a pod on its nominated node; None if no pods are moved for it."""
         kept = self._kept.get(pod.uid)
         return kept if kept is not None and kept.nominee.node == pod.nominated_node else None
 

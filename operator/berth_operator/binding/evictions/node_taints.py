@@ -74,7 +74,7 @@ class NodeTaints:
     def __init__(self, *, cluster: Cluster, nodes: Nodes, leads: Callable[[], bool]) -> None:
         self._cluster, self._nodes, self._leads = cluster, nodes, leads
         self._holds: dict[str, _Hold] = {}
-        """Node -> for which pods it is kept."""
+        """Node -> the pods for which it is kept."""
         self._retry_at: dict[str, tuple[float, float]] = {}
         """Node whose taint could not be removed -> when to try again, and the pause after that."""
 

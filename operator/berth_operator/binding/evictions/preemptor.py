@@ -96,7 +96,7 @@ class Preemptor:
         taints: NodeTaints,
         moves: Moves | None = None,
     ) -> None:
-        """Create a preemptor; `moves` is what is kept while pods are moved, None if no pods are."""
+        """Create a preemptor. `moves` is the capacity kept while pods are moved; None if no pods are moved."""
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._taints, self._moves = taints, moves
         self.progress = progress

@@ -90,7 +90,7 @@ class EvictionProgress:
         self._of_pod |= dict.fromkeys(attempt.pods, attempt)
 
     def refused(self, pod: PendingPod) -> None:
-        """Record that a victim could not be deleted; a set of which none was deleted does not count."""
+        """Record that a victim could not be deleted. A set of victims counts only if at least one was deleted."""
         attempt = self._attempts.get(pod.uid if pod.gang is None else pod.gang.key)
         if attempt is not None:
             attempt.evicted -= 1
@@ -104,7 +104,7 @@ class EvictionProgress:
         return self._lost.has_lost(preemptor_of(unit))
 
     def of_pod(self, pod: PendingPod) -> PendingPod:
-        """Return a pod that looks for victims, with where it backs off; what was freed for it before is lost."""
+        """Return a pod that looks for victims, with its back-off. Capacity freed for it before is lost."""
         self._look_at(pod.uid)
         backoff = self._lost.backoff(preemptor_of(pod), self._cluster.wall())
         if backoff:
@@ -112,7 +112,7 @@ class EvictionProgress:
         return pod if backoff == pod.backoff else self._cluster.nominator.set_backoff(pod, backoff)
 
     def of_gang(self, gang: Gang) -> PreemptionBackoff:
-        """Return where a gang that looks for victims backs off; what was freed for it before is lost."""
+        """Return the back-off of a gang that looks for victims. Capacity freed for it before is lost."""
         self._look_at(gang.uid)
         backoff = self._lost.backoff(preemptor_of(gang), self._cluster.wall())
         if backoff:
@@ -135,7 +135,7 @@ class EvictionProgress:
     # --- from time to time --------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Count what was lost, and try those again whose back-off has ended."""
+        """Count lost places, and retry pods and gangs whose back-off has ended."""
         if (now := self._cluster.clock()) < self._due:
             return
         self._due = now + PERIOD

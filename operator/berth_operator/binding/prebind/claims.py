@@ -81,7 +81,7 @@ class ClaimBinder:
         """Write a placement's claims, and wait until the watch has shown them; release them if that fails.
 
         Args:
-            placement: a placement that is assumed.
+            placement: an assumed placement.
             leads: returns whether we still lead.
 
         Raises:

@@ -50,14 +50,14 @@ class ClaimReservations:
         """Claim -> pods that wait, with the one that has its turn."""
 
     async def reserve(self, key: str, turn: Turn) -> None:
-        """Reserve an allocated claim for a pod, unless it is.
+        """Reserve an allocated claim for a pod, if it is not reserved yet.
 
-        It is read at quorum: the watch may still show what was released since.
+        The claim is read at quorum, because the watch may still show reservations that were released since.
 
         Raises:
-            CallError: it could not be read or written.
+            CallError: the claim could not be read or written.
             GoneError: the pod is gone, or our term has ended.
-            ResourceClaimError: it cannot be reserved for the pod.
+            ResourceClaimError: the claim cannot be reserved for the pod.
         """
         self._waiting[key].append(turn)
         try:

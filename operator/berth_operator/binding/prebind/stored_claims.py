@@ -27,16 +27,17 @@ class StoredConfig(NamedTuple):
 
     driver: str
     parameters: bytes
-    """JSON as it was written."""
+    """The stored JSON, unchanged."""
 
 
 def merged(stored: bytes, claim: Object) -> bytes:
     """Return a stored claim with the labels, finalizers, `reservedFor` and the resourceVersion of `claim`.
 
-    Its allocation and what drivers report of devices stay as they are stored, or go if `claim` has none.
+    If `claim` has an allocation or drivers' reports of devices, the stored ones stay unchanged. Otherwise they are
+    removed.
 
     Raises:
-        WireError: what is stored cannot be read.
+        WireError: the stored claim cannot be read.
     """
     message = wire.opened(stored)
     fields, labels = claim["metadata"], claim["metadata"].get("labels") or {}

@@ -92,7 +92,7 @@ class Reason:
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """Events of one pod with one reason, shown as one; its note stays that of the first occurrence."""
+    """Events of one pod with one reason, shown as one Event, which keeps the note of the first occurrence."""
 
     event: Event
     began: float
@@ -113,7 +113,7 @@ class _Series:
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """A waiting pod: what is to be written, and what has been written."""
+    """A waiting pod: what must be written, and what has been written."""
 
     pod: PendingPod
     written: str
@@ -180,7 +180,7 @@ class _Record:
         return max(self.retry_at, min(settled, unsettled))
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> bool:
-        """Set the pod's current reason; return whether that may change what is due."""
+        """Set the pod's current reason; return whether the due writes may change."""
         differed, self.pod, self.decided_at = self.differs, pod, now
         if self.reason != reason:
             self.reason, self.changed_at = reason, now

@@ -100,9 +100,9 @@ class FitsCheck:
         self._refused: dict[Hashable, float] = {}
         """Requests of a workload that could not fit in the empty cluster -> when to look again."""
         self._vain = Counter[Hashable]()
-        """Requests of a workload -> seconds in which places were gathered for such ones, and none became free."""
+        """Requests of a workload -> seconds for which places were gathered for such workloads, and none became free."""
         self._backoffs = Backoffs[Hashable]()
-        """Of such requests, by the wall clock."""
+        """Back-offs of such requests, by the wall clock."""
         self._arrivals = itertools.count()
         self._next_review = cluster.clock()
 
@@ -235,7 +235,7 @@ class FitsCheck:
             self._retry(examined, plugin_failure(error).message)
 
     def _place(self, examined: Examined) -> FoundPlaces:
-        """Place the pods of a workload that have no promised place; if it gathers, as many as fit.
+        """Place the pods of a workload that have no promised place. While gathering, place as many as fit.
 
         All of them may also take the places of workloads of lower priority.
         """
@@ -399,7 +399,7 @@ class FitsCheck:
             self._retry(examined, f"its places were kept for {settings.promise:.0f} s, but it was not admitted")
 
     def _gathered_for(self, examined: Examined, seconds: float) -> None:
-        """Count the time for which places were gathered in vain; after a while such workloads wait for the next time.
+        """Count the time for which places were gathered in vain. After a while, such workloads must wait.
 
         A new leader counts from the beginning.
         """

@@ -24,7 +24,7 @@ SEARCHES: Final = 8
 """Places that one review searches again; each takes about a millisecond."""
 
 MAX_RESERVED: Final = 4
-"""Nodes that are reserved while places are gathered; each takes some 5 ms whenever pods of one of them change."""
+"""Nodes that are reserved while places are gathered. Each takes some 5 ms whenever its pods change."""
 
 
 class PromisedPlaces:
@@ -66,7 +66,7 @@ class PromisedPlaces:
     def ready(self, seconds: float) -> list[QuotaWorkload]:
         """Return the workloads whose pods have promised places, in the order in which they get them.
 
-        They are those that were not admitted more than `seconds` ago.
+        They are not admitted yet, or were admitted at most `seconds` ago.
         """
         since = self._cluster.wall() - seconds
         promised = [

@@ -39,7 +39,10 @@ class Item:
 
 
 def callers() -> tuple[Item, ...]:
-    """Return what makes the API server call Berth: without its servers, such requests would wait or fail."""
+    """Return the objects that make the API server call Berth.
+
+    Without Berth's servers, such requests would wait or fail.
+    """
     return (
         *map(_api_service, ("v1.nvidia-gpu-scheduler", _VISIBILITY)),
         *_admission("MutatingWebhookConfiguration", ["berth-injection"]),
@@ -52,10 +55,12 @@ def _api_service(name: str) -> Item:
 
 
 def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
-    """Return what runs Berth's programs, the agents in their namespace, or in the other one as of earlier versions.
+    """Return the objects that run Berth's programs.
 
-    They are deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would
-    keep such a change, or report a conflict, when Berth is installed again.
+    The agents are in their own namespace, or in the other one, as earlier versions installed them. The objects are
+    deleted,
+    not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would keep such a change, or
+    report a conflict, when Berth is installed again.
     """
     apps = "/apis/apps/v1/namespaces"
     deployments = [_program("Deployment", name, f"{apps}/{namespace}/deployments", namespace) for name in DEPLOYMENTS]

@@ -34,7 +34,7 @@ CONCURRENT: Final = 16
 POLL_SECONDS: Final = 1.0
 """Between two looks at pods that end."""
 READS_PER_SECOND: Final = 100
-"""Of pods whose end is waited for."""
+"""Reads a second of the pods whose end the command waits for."""
 ROUNDS: Final = 5
 """Times that all Nodes are read: the first writes, the others repeat what conflicted and check the result."""
 MAX_ERRORS: Final = 10
@@ -81,10 +81,10 @@ class Cleanup:
         self._api, self._order, self._say = api, order, say
 
     async def run(self) -> bool:
-        """Take all steps; return whether all pods that were waited for have ended.
+        """Take all steps; return whether all awaited pods have ended.
 
         Raises:
-            CleanupError: a step failed; the later ones were not taken.
+            CleanupError: a step failed; the later steps were not taken.
         """
         await self._delete(installed.callers())
         await self._delete(installed.programs(self._order.namespace, self._order.agent_namespace))
@@ -121,7 +121,7 @@ class Cleanup:
             raise CleanupError("\n".join(problems))
 
     async def _definitions(self) -> list[Item]:
-        """Return the definitions that stay; delete those of Berth first if that is ordered."""
+        """Return the definitions that stay. If the command is to delete definitions, delete Berth's first."""
         present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
         if not self._order.delete_definitions:
             return [item for item, _ in present]

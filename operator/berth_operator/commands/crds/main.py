@@ -46,7 +46,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def apply(client: ApiClient, seconds: float) -> None:
-    """Apply every definition except those of other projects, and wait until all are established.
+    """Apply every definition except other projects' definitions, and wait until all are established.
 
     Raises:
         CallError: the API server refused a call or did not answer.

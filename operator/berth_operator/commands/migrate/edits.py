@@ -15,7 +15,7 @@ import yaml
 _PLAIN: Final = re.compile(r"[A-Za-z][\w./-]*|[1-9]\d*[KMGT]i")
 """Texts that need no quotes..."""
 _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-"""...and those of them that do, since YAML has values of these names."""
+"""Texts that match `_PLAIN` and do need quotes, because YAML has values of these names."""
 _ALIAS: Final = re.compile(r"\s*:\s*\*[^\s,}\]]+")
 _TOPICS: Final = ("mem", "core")
 """What names of amounts have in common that mean alike."""
@@ -26,7 +26,7 @@ Edit = tuple[int, int, str]
 
 
 class NotWritableError(ValueError):
-    """A change cannot be written into this text; the message says what is in the way."""
+    """A change cannot be written into this text. The message shows the obstacle."""
 
 
 def written(text: str, node: yaml.Node, old: Any, new: Any) -> str:

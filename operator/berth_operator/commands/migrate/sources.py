@@ -30,7 +30,7 @@ class Source:
 
 
 def found(named: Sequence[str]) -> list[Source]:
-    """Return the files of a command line, those of folders in the order of their names."""
+    """Return the files of a command line. Files of folders are sorted by their names."""
     return [source for name in named for source in _of(name)]
 
 

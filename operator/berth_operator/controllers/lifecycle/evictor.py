@@ -31,7 +31,7 @@ ROUNDS: Final = 2
 LONGEST: Final = 1800.0
 """Seconds of the longest pause after that; the first is `AGAIN`, and each is twice the one before."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 Card = tuple[str, str, str]
 """Node, type and id; the minor may change while the card has failed."""

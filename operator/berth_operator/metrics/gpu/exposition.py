@@ -23,10 +23,10 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 def samples(text: str, node: str, now: float) -> list[CardSample]:
-    """Return the samples of the cards of a node, and of no other.
+    """Return the samples of the cards of one node.
 
     Args:
-        text: what the agent exposes; lines that are not of GPUs, or not valid, are left out.
+        text: the agent's exposition. Lines that are invalid, or do not concern GPUs, are left out.
         node: the node on which the agent runs.
         now: seconds since 1970.
     """

@@ -28,9 +28,11 @@ class Fetcher:
         """Create a fetcher.
 
         Args:
-            limit: connections at most.
-            seconds: deadline of a request, its connection included.
-            authority: PEM file with the certificates that sign the servers'; by default those that the system trusts.
+            limit: maximum number of connections.
+            seconds: deadline of a request, including its connection.
+            authority: PEM file with the certificates that sign the servers' certificates; by default the certificates
+            that
+                the system trusts.
 
         Raises:
             OSError: the file cannot be read.

@@ -38,7 +38,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class SourceError(Exception):
-    """Nothing could be read; the text says why."""
+    """Nothing could be read. The text shows why."""
 
 
 class Source(Protocol):

@@ -34,7 +34,7 @@ class ClaimTracker:
         self.update_node(node)
 
     def remove_inventory(self, node: str) -> None:
-        """Forget the cards of a node without a Device; what claims hold of them stays charged."""
+        """Forget the cards of a node without a Device. Cards that claims hold stay charged."""
         self._fleet.claims.supply.put_cards(node, None)
 
     def update_node(self, node: str) -> None:

@@ -345,7 +345,7 @@ class Cluster:
                 return self.allocations.gpu_pod_names()
 
     def view(self, kind: StatusKind, name: str) -> View | None:
-        """Return what the status of an object is computed from; None if there is no such object of ours."""
+        """Return the view from which an object's status is computed; None if Berth has no such object."""
         match kind:
             case StatusKind.NODE | StatusKind.DEVICE:
                 return self.node_cache.view(name)

@@ -86,7 +86,7 @@ class Gangs:
         return sorted(name for name, kind in kinds.items() if kind is not None and kind.has_status)
 
     def view(self, name: str) -> GroupView | None:
-        """Return what is known of a PodGroup; None if there is none of this name whose status Berth writes."""
+        """Return what is known of a PodGroup; None if there is no PodGroup of this name whose status Berth writes."""
         kind = self._kind(name)
         if kind is None or not kind.has_status:
             return None
@@ -153,7 +153,7 @@ class Gangs:
         self.gather(gang)
 
     def judge(self) -> list[tuple[str, list[Charge]]]:
-        """Judge whether the gangs that another leader bound have formed; return what is not known, and of which pods.
+        """Judge whether the gangs that another leader bound have formed; return unknown cases with their pods.
 
         Call it when all their members have been read.
         """

@@ -80,7 +80,7 @@ class KubeletReports:
         return self._current(node).claimed
 
     def _current(self, node: str) -> AgentReport:
-        """Return a node's report; an empty one in place of that of an earlier boot."""
+        """Return a node's report; an empty report if the last one is of an earlier boot."""
         report, boot_id = self._reports.get(node, NO_REPORT), self._boots.get(node)
         return NO_REPORT if boot_id and report.boot_id and boot_id != report.boot_id else report
 

@@ -15,7 +15,7 @@ class NewNodes:
         """Name -> when the Node is no longer new."""
 
     def put(self, name: str, created: str) -> None:
-        """Add a Node by its `creationTimestamp`, if it is new; without a valid one it is not."""
+        """Add a Node by its `creationTimestamp`, if it is new. Without a valid timestamp, the Node is not new."""
         try:
             age = self._wall() - times.parse(created).timestamp()
         except ValueError:

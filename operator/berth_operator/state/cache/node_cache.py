@@ -60,7 +60,7 @@ class NodeCache:
         self.devices: dict[str, DeviceRecord] = {}
         """Each with an inventory without what must not be given by name."""
         self._read: dict[str, DeviceRecord] = {}
-        """The same as they were read."""
+        """The Devices with their full inventory."""
 
     # --- Nodes ------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class NodeCache:
             self._claims.update_node(name)
 
     def _put_read(self, read: DeviceRecord, inventory: DeviceInventory) -> None:
-        """Put a Device as it was read; `inventory` is without what must not be given by name."""
+        """Put a Device with its full inventory. `inventory` leaves out devices that must not be allocated by name."""
         known, before = self.devices.get(read.name), self._read.get(read.name)
         record = read if inventory is read.inventory else replace(read, inventory=inventory)
         self._read[read.name], self.devices[read.name] = read, record

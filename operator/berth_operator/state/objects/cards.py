@@ -26,7 +26,7 @@ Instances = tuple[tuple[str, str], ...]
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
 MAX_CACHED_LINKS: Final = 16
-"""Links of a card up to which equal ones are parsed once."""
+"""Maximum number of a card's links for which equal links are parsed once."""
 MAX_CARDS: Final = 64
 """Cards of one type on a node: the node with the most sets the width of the columns of all nodes."""
 MAX_PROFILES: Final = 16

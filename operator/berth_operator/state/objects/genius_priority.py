@@ -22,7 +22,7 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,10}")
 
 
 class PriorityError(ValueError):
-    """The label's value is invalid or higher than the namespace may set; the text says what is allowed."""
+    """The label's value is invalid, or higher than the namespace may set. The text names what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ MAX_NAME: Final = 253
 
 
 class GroupError(ValueError):
-    """A pod's gang is ambiguous or invalid; the text names the field and what is allowed."""
+    """A pod's gang is ambiguous or invalid. The text names the field and what is allowed."""
 
 
 def of_pod(pod: Object) -> Membership | None:

@@ -130,7 +130,7 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
 
 
 def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:
-    """Return the devices whose ids can be those of a card: the others reach no annotation."""
+    """Return the devices whose ids can be a card's id. Other devices reach no annotation."""
     return tuple(
         KubeletDevice(type=device.type, minor=device.minor, id=device.id)
         for device in devices

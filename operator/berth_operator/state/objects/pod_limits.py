@@ -41,7 +41,7 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class TooLargeError(ValueError):
-    """A part of a pod is larger than a limit; the text names the part, its size and what is allowed."""
+    """A part of a pod is larger than a limit. The text names the part, its size and what is allowed."""
 
 
 class Size(NamedTuple):

@@ -81,7 +81,7 @@ _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes", "resource
 
 
 class PodError(ValueError):
-    """A pod's annotation or label is invalid; the text names it and what is allowed."""
+    """A pod's annotation or label is invalid. The text names it and what is allowed."""
 
 
 def transform(pod: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _owner(metadata: Object) -> Owner:
 
 
 def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
-    """Read what a bound pod requested while it waited; an empty request if it is invalid."""
+    """Read what a bound pod requested while it waited; an empty request if that is invalid."""
     try:
         return _request(pod, kinds)
     except ValueError:

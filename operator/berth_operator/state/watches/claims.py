@@ -25,8 +25,9 @@ _GROUP: Final = "/apis/resource.k8s.io"
 _V1: Final = f"{_GROUP}/v1"
 
 KEPT_SECONDS: Final = 600.0
-"""For which the cards of a slice are kept after its pool lost it: kubelet deletes the slices of a driver that does
-not answer for 30 s, as during an upgrade, and kube-scheduler allocates its cards again when it is back."""
+"""Seconds for which the cards of a slice are kept after its pool lost the slice. If a driver does not answer for 30 s,
+for
+example during an upgrade, kubelet deletes its slices. Once it is back, kube-scheduler allocates its cards again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -160,7 +161,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
 
 
 def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
-    """Return an object as a value; None if it cannot be read, so that what was known of it stays."""
+    """Return an object as a value; None if it cannot be read, so that the known value stays."""
     try:
         return read(raw)
     except FieldError as error:
@@ -169,9 +170,9 @@ def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
 
 
 def _without_parameters(raw: Object) -> Object:
-    """Remove the parameters for drivers of a claim or class, and return it.
+    """Remove the parameters for drivers from a claim or class, and return it.
 
-    They may be 10 KiB for each of 32 configurations, nested thousands deep, and are written as they are stored
+    Parameters may take 10 KiB for each of 32 configurations, nested thousands deep. They are written as they are stored
     (`binding.prebind.parameters`).
     """
     spec, allocation = raw["spec"], (raw.get("status") or {}).get("allocation") or {}
