@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 
 class GpuInfo(TypedDict, total=False):
-    """A GPU, or a part of one. Unknown values are absent."""
+    """A GPU, or a part of one; what is not known is absent."""
 
     device_id: Annotated[str, "UUID of the GPU, or of the MIG instance."]
     device_brand: Annotated[str, "Not set."]
