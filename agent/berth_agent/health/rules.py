@@ -14,7 +14,7 @@ from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault
 
 MAX_RETIRED: Final = 60
-"""Retired pages at which NVIDIA takes a card back; at 64 no more can be retired."""
+"""Number of retired pages at which NVIDIA replaces a card. At 64, no more pages can be retired."""
 ANY_INSTANCE: Final = 0xFFFFFFFF
 """The placeholder for the instance in events that concern the whole card."""
 
@@ -60,10 +60,10 @@ class Measured:
 
 
 def of_xid(number: int, checks: Checks, *, gpu_instance: int = ANY_INSTANCE) -> Fault | None:
-    """Return what an Xid is to its card; none where it does not count.
+    """Return what an Xid means for its card; none if it does not count.
 
-    An Xid of one MIG instance is one of the card: its instances share the card's memory, links and firmware, and what
-    ends the harder ones, a reset, ends them all.
+    An Xid of one MIG instance counts for the whole card, because its instances share the card's memory, links and
+    firmware. A reset ends the more severe Xids of all instances.
     """
     if not checks.counts(number):
         return None
@@ -128,9 +128,9 @@ def _lasts(observed: ObservedFault, *, quiet_for: float, quiet: float, reset: bo
 
 
 def restored(faults: Iterable[Fault], *, now: float) -> Faults:
-    """Return what an agent knows of a card after its restart.
+    """Return the state of a card that an agent knows after its restart.
 
-    Quiet periods start again, since events during the restart are unknown. What is measured is kept until the first
-    reading: that the driver asked for a reset before, and does not now, shows that there was one.
+    Quiet periods start again, because events during the restart are unknown. Measured values are kept until the first
+    reading. If the driver requested a reset before, and does not now, there was a reset.
     """
     return {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}

@@ -24,7 +24,7 @@ MAX_RESERVED: Final = MAX_DEVICES
 _ENTRY: Final = re.compile(rf"(?P<type>{TYPE})/(?P<minor>0|[1-9][0-9]{{0,4}})=(?P<id>[^\s,=]{{1,128}})")
 
 Minors = dict[str, int]
-"""Minors of one type by device id: first those of devices that are gone, the longest gone first."""
+"""Minors of one type by device id. Removed devices come first, the longest removed first."""
 
 
 class MinorClaim(NamedTuple):
@@ -53,7 +53,7 @@ class Numbering:
             known[device_type] = assigned(ids, known.get(device_type, {}))
 
     def numbered(self, node: str, reading: Reading) -> Reading:
-        """Return the reading with the minors that were assigned; the same object if the inventory knows all of them."""
+        """Return the reading with the assigned minors; the same object if the inventory knows all minors."""
         if not reading.unnumbered:
             return reading
         known = self._nodes[node]
@@ -70,7 +70,7 @@ class Numbering:
 
 
 def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
-    """Return the minors of these devices, after those that stay reserved; new devices take the lowest free ones."""
+    """Return the minors of these devices, after the reserved minors. New devices take the lowest free minors."""
     present = sorted(set(ids))
     used = frozenset(known.values())
     free = (minor for minor in count() if minor not in used)

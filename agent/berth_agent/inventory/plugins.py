@@ -27,8 +27,8 @@ from berth_api.resources import quantity
 GROUP: Final = "berth.device_agents"
 MAX_MESSAGE: Final = 1024
 MAX_PLUGINS: Final = 6
-"""Plug-ins of one agent. Each has a condition on the Device, which has room for 16, with those of the agent itself and
-of the operator."""
+"""Maximum number of plug-ins of one agent. Each has a condition on the Device. The Device has room for 16 conditions,
+including the agent's own and the operator's."""
 
 T = TypeVar("T")
 Devices = tuple[DeviceInfo, ...]
@@ -37,10 +37,10 @@ PluginResult = tuple[Devices, Finding]
 
 
 class DeviceAgent(Protocol):
-    """What an entry point names: a class without arguments, of which the agent makes one.
+    """The class that an entry point names. It takes no arguments, and the agent creates one instance.
 
-    Calls come from other threads, one at a time, so they may block. It may have a method `stop`, too, which is called
-    once, at the end.
+    Calls come from other threads, one at a time, so they may block. The class may have a method `stop`, too, which is
+    called once, at the end.
     """
 
     name: str
@@ -151,7 +151,7 @@ class InventoryWithPlugins:
 
 
 def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
-    """Return why devices cannot be added to those of the reading: the API server would reject all of them."""
+    """Return why devices cannot be added to the devices of the reading: the API server would reject all of them."""
     if devices and any(device.type == devices[0].type for device in reading.spec.devices):
         return f"there are devices of type {devices[0].type} already; left out"
     if (count := len(reading.spec.devices) + len(devices)) > MAX_DEVICES:
@@ -160,7 +160,7 @@ def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
 
 
 class PluginRunner:
-    """One plug-in, asked in threads that end with the process, one call at a time; what it does wrong ends here."""
+    """One plug-in, called in threads that end with the process, one call at a time. It catches the plug-in's errors."""
 
     def __init__(self, agent: DeviceAgent, *, timeout: float) -> None:
         self._agent, self._timeout = agent, timeout

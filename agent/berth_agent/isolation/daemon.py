@@ -27,7 +27,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """Limits that were set, and what the daemon said of them."""
+    """Limits that were set, and the daemon's answer to them."""
 
     daemon: SocketIdentity
     limits: DefaultLimits

@@ -23,7 +23,7 @@ class NodeView:
 
     spec: DeviceSpec
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the Node."""
+    """The Node's labels."""
     pods: tuple[Pod, ...] = ()
 
 

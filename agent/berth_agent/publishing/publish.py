@@ -49,7 +49,7 @@ class _Known:
         return self.reading == reading and self.device["metadata"]["ownerReferences"] == [owner]
 
     def stands(self, metadata: Mapping[str, Any] | None) -> bool:
-        """Return whether the server's object is still as it was applied."""
+        """Return whether the server's object still matches what was applied."""
         if metadata is None:
             return False
         mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
@@ -77,7 +77,7 @@ class Publisher:
         self._failures: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
-        """List what the API server has, and forget what changed or is incomplete there; the next publish repairs it.
+        """List the API server's objects, and forget changed or incomplete ones. The next publish repairs them.
 
         Raises:
             CallError: the list could not be read.

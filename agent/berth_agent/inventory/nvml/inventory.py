@@ -63,7 +63,7 @@ class NvmlInventory:
         )
         self._last = without_driver(reason="NotReadYet", message="")
         self._sampled: Mapping[str, Handle] = {}
-        """Of the cards of the last reading in this session, by their UUIDs; for the owner's thread."""
+        """Samples of the cards of this session's last reading, by their UUIDs; for the owner's thread."""
         self._xids: Counter[tuple[str, int]] = Counter()
         self._counting = threading.Lock()
 

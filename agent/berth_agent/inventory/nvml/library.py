@@ -67,7 +67,7 @@ _VOLATILE: Final = pynvml.NVML_VOLATILE_ECC
 
 
 class NvmlError(Exception):
-    """NVML refused; `reason` is one word, such as GpuIsLost or DriverNotLoaded."""
+    """NVML refused a call. `reason` is one word, such as GpuIsLost or DriverNotLoaded."""
 
     def __init__(self, message: str, *, reason: str, code: int = pynvml.NVML_ERROR_UNKNOWN) -> None:
         super().__init__(message)
@@ -290,7 +290,7 @@ def peer_to_peer(left: Handle, right: Handle) -> bool:
 
 
 def nvlink_is_active(handle: Handle, link: int) -> bool:
-    """Return whether an NVLink is up. Of a link that a card does not have, drivers say one of two things."""
+    """Return whether an NVLink is up. For a link that a card does not have, drivers return one of two errors."""
     try:
         return bool(call(pynvml.nvmlDeviceGetNvLinkState, handle, link))
     except NvmlError as error:
@@ -382,7 +382,7 @@ def remapping_failed(handle: Handle) -> bool:
 
 
 def retirement_pending(handle: Handle) -> bool:
-    """Return whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
+    """Return whether a page of memory is retired at the next reset. Cards that remap rows do not support this."""
     return bool(call(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
 
 

@@ -76,7 +76,7 @@ class Mirror:
         self._doubtful: set[str] = set()
         """UIDs of pods with an allocation that kubelet never reported."""
         self._version = -1
-        """Of the last list."""
+        """The resourceVersion of the last list."""
 
     # --- the node's pods ----------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Mirror:
         self._pending[key, resource] = allocation
 
     def _reassign(self, mistake: PendingAllocation, uid: str) -> None:
-        """Assign an allocation to the first init container of another pod that wants so many; later ones reuse it."""
+        """Assign an allocation to another pod's first init container of this size. Later containers reuse it."""
         for container in self._pods[uid].containers if uid in self._pods else ():
             if container.ends and container.wants.get(mistake.resource) == len(mistake.ids):
                 owner = ContainerKey(uid=uid, container=container.name)

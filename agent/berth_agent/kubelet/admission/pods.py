@@ -51,19 +51,22 @@ class Pod:
     version: int = 0
     """Its object's resourceVersion."""
     containers: tuple[ContainerSpec, ...] = ()
-    """In the order in which kubelet asks for them."""
+    """The containers in the order in which kubelet allocates for them."""
     grants: tuple[Grant, ...] = ()
     """The GPUs of its annotation."""
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
     may_hold_any: bool = False
-    """Whether it may hold cards that neither its allocation nor the plugin's resources show: by ResourceClaims, by
-    resources of other plugins, or, if it requests nothing of the plugin, by an allocation that cannot be read."""
+    """Whether it may hold cards that neither its allocation nor the plugin's resources show. ResourceClaims or other
+    plugins'
+    resources may give it such cards. So may an allocation that cannot be read, if it requests nothing of the plugin."""
     static_uid: str = ""
-    """Of a static pod: its UID in the cgroups of its processes."""
+    """The UID of a static pod in the cgroups of its processes; empty for other pods."""
     container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Id of the runtime -> name of the container. Nothing is allocated by it, so a change of it is none of the pod."""
+    """Container id of the runtime -> name of the container. Allocations do not depend on these ids, so a changed id
+    does not
+    change the pod."""
 
     started_at: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Name of a container that runs -> since when, in RFC 3339."""

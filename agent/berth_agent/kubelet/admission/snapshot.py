@@ -63,11 +63,11 @@ class AdmissionSnapshot:
     lingering: Mapping[str, Ids] = field(default_factory=dict)
     """By the pod's UID: of containers that run though their pod was removed. Kubelet believes these to be free."""
     running: frozenset[str] = frozenset()
-    """UIDs of those of them that were seen to have processes."""
+    """UIDs of the pods in `lingering` that were seen to have processes."""
     units: Units = field(default_factory=Units)
 
     def pending_containers(self, resource: str, size: int) -> list[PendingContainer]:
-        """Return the containers for which kubelet may ask for so many of a resource, most likely first."""
+        """Return the containers for which kubelet may request this number of a resource, most likely first."""
         candidates = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
         return sorted(
             (candidate for candidate in candidates if candidate.container.wants[resource] == size),
@@ -129,17 +129,19 @@ class AdmissionSnapshot:
         return Taken.of((grant.id for grant in grants), self.units, whole=whole)
 
     def had_by_others(self, pod: Pod) -> Taken:
-        """Return what no container of a pod can have, whatever its annotation says."""
+        """Return the devices that no container of a pod can have, whatever the pod's annotation names."""
         others = {unit for unit, uid in self.holders().items() if uid != pod.uid}
         lingering = (ids for uid, ids in self.lingering.items() if uid != pod.uid)
         return Taken.of(others.difference(*self.unconfirmed).union(*lingering), self.units)
 
     def withheld(self) -> frozenset[str]:
-        """Return the ids of the cards that kubelet must not hand out.
+        """Return the ids of the cards that kubelet must not allocate.
 
-        They are charged to pods that kubelet knows no devices of, or containers of removed pods still use them.
-        A card of which it handed out anything is never one of them: a pod whose devices turn unhealthy can neither
-        be restarted nor admitted again.
+        These cards are charged to pods for which kubelet knows no devices, or containers of removed pods still use
+        them.
+        A card of which kubelet allocated any part is never among them: a pod whose devices turn unhealthy can neither
+        be
+        restarted nor admitted again.
         """
         shared = {self.units.card(unit) for pod in self.pods if not pod.uses_plugin for unit in pod.granted}
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)

@@ -80,7 +80,7 @@ class CdiFolder:
         self._written: dict[str, Specification] | None = None
 
     def write(self, specifications: dict[str, Specification]) -> None:
-        """Write these specifications, each file atomically, and delete those of other classes.
+        """Write these specifications, each file atomically, and delete specifications of other classes.
 
         Raises:
             OSError: the folder cannot be written.

@@ -32,7 +32,7 @@ Policy = Literal["distributed", "packed"]
 
 
 class PreferenceError(RefusedError):
-    """There is no such set; the text is NVIDIA's."""
+    """There is no set of the requested size. The text is NVIDIA's."""
 
 
 def prefer(

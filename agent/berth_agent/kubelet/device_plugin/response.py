@@ -24,7 +24,7 @@ OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 
 
 class InvalidRequestError(RefusedError):
-    """Kubelet requests what is not offered; the text is NVIDIA's."""
+    """Kubelet requests devices that are not offered. The text is NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class PluginServers:
 
     @property
     def watched(self) -> bool:
-        """Whether kubelet listens to all of them; always if there is no kubelet to register with."""
+        """Whether kubelet listens to all servers; always true if there is no kubelet to register with."""
         return self._kubelet is None or all(server.watched for server in self._running.values())
 
     @property
