@@ -79,7 +79,7 @@ def _documents(loader: yaml.SafeLoader) -> Iterator[tuple[yaml.Node, Any]]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many values a node stands for; `sizes` has those of nodes that were counted before, by their ids."""
+    """Return how many values a node stands for. `sizes` has the counts of earlier nodes, by their ids."""
     known = sizes.get(id(node))
     if known is None:
         # Without an entry for the time being, a node that contains itself would be counted without end.

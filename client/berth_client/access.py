@@ -65,7 +65,7 @@ class Guard:
 
 
 class MetricsAccess:
-    """Who may read the metrics of a program: everybody by loopback, otherwise who may get `/metrics`.
+    """Decides which clients may read a program's metrics: all over loopback, otherwise clients that may get `/metrics`.
 
     Attributes:
         is_required: whether clients need a token.
@@ -81,7 +81,7 @@ class MetricsAccess:
         self._guard = Guard(Reviews(api=api, clock=self._clock, kept_seconds=METRICS_KEPT_SECONDS))
 
     async def refusal(self, authorization: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the reason for which a request is refused; None if it is allowed."""
+        """Return the HTTP status and the reason why a request is refused; None if it is allowed."""
         if not self.is_required:
             return None
         if self._guard is None:

@@ -75,7 +75,7 @@ class ApiClient:
         self.observe: Observe = _ignore
         """Called after each request that was sent, for metrics; must return at once."""
         self.schemas = Schemas(read=self.get, clock=time.monotonic)
-        """Of the kinds whose definitions lack fields that we apply."""
+        """Schemas of the kinds whose definitions lack fields that we apply."""
 
     @classmethod
     def of(
@@ -92,9 +92,9 @@ class ApiClient:
         Args:
             tokens: the login and its token.
             user_agent: the User-Agent header; also the default field manager.
-            limit: connections for requests at most, and as many for watches.
-            tries: sends of one call at most.
-            timeout: seconds of a call, its waits included, unless the call sets its own.
+            limit: maximum number of connections for requests, and of connections for watches.
+            tries: maximum number of sends of one call.
+            timeout: seconds of a call, including its waits, unless the call sets its own.
 
         Raises:
             CredentialsError: the login cannot be used.
@@ -278,7 +278,7 @@ class ApiClient:
         return response.payload
 
     async def _encode(self, method: str, url: str, body: Any, content_type: str, accept: str) -> bytes:
-        """Return a request as bytes, with the current token; a body of bytes is sent as it is."""
+        """Return a request as bytes, with the current token. A body of bytes is sent unchanged."""
         data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         authorization = await self._tokens.authorization()
         own = f"Authorization: {authorization}\r\n" if authorization else ""

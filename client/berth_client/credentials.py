@@ -44,7 +44,7 @@ class Login:
     verified: bool = True
     """Whether the server's certificate is verified."""
     server_name: str | None = None
-    """Name in the server's certificate, if it is not that of the URL."""
+    """Name in the server's certificate, if it differs from the URL's name."""
     certificate: Path | bytes | None = None
     key: Path | bytes | None = field(default=None, repr=False)
     token: Path | str | None = field(default=None, repr=False)

@@ -15,7 +15,7 @@ from berth_client.objects import Object
 
 UNDECLARED: Final = "field not declared in schema"
 KEPT_SECONDS: Final = 600.0
-"""Seconds for which a schema is used; then an object is applied in full again, in case its definition was updated."""
+"""Seconds for which a schema is used. Then an object is applied in full again, in case its definition was updated."""
 
 Schema = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ def undeclared(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
 
 
 def _child(schema: Schema, name: str) -> Schema | None:
-    """Return the schema of a field; empty if anything may be in it, None if there is no such field."""
+    """Return the schema of a field; empty if the field may have any value, None if there is no such field."""
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if name in properties:
         return properties[name]
