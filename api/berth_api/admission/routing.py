@@ -60,7 +60,7 @@ def not_ours(name: str, schedulers: Collection[str]) -> str:
 
 
 def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
-    """Return the message about a pod whose scheduler is none of ours, with what in it is meant for Berth."""
+    """Return the message about a pod with another scheduler. It names what in the pod is meant for Berth."""
     name, spec = str(pod["spec"].get("schedulerName") or ""), pod["spec"]
     message, ours = not_ours(name, schedulers), ", ".join(sorted(schedulers))
     has = listing.first_of(for_us(pod))

@@ -28,7 +28,7 @@ from berth_api.words import TABLE, Role, WordPlace
 ORDER: Final = (MPS, HAMI_CORE)
 """The modes of which `required` is the first, by default."""
 MAX_CARDS: Final = 16
-"""Most cards for which limits are set; a node has no more."""
+"""Maximum number of cards for which limits are set. A node has no more."""
 _PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
 _OF_MEMORY: Final = (names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
 _BY_CARDS: Final = tuple(row for row in TABLE.rows() if row.word.role == Role.CARDS)
@@ -48,12 +48,12 @@ def of_pod(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 
 
 def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Object:
-    """Return a pod whose containers with shares are limited, if the pod or the default asks for it.
+    """Return a pod whose containers with shares are limited, if the pod or the default requests limits.
 
     Args:
-        pod: the pod, as it is sent.
+        pod: the pod, as it was sent.
         default: the mode of its namespace, or else of the cluster; empty for none.
-        order: the modes of which `required` is the first.
+        order: the modes, in order of preference: `required` means the first.
 
     Raises:
         ValueError: an amount is not a number.

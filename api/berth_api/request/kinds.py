@@ -21,7 +21,7 @@ _RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za
 
 
 class KindError(ValueError):
-    """The declaration of a type of devices is invalid; the message names the field and what is allowed."""
+    """The declaration of a device type is invalid. The message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,7 +134,7 @@ def split(kind: str, amount: int, hint: Hint) -> Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """All types of devices, the built-in ones and those added, and the units in which pods request them."""
+    """All device types, built-in and added, and the units in which pods request them."""
 
     added: tuple[Kind, ...] = ()
     units: Mapping[str, int] = field(default_factory=dict)

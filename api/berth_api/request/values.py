@@ -40,7 +40,7 @@ Exclusive = Literal["", "DeviceLevel", "PCIeLevel"]
 
 
 class RequestError(ValueError):
-    """A request is invalid; the message names the field, its value and what is allowed."""
+    """A request is invalid. The message names the field, its value and what is allowed."""
 
     def __init__(self, message: str, *resources: str) -> None:
         """Create an error about these resources, by their full names; none if it is about none."""

@@ -24,7 +24,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class SelectorError(ValueError):
-    """A label selector cannot be parsed; the message names the field and what is allowed."""
+    """A label selector cannot be parsed. The message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Requirement:
         return self.accepts(labels.get(self.key))
 
     def accepts(self, value: str | None) -> bool:
-        """Return whether the label's value meets the requirement; None means no such label, which NotIn accepts."""
+        """Return whether the label's value meets the requirement. None means no such label, which NotIn accepts."""
         match self.operator:
             case "In":
                 return value in self.values

@@ -73,7 +73,7 @@ READ_ANNOTATIONS: Final = frozenset(TABLE.annotations) - GANG_NAMES
 
 
 class UnitError(ValueError):
-    """The unit of a word is not valid; the message names the word and what is allowed."""
+    """The unit of a word is not valid. The message names the word and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Reading:
     words: tuple[str, ...] = ()
     """The words that were replaced, as messages name them, in the order of the table; empty if there were none."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
+    """Word -> its meaning, for words that are no amounts; empty if a note names it."""
     notes: tuple[str, ...] = ()
     """A sentence for each word without effect: what has this effect in Berth."""
     replaced: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEF
 
 
 def resources_of(container: Object, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the resources that a container requests."""
+    """Return which of the resources a container requests."""
     held = cards.amounts(container) if names else {}
     return tuple(name for name in names if held.get(name, "0") != "0")
 

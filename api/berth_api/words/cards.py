@@ -25,7 +25,7 @@ Where = tuple[str, int]
 
 DEFAULT_UNITS: Final[Units] = {}
 _DIGITS: Final = 10
-"""Of numbers that are read without the parser of quantities."""
+"""Maximum number of digits of numbers that are read without the quantity parser."""
 KINDS: Final = ("initContainers", "containers")
 _ANY_WITH: Final = (names.RDMA, names.FPGA)
 """Devices that may be requested in addition."""
@@ -132,9 +132,9 @@ def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]
 
 
 def _in_turn(spec: Object, cards: Sequence[Ask]) -> Iterator[Ask]:
-    """Yield the cards of each container; an init container gets whole ones if those that run after it do.
+    """Yield the cards of each container. An init container gets whole cards if the containers after it do.
 
-    The pod holds them anyhow, and a part of a card cannot be requested next to whole ones.
+    The pod holds whole cards anyway, and a part of a card cannot be requested together with whole cards.
     """
     later = [ask for ask in cards if ask.where[0] == "containers"]
     is_whole = later and all(ask.each == later[0].each for ask in later) and later[0].each.is_whole
@@ -290,7 +290,7 @@ def _number(word: _Written) -> int:
 
 
 def _quantity(word: _Written) -> int:
-    """Return a whole quantity such as `3k`; annotations and labels have no quantities."""
+    """Return a whole quantity such as `3k`. Annotations and labels have no quantities."""
     if word.row.word.place != WordPlace.RESOURCE:
         raise word.wrong("whole numbers from 1")
     try:

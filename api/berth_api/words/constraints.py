@@ -37,7 +37,7 @@ class Metadata:
     read: list[str] = field(default_factory=list)
     """The words that had an effect, as messages name them."""
     said: dict[str, str] = field(default_factory=dict)
-    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
+    """Word -> its meaning, for words that are no amounts; empty if a note names it."""
 
     def of(self, place: WordPlace) -> dict[str, str]:
         """Return the annotations or the labels."""
@@ -71,10 +71,10 @@ def written(metadata: Metadata) -> Iterator[Row]:
 
 
 def replace_all(metadata: Metadata) -> None:
-    """Replace the words in place, except those about gangs and amounts.
+    """Replace the words in place, except words about gangs and amounts.
 
     Raises:
-        RequestError: a word cannot be honoured; the message says what to do instead.
+        RequestError: a word cannot be honoured; the message names what to do instead.
     """
     rows = list(written(metadata))
     _models(metadata, [row.word for row in rows])
@@ -117,7 +117,7 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
 
 
 def said(chosen: Choice) -> str:
-    """Return as what a value is read; empty if a note says it, or it stays."""
+    """Return the meaning of a value; empty if a note names it, or the value stays."""
     if chosen.kept or chosen.note:
         return ""
     becomes = [f"{WordPlace.ANNOTATION} {name}: {value}" for name, value in chosen.annotations.items()]
@@ -163,7 +163,7 @@ def _parts(word: Word, value: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a glob that matches the text as it is."""
+    """Return a glob that matches the text literally."""
     return "".join(f"[{char}]" if char in _GLOB_CHARACTERS else char for char in text)
 
 

@@ -42,7 +42,7 @@ class Role(StrEnum):
     FRACTION = "fraction"
     """The part of each card's memory, as a decimal fraction up to 1."""
     CONTAINER = "container"
-    """The name of the container for which an annotation requests; without it the first one."""
+    """The name of the container to which an annotation's request applies; without it, the first container."""
 
     # Which cards.
     MODELS = "models"
@@ -68,9 +68,9 @@ class Role(StrEnum):
     MENTION = "mention"
     """As a choice, but the first value that the text mentions counts."""
     NO_EFFECT = "no effect"
-    """It has no effect on where the pod runs with what; `Word.answer` says what has."""
+    """It has no effect on the pod's node or devices. `Word.answer` names what has this effect."""
     REFUSED = "refused"
-    """It cannot be honoured; `Word.answer` says what to write instead."""
+    """It cannot be honoured. `Word.answer` names what to write instead."""
 
 
 AMOUNTS: Final = frozenset(
@@ -81,7 +81,7 @@ GANGS: Final = frozenset({Role.GROUP, Role.MIN_MEMBER, Role.GROUP_OBJECT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a value becomes; nothing, if all fields are empty: it is what Berth does anyhow."""
+    """What a value becomes. If all fields are empty, it becomes nothing, because Berth behaves so anyway."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Berth's annotations that say the same."""
@@ -89,7 +89,7 @@ class Choice:
     note: str = ""
     """Why it has no effect, and what has."""
     refused: str = ""
-    """What to do instead; such a pod is refused."""
+    """What to do instead. The pod is refused."""
     kept: bool = False
     """Whether the word itself is Berth's with this value, and stays."""
 
@@ -115,7 +115,7 @@ class Word:
     renamed: str = ""
     """Berth's resource that stands for it in its container once admission has renamed it."""
     only_with: bool = False
-    """Whether it is only read in pods with another word of its system; alone it is Berth's word, too."""
+    """Whether it is only read in pods with another word of its system. Alone it is Berth's word, too."""
     strip: str = ""
     """What the values of this word begin with, and names of models do not."""
 
@@ -164,7 +164,7 @@ def _because(answer: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system, and the words that belong together: those of one request come from one row of these."""
+    """A system and its words. All words of one request come from the same row."""
 
     name: str
     page: str = ""
@@ -184,9 +184,9 @@ class System:
     cards: int = 1
     """Cards of a container that requests, but not how many; 0 if it must say."""
     total: bool = False
-    """Whether memory and cores are those of all cards together."""
+    """Whether memory and cores are the totals of all cards together."""
     needs_memory: bool = False
-    """Whether a part of a card must say how much memory; else it is all of the card's."""
+    """Whether a request for a part of a card must state its memory; otherwise it gets all of the card's memory."""
     words: tuple[Word, ...]
 
     @property
