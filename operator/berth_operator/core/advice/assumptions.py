@@ -44,7 +44,7 @@ class NewNode:
 
     node: NodeInfo
     like: str = ""
-    """The node whose Device it has a copy of; empty for `inventory`."""
+    """The node whose Device is copied; empty for `inventory`."""
     inventory: DeviceInventory | None = None
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
@@ -89,7 +89,7 @@ class Reporting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Pods have left their nodes, or what is kept for them is given up."""
+    """Pods have left their nodes, or the capacity kept for them is given up."""
 
     uids: tuple[str, ...]
 
@@ -215,7 +215,7 @@ class WhatIfs:
 
 @contextmanager
 def _assumed(assumption: Assumption, fleet: Fleet) -> Iterator[None]:
-    """Return a context in which an assumption holds, which is taken back even if a decision fails."""
+    """Return a context in which an assumption holds. It is undone even if a decision fails."""
     steps = assumption.applied(fleet)
     next(steps)
     try:

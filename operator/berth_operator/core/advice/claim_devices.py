@@ -76,9 +76,9 @@ def sentence(of: RequestedDevices) -> str:
 
 
 def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, None, ClaimDevices | None]:
-    """Return what the claims of a pod find; None if it fits, or if claims keep it from no node.
+    """Return what the claims of a pod find; None if the pod fits, or if claims keep it from no node.
 
-    The Fleet is changed for a moment, so it must be a copy.
+    The Fleet is changed temporarily, so it must be a copy.
     """
     if pod.error or not claim_counts.is_searched(fleet, pod.request):
         return None
@@ -217,7 +217,7 @@ class _Tally:
     def __init__(self, wanted: _Wanted) -> None:
         self.wanted = wanted
         self._causes: dict[DeviceID, Cause] = {}
-        """What keeps each device from the request; of several nodes that it is for, the one that finds it counts."""
+        """What keeps each device from the request. If a device is for several nodes, the node that finds it counts."""
         self._found: dict[str, int] = {}
         """Node -> devices that it finds there."""
         self._matching = 0
@@ -247,7 +247,7 @@ class _Tally:
             self.enough.append(node.name)
 
     def result(self) -> RequestedDevices:
-        """Return what was counted."""
+        """Return the counts."""
         request, counts = self.wanted.request, Counter(self._causes.values())
         most, found = max(self._found.values(), default=0), counts.pop(FOUND, 0)
         return RequestedDevices(

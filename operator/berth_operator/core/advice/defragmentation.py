@@ -41,9 +41,9 @@ MAX_MOVES: Final = 8
 MAX_SETS: Final = 2**16
 """The maximum number of sets of one size that are tried. A what-if shows whether the pod would fit without a set."""
 MAX_TRIALS: Final = 256
-"""Sets of one size for which all decisions are made, counted separately for one node and for several nodes."""
+"""Maximum number of sets of one size for which all decisions are made; one node and several nodes count separately."""
 MAX_PODS_ACROSS_NODES: Final = 32
-"""Pods of which sets across several nodes are tried."""
+"""The maximum number of pods from which sets across several nodes are tried."""
 CHUNK: Final = 2**13
 """What-ifs that are evaluated at once."""
 
@@ -59,12 +59,12 @@ SENSELESS: Final = "it could not be placed again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """What is known of a placed pod beyond its charge, if a controller creates it again when it is deleted."""
+    """Facts about a placed pod beyond its charge, if a controller creates it again after it is deleted."""
 
     pod: PendingPod
     """The pending pod that would replace it."""
     refuses: str = ""
-    """Why its owner does not want it to be moved; empty if it may be."""
+    """Why its owner does not allow moving it; empty if it may be moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +325,7 @@ class _MoveSearch:
         return None
 
     def _decision_order(self, charge: Charge) -> tuple[object, ...]:
-        """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
+        """Return the sort key in which the replacements are decided: by the queue's order, then the largest first."""
         replacement, size = self._tenants[charge.uid].pod, _burden(charge)
         return -replacement.priority, -replacement.weight, *(-part for part in size), replacement.uid
 
@@ -402,7 +402,7 @@ class _Order:
 
     @contextmanager
     def _made(self, moves: Sequence[Move]) -> Iterator[bool]:
-        """Return a context in which the moves are made, with whether all replacements fit."""
+        """Return a context in which the moves are made. It yields whether all replacements fit."""
         pending = [tenant.pod for move in moves if (tenant := self._tenants.get(move.charge.uid)) is not None]
         with released(self._fleet, [move.charge for move in moves]):
             placed = place_all(self._fleet, pending, self._policies)

@@ -22,7 +22,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.values.request import PodRequest
 
 MAX_CARDS: Final = 64
-"""Cards in use of which sets are tried."""
+"""Maximum number of cards in use from which sets are tried."""
 FIRST: Final = np.array([0])
 """The only row of a what-if."""
 

@@ -33,9 +33,9 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/"
 """The prefix of the taints that Kubernetes sets on a node that is out of service."""
 _LABELS: Final = frozenset({node_selector.NAME, node_affinity.NAME})
 _ADAPTED: Final = frozenset({*_LABELS, taints.NAME, resources.NAME, DeviceFilter.NAME})
-"""The filters for which a variant of a node differs from it."""
+"""The filters for which a variant of a node is changed."""
 LITTLE: Final = 2**30
-"""Bytes of memory of a card for a pod that requires no number of them: other members of its gang may require some."""
+"""Bytes of memory of a card for a pod that requests no amount. Other members of its gang may request one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Variant:
 
 
 def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[str, Mask]:
-    """Return for each filter that a new node does not pass by being new: the rows such that a node like them passes."""
+    """Return, for each filter that a new node may fail, the rows whose copies would pass."""
     masks = {}
     for filter_ in order:
         if filter_.TRAITS.transient:

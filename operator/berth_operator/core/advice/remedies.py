@@ -46,7 +46,7 @@ from berth_operator.core.values.verdict import Verdict
 MAX_NODES: Final = 2
 """Nodes that are tried for each kind of change but the end of pods."""
 MAX_CROWDS: Final = 5
-"""Nodes whose pods are searched for those that have to end."""
+"""Nodes among whose pods those that must end are searched."""
 MAX_PODS: Final = 24
 """The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8
@@ -66,7 +66,7 @@ class RemedyKind(enum.StrEnum):
     CAPACITY = "Capacity"
     """A node has more of a resource, or cards become free."""
     END = "End"
-    """Pods end, or what is kept for another pod is given up."""
+    """Pods end, or capacity kept for another pod is given up."""
     PREEMPTION = "Preemption"
     """Pods of lower priority are evicted, which the operator does by itself."""
     ADMINISTRATOR = "Administrator"
@@ -81,17 +81,17 @@ class Remedy:
     ends: bool | None
     """None for a change that is necessary, but does not suffice or is not known to."""
     what: str
-    """The change, as the subject of a sentence; the whole sentence if it is about the pod."""
+    """The change, as the subject of a sentence; a whole sentence if it concerns the pod."""
     node: str = ""
     """The node that changes, or that the new node is like."""
     is_new: bool = False
     """Whether it is a node to be added."""
     is_another: bool = False
-    """Whether it is another node like one that is there, without a difference."""
+    """Whether it is another node like an existing node, without a difference."""
     is_of_pod: bool = False
     """Whether only another pod would do, so that waiting is in vain."""
     assumes: Assumption | None = None
-    """The assumption; None if it is not about nodes and placed pods."""
+    """The assumption; None if it does not concern nodes and placed pods."""
 
     @property
     def sentence(self) -> str:
@@ -234,7 +234,7 @@ class _Search:
     # --- masks --------------------------------------------------------------------------------------------------
 
     def _only(self, names: set[str]) -> Mask:
-        """Return the rows that only filters of these names reject, and at least one of them."""
+        """Return the rows that these filters, and no others, reject."""
         by_others = np.zeros_like(self._fleet.present)
         by_these = np.zeros_like(self._fleet.present)
         for name, rows in self._rejected.items():
@@ -356,7 +356,7 @@ class _Search:
     # --- pods that end ----------------------------------------------------------------------------------------------
 
     def _ends_of_pods(self) -> Iterator[Remedy | None]:
-        """Yield the smallest sets of pods that are found whose end suffices, on the nodes that suit best."""
+        """Yield the smallest found sets of pods whose end suffices, on the most suitable nodes."""
         # The pods of the nodes that others' pods alone keep this one from, and what to call their place.
         crowds: list[tuple[list[Charge], str]] = []
         if self._is_in_use():
@@ -429,7 +429,7 @@ def _impossible_text(request: RequestedDevices) -> str:
 
 
 def _lack_text(lack: LackingNode, kinds: Kinds) -> str:
-    """Return what a node lacks: `1 cpu more and gpu 3 free`; its sums of devices are freed with the cards."""
+    """Return what a node lacks: `1 cpu more and gpu 3 free`. The node's sums of devices are freed with the cards."""
     resources, cards = lack["resources"], lack["cards"]
     amounts = [
         (name, amount) for name, amount in resources.items() if name != PODS and not (cards and is_device(name, kinds))

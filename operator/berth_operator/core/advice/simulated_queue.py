@@ -97,11 +97,11 @@ class SimulatedQueue:
         return self._replaced(pod)
 
     def nominees(self, uid: str) -> list[Charge]:
-        """Return what is kept for the pods of a unit."""
+        """Return the capacity kept for the pods of a unit."""
         return [nominee for nominee in self._fleet.nominees.values() if self._unit_of[nominee.uid] == uid]
 
     def withdraw_unit(self, uid: str) -> None:
-        """Withdraw what is kept for all pods of a unit, and make the unit active."""
+        """Withdraw the capacity kept for all pods of a unit, and make the unit active."""
         waiting = {pod.uid: pod for pod in pods_of(self._units[uid])}
         for nominee in self.nominees(uid):
             self.withdraw(waiting[nominee.uid])

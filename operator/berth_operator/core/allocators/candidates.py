@@ -101,9 +101,9 @@ def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
 
 
 def slots_to_try(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Iterator[Indices]:
-    """Yield the slots to choose from: first those with enough measured free memory, if enough others can be left out.
+    """Yield the slots to choose from: first slots with enough measured free memory, if enough others can be left out.
 
-    The filter `measured-memory` sees to it that the first suffice, unless it is switched off.
+    The filter `measured-memory` ensures that the first slots suffice, unless it is switched off.
     """
     fitting = slots(fleet, row, request, part)
     if without := overused(fleet, row, request, part):
@@ -122,7 +122,7 @@ def overused(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tuple[i
 
 
 def measured_free(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Return the cards with enough memory left by charges, less what was measured as used beyond the charges."""
+    """Return the cards with enough free memory: their memory, less the charges and the measured excess use."""
     cards = fleet.cards[part.type]
     free = cards.left(cards.index[GPU_MEMORY], rows) - pick(cards.unaccounted, rows)
     enough: Mask = free >= dict(part.amounts).get(GPU_MEMORY, 0)

@@ -41,7 +41,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 MAX_SETS: Final = 20_000
 SEEDS: Final = 32
 MAX_PRODUCTS: Final = 2**24
-"""Maximum number of products of two numbers by which sets are compared, about 10 ms: sets times cards squared."""
+"""Maximum number of multiplications of two numbers to compare sets, about 10 ms: sets times cards squared."""
 MAX_STEPS: Final = 2**23
 """Maximum number of cards that are looked at to grow sets, about 30 ms: sets times cards times the cards of a set."""
 CACHE_BYTES: Final = 2**24
@@ -122,7 +122,7 @@ def candidates_of(
     spread: bool,
     loads: Sequence[int] = (),
 ) -> Candidates:
-    """Return a row's candidates, from the slots that fit, the cost of each of them, and the near switches.
+    """Return a row's candidates, from the fitting slots, the cost of each slot, and the near switches.
 
     `loads` has the load of each slot of the row, or nothing.
     """

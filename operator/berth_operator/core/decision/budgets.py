@@ -35,7 +35,7 @@ class Budgets:
         self._of: dict[str, dict[str, Budget]] = {}
         """Namespace -> key -> budget."""
         self._matching: SizedCache[int, tuple[Identity, tuple[Budget, ...]]] = SizedCache(MAX_BYTES)
-        """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
+        """Matches by `id()` of the identity, because hashing its labels is slow. Replicas share one identity."""
         for key, budget in (budgets or {}).items():
             self.put(key, budget)
 

@@ -84,7 +84,7 @@ class Gang:
     held: tuple[str, ...] = ()
     """UIDs of these members."""
     unbound: tuple[str, ...] = ()
-    """UIDs of those among them whose Binding has not succeeded yet."""
+    """UIDs of those members whose Binding has not succeeded yet."""
     created: str = ""
     arrived: int = 0
     """Arrival number of the member that came first."""
@@ -167,7 +167,7 @@ class Class:
     request: PodRequest
     count: int
     capacity: Column
-    """How many of them each row can take at most."""
+    """The maximum number of these members that each row can take."""
 
     @property
     def shrinks(self) -> bool:
@@ -281,7 +281,7 @@ def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
 
 
 def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
-    """Return what the search finds for a gang; nothing if there is no placement.
+    """Return the placements that the search finds for a gang; empty if there are none.
 
     Raises:
         NoWorkError: the search ended at its bound.
@@ -546,7 +546,7 @@ class _Attempt:
         keys = policy.gang_topology_keys if keys is None else keys
         self._columns = [fleet.labels.column(key).numbers for key in keys]
         self._taken = [np.zeros(int(numbers.max()) + 1, np.bool_) for numbers in self._columns]
-        """Per topology key: the domains in which the gang has members."""
+        """For each topology key, the domains in which the gang has members."""
         self._charged = ChargedMembers(fleet, gang.requests)
         for name in gang.nodes:
             self._take(name)

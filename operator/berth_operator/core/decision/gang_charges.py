@@ -33,7 +33,7 @@ class ChargedMembers:
         self._before: list[_Before] = []
         self._shared_claims = _shared_claims(fleet, requests)
         self._made: frozenset[str] = frozenset()
-        """The shared claims for which a placed member has a volume provisioned."""
+        """The shared claims whose volume is provisioned for a placed member."""
 
     def charge(self, placement: Placement) -> None:
         """Charge one more member."""

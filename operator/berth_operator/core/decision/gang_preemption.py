@@ -47,7 +47,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 AT_ONCE: Final = 32
 """Members of a class that share one search for the best nodes."""
 MAX_COMPARED: Final = 3
-"""Models and kinds of GPUs whose victims are compared; each costs as much as a preemption for one model."""
+"""Models and kinds of GPUs whose victims are compared. Each costs as much as a preemption for one model."""
 MAX_REPRIEVE_DECISIONS: Final = 2048
 """Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
 NO_VICTIMS: Final = "No preemption victims found for incoming preemptor."
@@ -65,7 +65,7 @@ class GangPreemption:
 
 
 def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
-    """Return whether pods may be evicted for a gang: it needs members, and there are pods below all of them."""
+    """Return whether pods may be evicted for a gang: it needs members, and pods of lower priority exist."""
     return policy.preemption and _evicting(gang).needed > 0 and has_lower(fleet, gang.lowest)
 
 
@@ -249,6 +249,6 @@ class _Eviction:
 
 
 def _cost(preemption: Preemption) -> Cost:
-    """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
+    """Return the keys with which kube-scheduler compares nodes, without the victims' age."""
     highest = max((victim.priority for victim in preemption.victims), default=LOWEST_PRIORITY)
     return preemption.violations, highest, sum(victim.priority + OFFSET for victim in preemption.victims)

@@ -20,7 +20,7 @@ from berth_operator.core.values.preemption_backoff import NO_BACKOFF, Preemption
 from berth_operator.core.values.request import PendingPod
 
 ON_NODE: Final = 2
-"""Lost places of a preemptor on one node from which it backs off there."""
+"""Lost places of a preemptor on one node after which it backs off there."""
 OF_POD: Final = 4
 """Lost places of a pod's controller, on any nodes, after which the controller backs off everywhere."""
 OF_GANG: Final = 2
@@ -29,11 +29,11 @@ FIRST: Final = 60.0
 """Seconds of the first back-off; each further lost place doubles it."""
 LONGEST: Final = 1800.0
 REMEMBERED: Final = 1800.0
-"""Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
+"""Seconds for which a preemptor is remembered after its last back-off or last lost place."""
 MAX_PREEMPTORS: Final = 64
 """Preemptors that are remembered, in addition to `ALL`."""
 MAX_NODES: Final = 4
-"""Nodes of a preemptor that are remembered; one that loses a place on a further node backs off everywhere."""
+"""Nodes of a preemptor that are remembered. A preemptor that loses a place on a further node backs off everywhere."""
 MAX_SCHEDULER: Final = 63
 """Bytes of a scheduler's name, which any author of a pod may choose."""
 EVERYWHERE: Final = ""
@@ -49,7 +49,7 @@ def preemptor_of(unit: PendingPod | Gang) -> str:
 
 
 def preemptor_of_pod(owner: Owner, pod: str) -> str:
-    """Return the same of a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its name."""
+    """Return the key for a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its own name."""
     namespace, _ = keys.split(pod)
     key = f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}" if owner.uid else pod
     return bounded(key, MAX_PREEMPTOR)
@@ -162,7 +162,7 @@ def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostP
 
 
 def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:
-    """Return what is lost with one more place."""
+    """Return the lost places with one more place."""
     count = lost.count + 1
     pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
     names = sorted({*lost.takers, *(bounded(taker, MAX_SCHEDULER) for taker in takers)})[:MAX_TAKERS]

@@ -82,9 +82,9 @@ class Policy:
     switched_off: frozenset[str] = frozenset()
     """Names of disabled filters."""
     card_strategy: str = "Fragmentation"
-    """The card strategy by which the cards of a node are chosen."""
+    """The strategy that chooses the cards of a node."""
     claim_strategy: str = "Fragmentation"
-    """The strategy by which the devices of a node are chosen for ResourceClaims."""
+    """The strategy that chooses the devices of a node for ResourceClaims."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     reserve_after: float = 300.0

@@ -48,7 +48,7 @@ PolicyOf = Callable[[str], Policy]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPlaces:
-    """What was found for the pods of a workload."""
+    """The places found for the pods of a workload."""
 
     placed: tuple[Placement, ...] = ()
     why: Failure | None = None
@@ -56,7 +56,7 @@ class FoundPlaces:
 
 
 def promised(placement: Placement, workload: str) -> Charge:
-    """Return what is kept for a pod of a workload (its name): no pod ignores it because of a higher priority alone.
+    """Return the capacity kept for a pod of a workload (its name). No pod ignores it only because of a higher priority.
 
     The caller gives it up where a pod of higher priority fits nowhere else.
     """

@@ -207,7 +207,7 @@ def reserve(
 
 
 def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
-    """Return the rows that lack at most amounts; with `forever` also those that are rejected because of their pods."""
+    """Return the rows that lack at most amounts; with `forever`, also rows rejected because of their pods."""
     settled = [
         filter_
         for filter_ in policy.filters_of(request)

@@ -20,7 +20,7 @@ from berth_operator.core.values.owner import bounded
 from berth_operator.core.values.request import PendingPod
 
 PATIENCE: Final = 900
-"""Seconds for which nothing is freed until a reservation ends."""
+"""Seconds without any freed capacity after which a reservation ends."""
 FIRST_PAUSE: Final = 1800
 """Seconds until the next one may begin; doubled with each that was in vain."""
 MAX_PAUSE: Final = 21_600

@@ -43,7 +43,7 @@ _ITEM: Final = re.compile(r"(?P<node>[a-z0-9.-]+)(?: \((?P<pods>\d+) pods\))?")
 def read(
     pods: Iterable[PendingPod], workloads: Iterable[QuotaWorkload], lost_places: str | None, now: float
 ) -> LeaderLeaseStatus:
-    """Return what the conditions of pods, the checks of workloads and the annotation say.
+    """Return the content of pods' conditions, workloads' checks and the annotation.
 
     `now` is in seconds since 1970.
     """

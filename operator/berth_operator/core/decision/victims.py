@@ -25,7 +25,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_TRIALS: Final = 2**13
-"""What-ifs that the search for fewer victims may evaluate; they take about 10 ms."""
+"""What-ifs that the search for fewer victims may evaluate. They take about 10 ms."""
 
 MAX_COUPLED_NODES: Final = 100
 """Nodes that are evaluated if pods on other nodes matter. Each of them needs a what-if of the whole Fleet."""
@@ -307,7 +307,7 @@ class VictimSearch:
 
     @cached_property
     def _bounds_by_amounts(self) -> Keys:
-        """Return bounds for as many victims as have to go at least, if all of them had the lowest priority there."""
+        """Return bounds for the least necessary number of victims, as if all of them had the lowest priority there."""
         number, lowest = self._least_numbers(self._staying), self._lowest(self._staying)
         return np.where(number > 0, lowest, LOWEST_PRIORITY), number * (lowest + OFFSET), number
 
@@ -396,7 +396,7 @@ def _highest(keys: Keys, others: Keys) -> Keys:
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
-    """Return the pods whose eviction would violate a budget; more important pods of a row use it up first.
+    """Return the pods whose eviction would violate a budget. More important pods of a row use up the budget first.
 
     This is kube-scheduler's rule, too.
     """

@@ -23,7 +23,7 @@ class WhatIf:
     """Many what-ifs at once. Each is a copy of a row of the Fleet from which pods are removed."""
 
     def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods, *, with_cards: bool = True) -> None:
-        """Create what-ifs; without cards they are for requests without devices, and cost half as much."""
+        """Create what-ifs. Without cards, they serve requests without devices, and cost half as much."""
         self.fleet = fleet.excerpt(rows, with_cards=with_cards)
         self._placed = placed
 

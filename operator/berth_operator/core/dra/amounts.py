@@ -26,7 +26,7 @@ class ExactQuantity(NamedTuple):
 
     @staticmethod
     def parse(value: str | int) -> "ExactQuantity":
-        """Return a quantity; as in Kubernetes it is rounded away from zero to billionths, a binary one below 8Ei.
+        """Return a quantity, rounded as in Kubernetes: away from zero to billionths, and below 8Ei for a binary one.
 
         Raises:
             QuantityError: the text is not a quantity.

@@ -19,7 +19,7 @@ UNKNOWN: Final = 0
 NO: Final = 1
 YES: Final = 2
 FAILED: Final = 3
-"""The first of the states of devices for which an evaluation failed, one for each reason."""
+"""The first state for devices for which an evaluation failed. Each reason has one state."""
 
 Numbers = npt.NDArray[np.int32]
 

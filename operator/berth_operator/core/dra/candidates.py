@@ -144,7 +144,7 @@ class CandidateDevices:
 
     @cached_property
     def equal(self) -> list[dict[int, Mask]]:
-        """Return for each constraint the devices with an equal value; those without one are not there."""
+        """Return for each constraint the devices with an equal value. Devices without a value are left out."""
         equal = []
         for constraint in self.constraints:
             groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -226,7 +226,7 @@ class CandidateDevices:
 
     @cached_property
     def of_set(self) -> dict[CounterSetID, list[int]]:
-        """Return the devices that take from each set; those that are shared take once, and are not there."""
+        """Return the devices that consume from each set. Shared devices consume once, and are left out."""
         members: dict[CounterSetID, list[int]] = defaultdict(list)
         for number, needs in enumerate(self.needs):
             for of_set in needs if not self.shared >> number & 1 else ():

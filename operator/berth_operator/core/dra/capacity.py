@@ -63,7 +63,7 @@ def _optional(item: Field) -> ExactQuantity | None:
 def consumed(
     capacities: Mapping[str, DeviceCapacity], requested: Mapping[str, ExactQuantity], *, fractional: bool = True
 ) -> dict[str, ExactQuantity] | None:
-    """Return what a request takes of each capacity of a device; None if the device has not all that it names.
+    """Return what a request consumes of each capacity of a device; None if the device lacks one that it names.
 
     Raises:
         CapacityError: an amount cannot be computed.

@@ -39,9 +39,10 @@ class Closeness:
     """What the pod gets by its other requests, to be close to."""
 
     def closest(self, devices: Sequence[Device]) -> list[Device]:
-        """Return `number` of the devices, close to each other; of equally close sets the one in the smallest group.
+        """Return `number` of the devices, close to each other.
 
-        So pairs and whole groups stay for the requests that need them.
+        Among equally close sets, the set in the smallest group wins. So pairs and whole groups stay for the requests
+        that need them.
         """
         places = {device: self._place(device) for device in devices}
         known = {part for place in places.values() for part, value in enumerate(place) if value is not None}
@@ -76,7 +77,7 @@ def _key(places: Mapping[Device, Place], level: tuple[int, ...]) -> Key:
 
 
 def groups(devices: Iterable[Device], key: Key) -> list[list[Device]]:
-    """Return the devices that have a key in common, in their order; those without a key are left out."""
+    """Return the devices that have a key in common, in their order. Devices without a key are left out."""
     by_key: dict[Hashable, list[Device]] = {}
     for device in devices:
         if (value := key(device)) is not None:

@@ -23,7 +23,7 @@ class ExtendedRequest(NamedTuple):
     position: int
     """The container's place among the init containers, followed by the others."""
     place: int
-    """The resource's place among the names of all resources that the container requests, in order."""
+    """The resource's index among the names of all resources that the container requests, in order."""
     amount: int
     short_lived: bool
     """Whether it is an init container that ends before the next one starts."""
@@ -38,7 +38,7 @@ class RequestMapping(NamedTuple):
 
 
 Wanted = tuple[Request | None, list[RequestMapping]]
-"""What a container requests in addition to what it uses of others, and where its devices come from."""
+"""A container's own requests, in addition to what it uses of other containers, and the source of its devices."""
 
 
 def providers(classes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
@@ -88,7 +88,7 @@ def requests(
 
 
 def spec(claimed: Sequence[Alternatives]) -> dict[str, Any]:
-    """Return the spec of a claim with these requests, as it is written."""
+    """Return the spec of a claim with these requests."""
     items = [
         {
             "name": request.name,

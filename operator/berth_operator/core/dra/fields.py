@@ -54,7 +54,7 @@ class Field:
         return self._typed(bool, "true or false") if self.value is not None else False
 
     def quantity(self) -> ExactQuantity:
-        """Return a quantity; raise FieldError for anything else, also if it is absent."""
+        """Return a quantity; raise FieldError for anything else, or if it is absent."""
         if not isinstance(self.value, str | int) or isinstance(self.value, bool):
             raise self._wrong("a quantity such as 1, 500m or 16Gi")
         try:

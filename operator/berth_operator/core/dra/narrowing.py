@@ -57,7 +57,7 @@ class Branch(NamedTuple):
     """For each constraint."""
     left: dict[CounterSetID, Left]
     blocked: dict[CounterSetID | None, Mask]
-    """The devices for which too little is left of a set."""
+    """The devices whose counter set has too little left."""
     shares: dict[int, dict[str, int]]
     """What shares of a device take, in billionths."""
 
@@ -219,7 +219,7 @@ class NarrowingSearch:
         )
 
     def _blocked(self, of_set: CounterSetID, left: Left) -> Mask:
-        """Return the devices for which too little is left of a set of counters."""
+        """Return the devices whose counter set has too little left."""
         known = self._blocking.get((of_set, left))
         if known is None:
             known = NONE
@@ -250,7 +250,7 @@ class NarrowingSearch:
 
 
 class _Wants:
-    """What several demands want of the same devices, or of devices with different values."""
+    """What several demands need of the same devices, or of devices with different values."""
 
     def __init__(self, candidates: CandidateDevices, spend: Callable[[int], None]) -> None:
         self._candidates, self._spend = candidates, spend
@@ -258,7 +258,7 @@ class _Wants:
         """Devices that are not shared -> how many demands want of exactly these."""
         self._all, self._of_all = 0, NONE
         self._differing: dict[int, tuple[int, Mask]] = {}
-        """Constraint that wants different values -> how many devices, and which ones may be given."""
+        """Constraint that requires different values -> how many devices, and which devices may be allocated."""
 
     def can_all_be_met_with(self, demand: Demand, progress: Progress, options: Options) -> bool:
         """Add a demand, and return whether there are devices and values enough.

@@ -10,7 +10,7 @@ from berth_operator.core.dra.turns import NamespaceTurns
 BATCH: Final = 64
 """Devices of one job."""
 MAX_JOBS: Final = 1_024
-"""Expressions that wait for the worker; others are asked for again when one is done."""
+"""Expressions that wait for the worker. The caller asks again for further ones when one is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Offload:
     _in_progress: Job | None = None
 
     def ask(self, expression: str, devices: Collection[Device], namespace: str) -> None:
-        """Ask for an evaluation, unless it is asked for already."""
+        """Request an evaluation, unless it is requested already."""
         self.asked.add(expression)
         in_progress = self._in_progress is not None and self._in_progress.expression == expression
         if expression not in self._jobs and not in_progress and len(self._jobs) < MAX_JOBS:

@@ -90,7 +90,7 @@ class Pool:
 
     @cached_property
     def is_of_one_node(self) -> bool:
-        """Return whether what is taken on other nodes changes nothing here."""
+        """Return whether allocations on other nodes change nothing here."""
         return not self.elsewhere and all(device.nodes.name for device in self.devices)
 
     @property
@@ -111,7 +111,7 @@ class NodePools:
     invalid: bool
     """Whether a pool is invalid."""
     selected: Selected
-    """Of all nodes."""
+    """The known matches of all nodes."""
 
 
 def gather(index: SliceIndex, node: TargetNode, features: Features = gates.ALL) -> NodePools:

@@ -24,7 +24,7 @@ class Result:
     request: Request
     device: Device
     consumed: Mapping[str, ExactQuantity] | None = None
-    """What the share takes of the capacities; None if the device is not shareable."""
+    """The capacity that the share consumes; None if the device is not shareable."""
     share_id: str = ""
 
     def written(self, *, binding_conditions: bool = True) -> Object:
@@ -63,7 +63,7 @@ class Allocation:
     chosen: tuple[tuple[Request, DeviceClass], ...]
     """For each request of the claim, itself or the subrequest that was taken, and its class."""
     node: str
-    """The name of the node for which it was made."""
+    """The name of the node for which the allocation was made."""
 
     def written(self, *, binding_conditions: bool = True) -> Object:
         """Return `status.allocation`, without the timestamp; raise NodeError."""

@@ -14,7 +14,7 @@ from berth_operator.core.dra.selectors.version import VersionError
 TYPES: Final = ("int", "bool", "string", "version")
 """The types of attributes."""
 LISTS: Final = ("ints", "bools", "strings", "versions")
-"""Types that are alpha: no selector sees such an attribute, and no constraint holds between two."""
+"""Alpha types. No selector sees an attribute of such a type, and no constraint holds between two."""
 
 
 class PoolID(NamedTuple):

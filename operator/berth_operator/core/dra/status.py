@@ -14,7 +14,7 @@ from berth_operator.core.dra.slices import DeviceID
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of a claim for the extended resources of the pod that owns it; its value is `true`."""
 OLDEST_MANAGERS: Final = "ancient-changes"
-"""The manager to which the API server counts the oldest writers of an object with more than ten."""
+"""The manager under which the API server counts the oldest writers of an object with more than ten."""
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
 
 
@@ -50,7 +50,7 @@ class ClaimState:
     failure: str = field(default="", compare=False)
     """A binding failure condition of its devices that is true, with the driver's words."""
     allocated_at: str = ""
-    """When the devices were allocated, in RFC 3339; empty if the allocation does not say."""
+    """When the devices were allocated, in RFC 3339; empty if the allocation does not record it."""
     extended: bool = False
     """Whether it was made for the extended resources of the pod that owns it."""
     deleting: bool = False

@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 MAX_COMPARED: Final = 128
 """Devices of a set that are compared each with each; a GPU has a few dozen possible MIG instances."""
 TOLERANCE: Final = 1e-9
-"""The part of a counter up to which two amounts are equal."""
+"""The fraction of a counter within which two amounts are equal."""
 
 
 class _SetStock:
@@ -77,7 +77,7 @@ class Stock:
         self._sets: dict[tuple[PoolID, str], _SetStock] = {}
 
     def cost(self, device: Device, scale: Mapping[str, int]) -> float:
-        """Return what taking a device costs; infinite if its counters have not enough.
+        """Return the cost of taking a device; infinite if its counters have not enough left.
 
         `scale` has the amount of each capacity that counts as one device: `scale_of`.
         """

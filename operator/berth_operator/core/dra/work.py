@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class Work:
-    """Work in devices that are looked at, about a microsecond each; unlimited by default.
+    """Work in devices that are examined, about a microsecond each; unlimited by default.
 
-    Copies of the Fleet share it: what-ifs take the loop's time as well.
+    Copies of the Fleet share it, because what-ifs take the loop's time as well.
     """
 
     def __init__(self, left: float = math.inf) -> None:

@@ -43,7 +43,7 @@ MAX_STEPS: Final = 5_000
 Those that are certainly not given are left out before. Decision 33 has how long that takes.
 """
 MAX_NARROWING: Final = 2_000
-"""Steps of the search that goes on where the one in an order did not end."""
+"""Steps of the search that continues where the search in an order did not end."""
 MAX_DOUBLINGS: Final = 2
 """How often, while the loop has nothing else to do, this bound is doubled for a search that ended at it."""
 MAX_LOOKS: Final = 60_000
@@ -68,7 +68,7 @@ class _Target:
 
     @property
     def allocated(self) -> Allocated:
-        """Return what is not free."""
+        """Return the devices that are not free."""
         of_all = self.fleet.claims.supply.holdings.allocated
         return Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
 
@@ -167,7 +167,7 @@ class _Needs:
 
 
 def _needs(fleet: Fleet, row: int, pod: PendingPod, allocated: Collection[str] = ()) -> _Needs:
-    """Return what a pod needs on a row; `allocated` are further claims that count as allocated."""
+    """Return what a pod needs on a row. `allocated` are further claims that count as allocated."""
     extended, mappings = extended_resources.claim_on(fleet, row, pod)
     claims = states(fleet, pod.request)
     reserved = tuple(claim.key for claim in claims if claim.allocation or claim.key in allocated)

@@ -38,7 +38,7 @@ Points = npt.NDArray[np.int64]
 LOOK: Final = 0.25
 """Work for a device for which it is known whether it matches."""
 UNLIMITED: Final = 1_000_000
-"""Pods for which a row has devices if nothing limits them."""
+"""Number of pods for which a row has devices if nothing limits them."""
 KEPT: Final = 5
 """Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
@@ -52,7 +52,7 @@ def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
 
 
 def unallocated(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
-    """Return the pod's claims for which devices have to be chosen."""
+    """Return the pod's claims that need devices."""
     return [state for state in states(fleet, request) if not state.allocation]
 
 
@@ -228,9 +228,9 @@ def _of_first_met(fleet: Fleet, choices: Sequence[Request], values: Sequence[Poi
 
 
 def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
-    """Return, for each request, what it costs each row, in hundredths of a device; 0 where nothing is given for it.
+    """Return, for each request, its cost on each row, in hundredths of a device; 0 where nothing is allocated for it.
 
-    It is the cost of the device that costs least there, and KEPT for each free device that the row has.
+    It is the cost of the cheapest device there, and KEPT for each free device that the row has.
     """
     wasted = []
     for alternatives, rows in _counted_requests(fleet, request):
@@ -258,7 +258,7 @@ def key_of(fleet: Fleet, request: PodRequest) -> tuple[PodRequest, tuple[str, ..
 
 
 def kind_of(fleet: Fleet, request: Request) -> DeviceKind:
-    """Return what a request wants of each device."""
+    """Return what a request requires of each device."""
     device_class = fleet.claims.classes.get(request.device_class)
     selectors = (() if device_class is None else device_class.selectors, request.selectors)
     return DeviceKind(

@@ -8,7 +8,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
 
 MAX_PRODUCTS: Final = 16
-"""Groups of rows with alike devices; further ones belong to none."""
+"""Groups of rows with alike devices. Further rows belong to no group."""
 
 
 def numbers(fleet: Fleet) -> Numbers | None:

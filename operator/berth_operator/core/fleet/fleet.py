@@ -99,7 +99,7 @@ class Fleet(NodeColumns):
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
         self.mps_pods_placed = 0
-        """The sum of `mps_pods`: filters ask it first, since it is 0 in most fleets."""
+        """The sum of `mps_pods`. Filters check it first, because it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()
         """Priority -> number of placed pods."""
         self.placed_pods = PlacedPodsCache()
@@ -112,7 +112,7 @@ class Fleet(NodeColumns):
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.prepared = Prepared()
         self.pod_mix = PodMix()
-        """What pods typically request; charges do not change it."""
+        """The pods' typical requests. Charges do not change it."""
         self._on_node: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
@@ -211,7 +211,7 @@ class Fleet(NodeColumns):
         return [self.names[row] for row in self.cards[GPU].expire(before).tolist()]
 
     def measured(self) -> None:
-        """Apply to decisions what was measured or expired."""
+        """Apply new and expired measurements to decisions."""
         self.prepared.clear()
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
@@ -309,7 +309,7 @@ class Fleet(NodeColumns):
         return charge
 
     def freed_with(self, charge: Charge) -> Charge:
-        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+        """Return what one pod frees if it leaves: its charge, and the cards of claims that it alone uses."""
         departed = self.claims.departed
         own = (claim for claim in self.claims.of_pod(charge.uid) if claim.reserved_for - departed == {charge.uid})
         held = [of_claim for claim in own for of_claim in self._charges_of(claim)]
@@ -322,7 +322,7 @@ class Fleet(NodeColumns):
         return replace(charge, grants=(*charge.grants, *grants), unknown=(*charge.unknown, *unknown))
 
     def left_behind(self) -> list[Charge]:
-        """Return what is charged for claims that are about to be deallocated."""
+        """Return the charge of claims that are about to be deallocated."""
         return [charge for claim in self.claims.left_behind() for charge in self._charges_of(claim)]
 
     def _charges_of(self, claim: ClaimState) -> list[Charge]:
@@ -358,7 +358,7 @@ class Fleet(NodeColumns):
     # --- nominees ---------------------------------------------------------------------------------------------
 
     def nominate(self, charge: Charge) -> None:
-        """Reserve for a pod what it will use of its nominated node, in place of its previous nomination.
+        """Reserve for a pod its capacity on its nominated node, in place of its previous nomination.
 
         The reserved capacity is not free for other pods. But a nomination is not a charge: the pod holds nothing yet
         and cannot be a victim.
@@ -508,7 +508,7 @@ class Fleet(NodeColumns):
             self._grow()
 
     def put_like(self, node: NodeInfo, like: str) -> None:
-        """Add a node with the Device of another one, whose agent is alive and whose cards no pod uses, to a copy."""
+        """Add a node to a copy of the Fleet, with another node's Device, a live agent and unused cards."""
         self.put_node(node)
         own, row, other = self._own, self.rows[node.name], self.rows[like]
         for name in (*_OF_DEVICES, "device_decides"):
@@ -539,7 +539,7 @@ class Fleet(NodeColumns):
         self._apply_grants(grants, row, sign)
 
     def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
-        """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
+        """Set the amounts that pods use of a card in a what-if: shape (resources,), and the number of these pods."""
         self.column_cache.forget()
         self.prepared.clear()
         self.cards[device_type].set_use(row, slot, used, users)

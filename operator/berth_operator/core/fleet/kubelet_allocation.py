@@ -123,7 +123,7 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
 
 
 def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
-    """Return a grant, or what kubelet allocated of its card if that is more; subdevices have the Device's size."""
+    """Return a grant, or kubelet's allocation of its card if that is larger. Subdevices have the Device's size."""
     if grant.is_subdevice:
         return grant
     amounts = dict(grant.amounts)
@@ -135,7 +135,7 @@ def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
 
 
 def leftover_charge(fleet: Fleet, actual: ActualAllocation) -> Charge | None:
-    """Return a charge for what a deleted pod still holds, because its containers may still run; None if nothing."""
+    """Return a charge for a deleted pod's devices, because its containers may still run; None if it holds nothing."""
     grants = _grants(fleet, actual.node, (device for device in actual.devices if device.type in fleet.cards))
     uid = leftover_uid(actual.node, actual.uid)
     return Charge(uid=uid, pod=actual.pod, node=actual.node, grants=grants, priority=BEYOND) if grants else None

@@ -45,7 +45,7 @@ class HeldGpus(NamedTuple):
 
 
 def of_instance(name: str) -> HeldGpus:
-    """Return what an instance counts, by its resource; a whole card if its profile is not known."""
+    """Return what an instance counts, by its resource; a whole card if its profile is unknown."""
     return HeldGpus(mig_cards.hundredths(name), mig.gibibytes(mig.profile(name)) * _GIBIBYTE)
 
 
@@ -64,7 +64,7 @@ def of_share(amounts: Mapping[str, Amount], card_memory: Amount) -> npt.NDArray[
 
 @lru_cache(maxsize=1024)
 def of_grant(grant_amounts: tuple[tuple[str, int], ...], card_memory: int) -> HeldGpus:
-    """Return what a grant of these amounts counts of a GPU with so much memory (bytes; 0 if unknown)."""
+    """Return what a grant of these amounts counts, for a GPU with this much memory (bytes; 0 if unknown)."""
     amounts = dict(grant_amounts)
     if instance := next(filter(mig.is_resource, amounts), None):
         return of_instance(instance)
@@ -79,7 +79,7 @@ class Namespaces:
         self._held = {namespace: counts.copy() for namespace, counts in held.items()}
 
     def set_limits(self, limits: NamespaceLimits, charges: Iterable[Charge], card_memory: CardMemory) -> None:
-        """Set the limits, and count what is charged to pods and kept for them."""
+        """Set the limits, and count the amounts charged to pods and kept for them."""
         self.limits = limits
         self._held = {namespace: Counter() for namespace in limits}
         for charge in charges:

@@ -196,7 +196,7 @@ class _Entry:
     def problem(self) -> str:
         """Return why the gang cannot be decided; empty if it can.
 
-        What has formed needs no minimum any more. Kube-scheduler requires a PodGroup of Kubernetes even then.
+        A gang that has formed no longer needs a minimum. Kube-scheduler requires a PodGroup of Kubernetes even then.
         """
         if self.runs and not self.gang.is_kubernetes:
             return ""
@@ -422,7 +422,7 @@ class GangTracker:
         return True
 
     def leaving_with(self, victims: Iterable[Charge]) -> list[Charge]:
-        """Return the victims of a preemption, and the other placed members of groups of which all leave if one does."""
+        """Return the victims of a preemption, and the other placed members of groups that leave only together."""
         leaving = {each.uid: each for each in victims}
         for uid in tuple(leaving):
             entry = self._entry_of(uid)

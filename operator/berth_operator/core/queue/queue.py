@@ -44,7 +44,7 @@ class Unit(Protocol):
 
     @property
     def class_key(self) -> Hashable:
-        """Return the key of all units for which the decision would be the same."""
+        """Return the key of all units that get the same decision."""
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
@@ -83,7 +83,7 @@ class Parked(Generic[U]):
     requests: tuple[PodRequest, ...]
     """The distinct requests of the units."""
     version: int
-    """Version of the state on which the failure was decided."""
+    """Version of the state at which the failure was decided."""
     rejected_by: dict[str, Filter] = field(default_factory=dict)
     """Name -> filter: the filters in `failure`, and the filters that have rejected a node since."""
     bits: int = 0
@@ -126,7 +126,7 @@ class Queue(Generic[U]):
     """The pending units; `now` is a monotonic clock in seconds."""
 
     def __init__(self, needs_devices: Callable[[U], bool] = lambda unit: any(_claims(unit))) -> None:
-        """Create a queue; `needs_devices`: whether devices for ResourceClaims may have to be found for a unit."""
+        """Create a queue. `needs_devices` returns whether a unit may need devices for ResourceClaims."""
         self._needs_devices = needs_devices
         self._units: dict[str, U] = {}
         self._active: list[tuple[Order, str]] = []
@@ -232,7 +232,7 @@ class Queue(Generic[U]):
         return self._lane.turns
 
     def put_back(self, unit: U) -> None:
-        """Make a popped unit active again, whose decision was not finished; it may have changed since."""
+        """Make a popped unit active again whose decision was not finished. The unit may have changed since."""
         self._units[unit.uid] = unit
         self._push(unit)
 
@@ -269,7 +269,7 @@ class Queue(Generic[U]):
         return [*followers.values()]
 
     def back_off(self, unit: U, now: float) -> None:
-        """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
+        """Back off a unit whose Binding or preemption failed, longer each time. It may have changed since `pop`."""
         if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
             self._activated_at.pop(unit.uid, None)
@@ -363,7 +363,7 @@ class Queue(Generic[U]):
             heapq.heappush(self._active, (order, unit.uid))
 
     def _leave_woken(self, unit: U) -> None:
-        """Remove a unit from those that were woken with its class; if it was active, the next one becomes active."""
+        """Remove a unit from the units woken with its class. If it was active, the next unit becomes active."""
         woken = self._woken.get(unit.class_key, {})
         if woken.pop(unit.uid, None) is None:
             return

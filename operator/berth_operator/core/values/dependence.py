@@ -13,7 +13,7 @@ from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import PendingPod
 
 TEMPLATE_HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
-"""Labels with which the name of a ReplicaSet ends, after the name of its Deployment or Rollout."""
+"""Labels whose value ends the name of a ReplicaSet, after the name of its Deployment or Rollout."""
 REVISIONS: Final = frozenset({*TEMPLATE_HASHES, "controller-revision-hash"})
 """Labels that differ between the revisions of an application."""
 _VARYING: Final = REVISIONS | {"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"}

@@ -31,7 +31,7 @@ MEMORY: Final = (Quantity.FREE_MEMORY, Quantity.USED_MEMORY)
 MAX_WATTS: Final = 10_000.0
 """More than any GPU can draw."""
 TOLERANCE: Final = 0.05
-"""A value that exceeds its range by no more than this part of it is rounding, and is set to the end of the range."""
+"""A value that exceeds its range by at most this fraction is a rounding error, and is set to the end of the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ class ClaimUse:
     """A ResourceClaim that a pod uses."""
 
     claim: str
-    """namespace/name; empty if it is not made yet of its template."""
+    """namespace/name; empty if it is not made from its template yet."""
     owner: str = ""
     """UID of the pod if it must own the claim, because the claim is made of a template; otherwise empty."""
     pod: str = ""
@@ -22,7 +22,7 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaims:
-    """What is to be written or checked of a pod's ResourceClaims before the pod is bound; false if it has none."""
+    """What must be written or checked about a pod's ResourceClaims before it is bound; false if it has none."""
 
     allocations: tuple[Allocation, ...] = ()
     """What claims get that are not allocated yet."""

@@ -122,7 +122,8 @@ class PodRequest:
     limits: tuple[Limit, ...] = ()
     """The limits of the containers that read them."""
     isolation: str = ""
-    """What limits the pod's containers to their shares of cards, `mps` or `hami-core`; empty for nothing."""
+    """The isolation mode that limits the pod's containers to their shares of cards, `mps` or `hami-core`; empty for
+    none."""
     uninjected: tuple[str, ...] = ()
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     unlimited: tuple[str, ...] = ()
@@ -224,12 +225,12 @@ class PendingPod:
     lifetime: int = 0
     """Seconds after the pod's start within which kubelet ends it (`activeDeadlineSeconds`); 0 if unlimited."""
     ends: int = ending.UNKNOWN
-    """What can be expected of its end once it is placed, as in `ending`."""
+    """When it is expected to end once it is placed, as in `ending`."""
     gang: Membership | None = None
     preempts: bool = True
     """Whether pods of lower priority may be preempted for this pod."""
     nominated_node: str = ""
-    """The pod's nominated node, if any; it is tried first."""
+    """The pod's nominated node, if any. It is tried first."""
     reserved_node: str = ""
     """The node with the pod's node reservation, if any."""
     backoff: PreemptionBackoff = NO_BACKOFF

@@ -8,7 +8,7 @@ from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm
 
 Terms = tuple[NodeTerm, ...]
-"""Requirements on a node, of which at least one term must match."""
+"""Requirements on a node, in terms. At least one term must match."""
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
@@ -49,7 +49,7 @@ class VolumeClaim:
     """Whether the claim's volume no longer exists."""
     deleting: bool = False
     selected_node: str | None = None
-    """The node for which a volume is being provisioned."""
+    """The node on which a volume is being provisioned."""
     owner: str = ""
     """UID of the object that controls the claim."""
 

@@ -91,7 +91,9 @@ class Selector:
         """Return whether the expression is true for a device.
 
         Raises:
-            SelectorError: it cannot be computed, such as for a missing attribute, is no boolean or takes too much work.
+            SelectorError: it cannot be computed (an attribute is missing, for example), is no boolean, or takes too
+            much
+                work.
         """
         outcome = self.evaluate(device)
         if outcome.error:

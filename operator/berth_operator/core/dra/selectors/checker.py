@@ -126,7 +126,7 @@ class _Checker:
         }
 
     def resolve(self, given: Type) -> Type:
-        """Return a type with what is known in place of its variables."""
+        """Return a type with the known types in place of its variables."""
         return self._unifier.resolve(given)
 
     def type_of(self, term: Term) -> Type:

@@ -26,7 +26,7 @@ class Version:
     minor: int
     patch: int
     pre: tuple[tuple[int, int, str], ...] = ()
-    """The order of each part of the pre-release, behind all of which comes the release: numbers before words."""
+    """The order of each part of the pre-release: numbers before words. The release comes after all pre-releases."""
     build: str = field(default="", compare=False)
 
 

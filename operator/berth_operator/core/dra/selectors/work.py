@@ -43,9 +43,9 @@ def weight(value: Any) -> int:
 
 
 def length(value: Any) -> int:
-    """Return the characters of a string, or the elements of a list or map with all that is in them; 0 for others.
+    """Return the characters of a string, or all elements within a list or map; 0 for other values.
 
-    What is in a list twice counts twice: to compare it takes as long.
+    An element that is twice in a list counts twice, because comparing it takes as long.
 
     Raises:
         SelectorError: there are more than MAX_LENGTH.

@@ -48,7 +48,7 @@ class Interner(Generic[K]):
         return self._numbers.get(value, -1)
 
     def copy(self) -> Self:
-        """Return one that can grow without this one."""
+        """Return a copy that can grow independently."""
         return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
 
     def __getitem__(self, number: int) -> K:
@@ -83,7 +83,7 @@ class InternTable:
         self._offering: dict[LabelSelector, Bits] = {}
 
     def copy(self) -> Self:
-        """Return one that can grow without this one."""
+        """Return a copy that can grow independently."""
         own = {name: part.copy() for name, part in vars(self).items() if isinstance(part, Interner | dict)}
         return with_own(self, **own)
 

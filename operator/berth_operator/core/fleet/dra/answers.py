@@ -24,7 +24,7 @@ BYTES: Final = 20
 """Bytes of one row in the counts of a kind."""
 COPIED_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
-"""Requests whose refusals are kept in any case; they may have one for each node."""
+"""Requests whose refusals are kept in any case. A request may have one refusal for each node."""
 MAX_REFUSALS: Final = 160_000
 """Refusals that are kept."""
 
@@ -45,7 +45,7 @@ class DeviceKind(NamedTuple):
 
 
 class DeviceCounts:
-    """How many devices of a kind each row may give: at least as many as it can; and what it costs to give one."""
+    """How many devices of a kind each row may give, as an upper bound, and the cost of giving one."""
 
     def __init__(self, rows: int, seen: int = 0) -> None:
         self.devices = np.zeros(rows, np.int32)
@@ -98,7 +98,7 @@ class SearchRefusals:
         )
 
     def drop(self, node: str) -> None:
-        """Drop what is known of a node."""
+        """Drop the results for a node."""
         self.by_node.pop(node, None)
         self.doublings.pop(node, None)
 
@@ -119,7 +119,7 @@ class Answers:
         self._changes: ChangeLog[str] = ChangeLog()
         """The nodes for which something changed."""
         self._ended: dict[Hashable, None] = {}
-        """Requests of which a search ended at its bound."""
+        """Requests with a search that ended at its bound."""
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts | None:
         """Return the counts of a kind, to be brought up to date; None if there is no memory until others are."""
@@ -144,7 +144,7 @@ class Answers:
         return refusals
 
     def drop(self, node: str) -> None:
-        """Drop what was computed for a node."""
+        """Drop the results for a node."""
         if self._counts or self._refusals:
             self._changes.note(node)
 
@@ -173,7 +173,7 @@ class Answers:
         self._refusals.clear()
 
     def copy(self) -> Self:
-        """Return an independent copy with what was used last: copying all of it would take too long."""
+        """Return an independent copy of the recently used results. Copying all of them would take too long."""
         new = type(self)()
         new._changes = self._changes.copy()  # noqa: SLF001 - of this class
         for kind, counts in self._counts.newest(COPIED_KINDS):

@@ -40,14 +40,14 @@ class CardIndex:
     """The cards of a node by what identifies them."""
 
     by_id: Mapping[str, CardKey]
-    """By id, and by the UUIDs of their MIG instances; in lower case."""
+    """Cards by their id, and by the UUIDs of their MIG instances; in lower case."""
     by_address: Mapping[str, frozenset[CardKey]]
     """By normal PCI address, also of virtual functions."""
     instances: Collection[str]
     """UUIDs of MIG instances that can be allocated."""
     types: frozenset[str]
     unaddressed: frozenset[str]
-    """The types of which a card has no known PCI address."""
+    """The types with a card whose PCI address is unknown."""
     broken: frozenset[CardKey]
     """Cards that are not healthy."""
     linked: Mapping[CardKey, frozenset[int]]

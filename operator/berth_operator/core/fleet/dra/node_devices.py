@@ -15,11 +15,14 @@ PRODUCT_ATTRIBUTES: Final = ("productName", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevices:
-    """What of a node does not depend on who holds devices; valid until slices, rules, labels or cards change."""
+    """A node's data that do not depend on who holds devices.
+
+    They are valid until slices, rules, labels or cards change.
+    """
 
     pools: NodePools
     own: tuple[Device, ...]
-    """The devices of own pools that can be given, in the order in which they are tried."""
+    """The devices of own pools that can be allocated, in the order in which they are tried."""
     foreign: frozenset[DeviceID]
     """The devices of all other pools."""
     cards: Mapping[DeviceID, Match]

@@ -56,14 +56,14 @@ class Claims:
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
         self.writer = ""
-        """What the field managers of our own writes begin with; empty where nothing is written."""
+        """The prefix of the field managers of our own writes; empty where nothing is written."""
         self.supply = Supply(NO_POOLS.include)
         # The values of these are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._by_name: dict[PoolID, Mapping[str, Device]] = {}
-        """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
+        """Pool -> name -> device, of the newest generation that has the device. It is computed on demand."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
-        """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
+        """Node -> name -> slice, for slices with devices of this node alone. Kept slices are included."""
         self.anywhere: dict[str, Mapping[str, Slice]] = {}
         """Id of a card, in lower case -> name -> slice, for slices that list the card for many nodes. Kept slices are
         included."""
@@ -120,7 +120,7 @@ class Claims:
         return nodes
 
     def put_unknown(self, slice_: Slice) -> set[str]:
-        """Keep the cards that an unreadable slice may list until it is read or removed; return their nodes."""
+        """Keep the cards that an unreadable slice may list until the slice is read or removed; return their nodes."""
         nodes = self._forget(slice_.name) | nodes_of(slice_)
         self._left[slice_.name] = math.inf, slice_
         self._put_on_nodes(slice_)
@@ -338,7 +338,7 @@ class Claims:
         return self._doubled
 
     def foreign(self, pool: PoolID) -> frozenset[str]:
-        """Return the claims by which another scheduler has allocated devices of a pool."""
+        """Return the claims with which another scheduler has allocated devices of a pool."""
         return self._foreign.get(pool, frozenset())
 
     def serves(self, pool: PoolID) -> bool:
@@ -350,7 +350,7 @@ class Claims:
         return self._by_pool.get(pool, {}).values()
 
     def device(self, name: DeviceID) -> Device | None:
-        """Return a device, of the newest generation that has it; None if no slice lists it, nor did until recently."""
+        """Return a device of the newest generation that has it; None if no slice lists it, or listed it recently."""
         pool = PoolID(name.driver, name.pool)
         if pool not in self._by_name:
             left = [slice_ for _, slice_ in self._left.values() if slice_.pool == pool]
@@ -375,7 +375,7 @@ class Claims:
         }
 
     def nodes(self) -> Iterable[str]:
-        """Return the nodes for which slices list devices, or did until recently."""
+        """Return the nodes for which slices list devices, or listed them recently."""
         return self._on_node.keys()
 
     def rules_on(self, pool: PoolID) -> list[TaintRule]:
@@ -390,7 +390,7 @@ class Claims:
         return with_own(self, supply=self.supply.copy(), **parts)
 
     def what_if(self) -> Self:
-        """Return a copy that ends before any object changes, in which claims may hold something else.
+        """Return a copy in which claims may hold other devices. It ends before any object changes.
 
         Copying all indices takes four times as long.
         """
@@ -399,7 +399,7 @@ class Claims:
 
 
 def nodes_of(slice_: Slice) -> set[str]:
-    """Return the nodes for which alone a slice lists devices."""
+    """Return the nodes to which alone devices of a slice belong."""
     return {device.nodes.name for device in slice_.devices if device.nodes.name}
 
 

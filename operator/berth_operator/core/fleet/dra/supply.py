@@ -40,14 +40,14 @@ class Supply:
         self._card_indices: dict[str, CardIndex] = {}
         """Node -> the same cards by their identifiers. It is computed on demand, so never where nothing has claims."""
         self._card_ids: dict[str, frozenset[str]] = {}
-        """Node -> ids of its cards and their parts, in lower case; computed when it is needed."""
+        """Node -> ids of its cards and their parts, in lower case. It is computed on demand."""
         self._nodes: dict[str, NodeDevices] = {}
         self._changed: set[PoolID] = set()
         """Pools whose nodes have to be computed again."""
         self._shown: dict[str, ClaimState] = {}
         """Key -> claim, for those that are allocated."""
         self._assumed: dict[str, tuple[Allocation, int]] = {}
-        """Key of a claim -> what charges say that it gets, and the number of these charges."""
+        """Key of a claim -> the allocation that charges record for it, and the number of these charges."""
         self._added: dict[str, Allocated] = {}
         """Key -> what of the claim is in the holdings."""
         self._answers = Answers()
@@ -115,7 +115,7 @@ class Supply:
     # --- charges ----------------------------------------------------------------------------------------------
 
     def assume(self, allocations: Iterable[Allocation], sign: int) -> None:
-        """Add (sign 1) or remove (sign -1) what a charge says that claims get."""
+        """Add (sign 1) or remove (sign -1) the allocations that a charge records for claims."""
         for allocation in allocations:
             key = str(allocation.claim)
             count = self._assumed.pop(key, (allocation, 0))[1] + sign
@@ -128,7 +128,7 @@ class Supply:
         return key in self._assumed and key not in self._shown
 
     def node_changed(self, node: str) -> None:
-        """Compute again how many devices a node may give, after its labels or what is charged there changed."""
+        """Recompute how many devices a node may give, after its labels or the charges there changed."""
         self._answers.drop(node)
 
     def _update(self, key: str, nodes: Iterable[str]) -> None:
@@ -149,7 +149,7 @@ class Supply:
             self._answers.drop_refusals()
 
     def _is_wide(self, devices: Iterable[DeviceID]) -> bool:
-        """Return whether one of the devices is of a pool of which other nodes have devices or counters."""
+        """Return whether one of the devices belongs to a pool in which other nodes have devices or counters."""
         slices = [self.index.by_pool.get(pool, ()) for pool in {PoolID(*device[:2]) for device in devices}]
         return any(len(of_pool) != 1 or not of_pool[0].nodes.name for of_pool in slices)
 
@@ -196,7 +196,7 @@ class Supply:
         return self._answers.refusals(request, len(self._nodes))
 
     def _settle(self, pools: set[PoolID]) -> None:
-        """Drop what was computed for the nodes of pools that changed."""
+        """Drop the results for the nodes of changed pools."""
         while pools:
             for slice_ in self.index.by_pool.get(pools.pop(), ()):
                 if not slice_.nodes.name:
@@ -208,18 +208,18 @@ class Supply:
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """Return an independent copy, in which slices must not change."""
+        """Return an independent copy. Its slices must not change."""
         parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
         return with_own(self, holdings=self.holdings.copy(), _answers=self._answers.copy(), **parts)
 
     def what_if(self) -> Self:
-        """Return a copy that ends before any object changes, in which claims may hold something else."""
+        """Return a copy in which claims may hold other devices. It ends before any object changes."""
         parts = {name: vars(self)[name].copy() for name in ("_shown", "_assumed", "_added", "_answers")}
         return with_own(self, holdings=self.holdings.copy(), **parts)
 
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
-    """Return a slice whose devices have the taints of rules as well; the same if no rule is for its pool."""
+    """Return a slice whose devices also have the taints of rules; the same slice if no rule applies to its pool."""
     own = [rule for rule in rules if rule.is_for(slice_.pool)]
     if not own:
         return slice_

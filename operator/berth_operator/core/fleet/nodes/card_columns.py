@@ -40,11 +40,11 @@ class CardColumns:
     announced: Mask
     """Healthy cards that are not withheld."""
     replicas_as: npt.NDArray[np.int8]
-    """Index in `REPLICA_NAMES` of the resource name by which pods request the card's replicas."""
+    """Index in `REPLICA_NAMES` of the resource name under which pods request the card's replicas."""
     model: Numbers
     """By `InternTable.models`."""
     bar: Numbers
-    """Why the card is not given by name, by `InternTable.bars`; 0 if it is."""
+    """Why the card is not allocated by name, by `InternTable.bars`; 0 if it is."""
     kind: Numbers
     """By `InternTable.kinds`; 0 for cards without replicas and instances."""
     instance_memory: Numbers
@@ -60,7 +60,7 @@ class CardColumns:
     functions: Numbers
     """By `InternTable.functions`."""
     spare: Numbers
-    """Bit mask of the groups of virtual functions in which one is free, in the order of the groups."""
+    """Bit mask of the groups of virtual functions with a free function, in the order of the groups."""
     wiring: Numbers
     """By `InternTable.wirings`: shape (nodes,)."""
     total: Column
@@ -76,11 +76,11 @@ class CardColumns:
     facts: Floats
     """By `CardFacts`: shape (facts, nodes, slots)."""
     measured: Floats
-    """By `Quantity`, UNMEASURED if it is not known or too old: shape (quantities, nodes, slots)."""
+    """Values by `Quantity`; UNMEASURED if unknown or too old: shape (quantities, nodes, slots)."""
     measured_at: npt.NDArray[np.float64]
     """When the GPU was measured, in seconds of the operator's monotonic clock; NEVER if it was not, or too long ago."""
     unaccounted: Column
-    """Bytes of memory that were measured as used beyond what is charged."""
+    """Bytes of memory that were measured as used in excess of the charges."""
 
 
 def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:

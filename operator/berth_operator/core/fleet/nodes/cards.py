@@ -139,7 +139,7 @@ class Cards(CardColumns):
 
     @property
     def free(self) -> Column:
-        """What is left of each card; negative if more is charged than its capacity."""
+        """The free amount of each card; negative if more is charged than its capacity."""
         return self.total - self.used
 
     def left(self, index: int, rows: Rows) -> Column:
@@ -219,7 +219,7 @@ class Cards(CardColumns):
         return b"".join([*(column.tobytes() for column in (*columns, *unsure)), named])
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
-        """Return the cards of which pods hold instances or replicas."""
+        """Return the cards whose instances or replicas pods hold."""
         names = self.index.keys() - self.counted - _NOT_SUBDEVICES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
@@ -433,7 +433,7 @@ class Cards(CardColumns):
             self.taken[row] = tuple(sorted(held))
 
     def find_spare(self, row: int, intern_table: InternTable) -> None:
-        """Recompute in which groups the node's cards have a free virtual function."""
+        """Recompute the groups in which the node's cards have a free virtual function."""
         # For all its cards, because a pod's allocation may name a wrong card for a virtual function.
         for slot in np.flatnonzero(self.functions[row]).tolist():
             groups = range(len(intern_table.functions[self.functions[row, slot]]))
@@ -567,7 +567,7 @@ class Cards(CardColumns):
 
 
 def _kind(card: CardInfo) -> str:
-    """Return what a card's subdevices are, in words for messages; empty if it has none."""
+    """Return a card's kind of subdevices, in words for messages; empty if it has none."""
     if card.instances:
         return ", ".join(sorted({resource for _, resource in card.instances}))
     replicas = dict(card.amounts).get(REPLICAS, 0)

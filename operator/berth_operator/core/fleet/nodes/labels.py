@@ -123,7 +123,7 @@ class Labels:
             column.grow(rows)
 
     def column(self, key: str) -> LabelColumn:
-        """Return a label's column; it is valid until the next change, so callers must not keep it."""
+        """Return a label's column. It is valid until the next change, so callers must not keep it."""
         column = self._columns.get(key)
         if column is None:
             if len(self._columns) >= MAX_CACHED:

@@ -23,7 +23,7 @@ Handles = tuple[str, ...]
 
 
 class Placing(Protocol):
-    """The members of a Fleet that say where pods are, and what they free if they leave."""
+    """The parts of a Fleet that record where pods are, and what they free if they leave."""
 
     rows: dict[str, int]
     resources: dict[str, int]
@@ -35,7 +35,7 @@ class Placing(Protocol):
         """The cards by device type."""
 
     def freed_with(self, charge: Charge) -> Charge:
-        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+        """Return what one pod frees if it leaves: its charge, and the cards of claims that it alone uses."""
 
     def claimed_devices(self, uid: str) -> int:
         """Return the number of devices of a pod's claims, which other pods may use as well."""
@@ -49,7 +49,7 @@ class Parts:
     number: Indices
     slots: Indices
     amount_columns: Indices
-    """Grant -> its column in `amounts`; there are few different ones."""
+    """Grant -> its column in `amounts`. There are few different grants."""
     amounts: Column
     """Shape (resources, columns)."""
     unknown: Mask

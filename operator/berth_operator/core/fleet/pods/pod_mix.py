@@ -67,7 +67,7 @@ class Typical:
     large: tuple[LargeKind, ...] = ()
     """The kinds of pods with several cards that have the most demand."""
     large_demand: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Kind of `large` -> its fraction of the cards that all of them request."""
+    """Kind of `large` -> its fraction of the cards that all these kinds request."""
     _starved: npt.NDArray[np.float64] = field(init=False)
     """1 - `enough`, shifted by one: the first value is for all amounts below 0."""
 
@@ -108,7 +108,7 @@ class MixWeights:
 
 
 class PodMix:
-    """What pods with GPUs request; later pods have more weight."""
+    """The requests of pods with GPUs. Later pods have more weight."""
 
     def __init__(self, typical: Typical | None = None, counts: MixWeights | None = None) -> None:
         """Continue with the mix that was seen before, if any."""

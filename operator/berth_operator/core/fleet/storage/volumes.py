@@ -260,7 +260,7 @@ class Volumes:
         return not claim.volume and storage_class is not None and storage_class.delayed
 
     def candidates(self, claim: VolumeClaim) -> Iterable[Volume]:
-        """Return the volumes that fit a claim, the smallest first; only the one reserved for it if there is one."""
+        """Return the volumes that fit a claim, the smallest first; only the volume reserved for it if there is one."""
         fitting = [volume for volume in self._of_class.get(claim.storage_class, {}).values() if _holds(volume, claim)]
         own = [volume for volume in fitting if self._is_for(volume, claim)]
         free = own or [volume for volume in fitting if self._is_free(volume) and _suits(volume, claim)]
