@@ -92,7 +92,7 @@ def places(
 
 
 def fresh_places(pod: Object, before: Object) -> Iterator[Place]:
-    """Yield the ephemeral containers that an update adds to a pod; existing ones cannot be changed."""
+    """Yield the ephemeral containers that an update adds to a pod. Existing ones cannot be changed."""
     spec = pod["spec"]
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
     seeing = _seeing(spec, labels_of(pod), annotations_of(pod))
@@ -222,7 +222,7 @@ def _seeing(spec: Object, labels: Mapping[str, str], annotations: Mapping[str, s
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:
-    """Return the variable by which a container sees the cards of the named one, which may be itself."""
+    """Return the variable with which a container sees the cards of the named container, which may be itself."""
     if container not in seeing:
         return _VOID
     path = f"metadata.annotations['{container}{names.VISIBLE_SUFFIX}']"

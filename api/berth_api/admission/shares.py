@@ -26,7 +26,7 @@ from berth_api.resources import quantity
 from berth_api.words import TABLE, Role, WordPlace
 
 ORDER: Final = (MPS, HAMI_CORE)
-"""The modes of which `required` is the first, by default."""
+"""The default order of preference of the modes: `required` means the first."""
 MAX_CARDS: Final = 16
 """Maximum number of cards for which limits are set. A node has no more."""
 _PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
@@ -75,7 +75,7 @@ def _asked(pod: Object) -> str:
 
 
 def _sharing(pod: Object) -> Iterator[Put]:
-    """Yield the containers with shares; those that request by words of other systems always are."""
+    """Yield the containers with shares. Containers that request by other systems' words always count."""
     spec = pod["spec"]
     by_words = words.asking(spec, annotations_of(pod), labels_of(pod))
     own = {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}

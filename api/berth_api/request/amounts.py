@@ -132,7 +132,7 @@ def _without_prefix(amounts: Amounts, written: Written) -> _Requested:
 
 
 _MAX_CARDS: Final = 8
-"""As many cards a node has; so few hundredths of a card may be meant as cards."""
+"""The number of cards of a large node. A request for at most this many hundredths of a card may mean whole cards."""
 
 
 def _hint(requested: _Requested) -> str:

@@ -44,7 +44,7 @@ def parse_milli(value: str | int) -> int:
 
 
 def exact(text: str) -> Decimal:
-    """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n; binary ones are at most 2**63 - 1.
+    """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n, and at most 2**63 - 1 if it is binary.
 
     Raises:
         QuantityError: the text is not a quantity.

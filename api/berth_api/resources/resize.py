@@ -21,7 +21,7 @@ READS: Final = ("containerStatuses", "initContainerStatuses", "conditions", "res
 
 
 def held(spec: Object, status: Object, *, by_sums: bool = True) -> Amounts:
-    """Return what a bound pod uses of its node; `by_sums` as from Kubernetes 1.37 on, else as before.
+    """Return a bound pod's use of its node. `by_sums`: compute it as Kubernetes 1.37 and later do, else as before.
 
     Raises:
         ResourceError: as `resources.total`.
@@ -94,7 +94,7 @@ def _counts(part: Container) -> bool:
 
 
 def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
-    """Return the largest of what is requested, allocated and actual, as far as kubelet reports it."""
+    """Return the largest of the requested, allocated and actual amounts, as far as kubelet reports them."""
     if status is None or status.get("resources") is None:
         return dict(requests)
     largest = resources.highest(_actual(status) or {}, _allocated(status) or {})

@@ -110,16 +110,16 @@ NOTHING: Final = LabelSelector(requirements=(Requirement(key=""),))
 
 
 def integer(text: str) -> int | None:
-    """Return a text as a 64-bit integer; None if it is not one by Kubernetes' rules, which are stricter than `int`."""
+    """Return a text as a 64-bit integer; None if Kubernetes' rules, which are stricter than `int`, reject it."""
     number = int(text) if _INTEGER.fullmatch(text) else _INT64
     return number if -_INT64 <= number < _INT64 else None
 
 
 def read(raw: object) -> LabelSelector:
-    """Parse a label selector in Kubernetes' form; an empty one matches everything.
+    """Parse a label selector in Kubernetes' form. An empty selector matches everything.
 
     Raises:
-        SelectorError: it is not a label selector.
+        SelectorError: the text is not a label selector.
     """
     body = _object(raw, "labelSelector", ("matchLabels", "matchExpressions"))
     exact = [_exact(key, value) for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items()]

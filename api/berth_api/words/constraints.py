@@ -23,7 +23,7 @@ MEANS: Final[Mapping[Role, str]] = {
     Role.UUIDS: "only GPU",
     Role.NO_UUIDS: "any GPU but",
 }
-"""What a word with a list is said to be, before the texts of its list."""
+"""How messages describe a word with a list, before the texts of its list."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Metadata:
     annotations: dict[str, str]
     labels: dict[str, str]
     notes: list[str] = field(default_factory=list)
-    """What has no effect, and what to do."""
+    """Words without effect, and what to do."""
     read: list[str] = field(default_factory=list)
     """The words that had an effect, as messages name them."""
     said: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
     """Return the value in a text, and what it becomes.
 
     Raises:
-        RequestError: it is not known, or cannot be honoured.
+        RequestError: the value is unknown, or cannot be honoured.
     """
     mentioned = (each for each in word.choices if each in text) if word.role == Role.MENTION else iter((text,))
     value = next(mentioned, "")

@@ -26,7 +26,7 @@ class WordPlace(StrEnum):
 
 
 class Role(StrEnum):
-    """What a word does; each role has one rule in `cards`, `constraints` or `gangs`."""
+    """The effect of a word. Each role has one rule in `cards`, `constraints` or `gangs`."""
 
     # Amounts. What is said of a card is the same for each of the container's cards.
     CARDS = "cards"
@@ -46,9 +46,9 @@ class Role(StrEnum):
 
     # Which cards.
     MODELS = "models"
-    """Parts of names of models, of which a card must have one."""
+    """Parts of model names. A card's model must contain one of them."""
     NO_MODELS = "no models"
-    """Parts of names of models, of which a card must have none."""
+    """Parts of model names. A card's model must contain none of them."""
     UUIDS = "uuids"
     """The cards that are allowed, by UUID."""
     NO_UUIDS = "no uuids"
@@ -87,7 +87,7 @@ class Choice:
     """Berth's annotations that say the same."""
     labels: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    """Why it has no effect, and what has."""
+    """Why it has no effect, and what has this effect in Berth."""
     refused: str = ""
     """What to do instead. The pod is refused."""
     kept: bool = False
@@ -137,13 +137,13 @@ class PodGroupKind:
     """Its API group."""
     version: str
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Field of the spec that has no effect -> what has."""
+    """Field of the spec without effect -> what has this effect in Berth."""
     has_status: bool = False
-    """Whether Berth writes its status, and so knows by it what was before."""
+    """Whether Berth writes its status, from which it then reads the earlier state."""
 
     @property
     def path(self) -> str:
-        """Return the path of the list of all of them."""
+        """Return the path of the list of all these objects."""
         return f"/apis/{self.group}/{self.version}/podgroups"
 
     def notes(self, spec: Mapping[str, object]) -> tuple[str, ...]:
@@ -170,11 +170,11 @@ class System:
     page: str = ""
     """Name of the page about migrating from it; the first of several rows of a system has it."""
     images: tuple[str, ...] = ()
-    """Parts of the names of images by which its programs are known in a cluster."""
+    """Parts of the image names that identify its programs in a cluster."""
     differs: tuple[str, ...] = ()
     """What else is different with Berth, a sentence each, for documents."""
     opt_out: str = ""
-    """The label by which a namespace is left alone by its webhook."""
+    """The label that excludes a namespace from its webhook."""
     drain: bool = True
     """Whether its pods on a node must end before Berth can allocate there: their cards are recorded nowhere that
     Berth reads."""
@@ -182,7 +182,7 @@ class System:
     schedulers: tuple[str, ...] = ()
     """The `schedulerName` that its manifests have."""
     cards: int = 1
-    """Cards of a container that requests, but not how many; 0 if it must say."""
+    """Cards of a container whose request names no number; 0 if the number is required."""
     total: bool = False
     """Whether memory and cores are the totals of all cards together."""
     needs_memory: bool = False
@@ -212,9 +212,9 @@ class Table:
     annotations: Mapping[str, Row] = field(init=False)
     labels: Mapping[str, Row] = field(init=False)
     telling: frozenset[str] = field(init=False)
-    """The resources by which a pod is known to use a system's words."""
+    """The resources that show that a pod uses a system's words."""
     renamed: Mapping[str, tuple[Row, ...]] = field(init=False)
-    """Berth's resource -> the rows for which it stands."""
+    """Berth's resource -> the rows that it stands for."""
     by_plugin: tuple[Row, ...] = field(init=False)
     """The resources that admission renames."""
     pod_groups: tuple[PodGroupKind, ...] = field(init=False)
