@@ -148,7 +148,7 @@ class ApiClient:
         return obj
 
     async def delete(self, path: str, *, uid: str, version: str = "") -> None:
-        """Delete an object if it still has this UID, and the resourceVersion if one is given; if not, it is a 409."""
+        """Delete an object with this UID and, if given, this resourceVersion; otherwise the server answers 409."""
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         await self.request("DELETE", path, body=body, decode=False)
@@ -157,7 +157,7 @@ class ApiClient:
         """Return all objects, and the version of the list.
 
         Args:
-            path: of the collection.
+            path: the path of the collection.
             params: `fieldSelector`, `labelSelector`.
             accept: media type, such as `METADATA_LIST`.
         """

@@ -28,7 +28,7 @@ def is_undeclared(error: ApiError) -> bool:
 
 
 class Schemas:
-    """Schemas of the kinds whose definitions are older than the program; in most clusters there are none."""
+    """Schemas of the kinds whose definitions are older than the program. Most clusters have none."""
 
     def __init__(self, *, read: Callable[[str], Awaitable[Object]], clock: Callable[[], float]) -> None:
         """Create an empty collection; `read` reads a path of the API server, `clock` returns monotonic seconds."""
@@ -43,7 +43,7 @@ class Schemas:
         return kind in self._known
 
     def declared(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an object without the fields that its definition lacks, as far as known; report new ones."""
+        """Return an object without the fields that its definition is known to lack; report new ones."""
         kind = body.get("kind", "")
         expires, schema = self._known.get(kind, (0.0, {}))
         if self._clock() >= expires:
