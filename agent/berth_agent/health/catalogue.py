@@ -10,13 +10,13 @@ from typing import Final
 
 
 class Remedy(IntEnum):
-    """How a fault ends, in order of severity.
+    """What ends a fault, in order of severity.
 
-    A reboot, or the annotation `berth.dev/recovered-devices`, ends all but the first two.
+    A reboot, or the annotation `berth.dev/recovered-devices`, ends all faults except those with the first two remedies.
     """
 
     NOTHING = 0
-    """Not a fault: the application caused it, or the driver only reports what it did."""
+    """Not a fault: the application caused it, or the driver only reports its own action."""
     UNTOLD = 1
     """As soon as a reading no longer reports it: the driver measures it each time."""
     QUIET = 2
@@ -72,7 +72,7 @@ _RESTART_APP: Final = frozenset(
 _REBOOT: Final = frozenset((54, 78, 79, 151))
 
 FAULTS_OF_APPLICATIONS: Final = frozenset((13, 31, 68))
-"""Xids that ask for a restart of the application and mostly are its own mistakes; NVIDIA's plugin ignores them, too."""
+"""Xids that require a restart of the application and are mostly its own mistakes. NVIDIA's plugin ignores them, too."""
 
 TITLES: Final = {
     48: "double-bit ECC error",

@@ -42,7 +42,7 @@ class Numbering:
         self._nodes: dict[str, dict[str, Minors]] = {}
 
     def restore(self, node: str, spec: DeviceSpec, reserved: str) -> None:
-        """Start with what the Device of a node says: its spec, and the value of the annotation."""
+        """Start with the content of a node's Device: its spec, and the value of the annotation."""
         self._nodes[node] = recalled(spec, reserved)
 
     def assign(self, node: str, reading: Reading) -> None:
@@ -94,7 +94,7 @@ def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
 
 
 def parsed(reserved: str) -> list[MinorClaim]:
-    """Return the entries of the annotation; what cannot be read is left out."""
+    """Return the entries of the annotation. Unreadable entries are left out."""
     matches = (_ENTRY.fullmatch(part.strip()) for part in reserved.split(","))
     claims = [MinorClaim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
     return [claim for claim in claims if claim.minor <= MAX_MINOR]

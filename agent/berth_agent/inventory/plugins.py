@@ -88,7 +88,7 @@ class InventoryWithPlugins:
         inner: the inventory.
         agents: the plug-ins by type.
         unnumbered: the types whose devices have no minors of their own.
-        timeout: of one reading of a plug-in, in seconds.
+        timeout: seconds of one reading of a plug-in.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class InventoryWithPlugins:
         self._merged: dict[str, tuple[object, Reading]] = {}
 
     async def read(self) -> Mapping[str, Reading]:
-        """Read all nodes; what fails in a plug-in becomes a condition."""
+        """Read all nodes. A plug-in's failure becomes a condition."""
         readings = await self._inner.read()
         results = await asyncio.gather(*(source.read(readings) for source in self._sources))
         before, self._merged = self._merged, {}
@@ -121,7 +121,7 @@ class InventoryWithPlugins:
         return {node: merged for node, (_, merged) in self._merged.items()}
 
     async def sample(self) -> Mapping[str, CardSample]:
-        """Return what the GPUs measure; plug-ins measure nothing."""
+        """Return the measurements of the GPUs. Plug-ins measure nothing."""
         return await self._inner.sample()
 
     def xids(self) -> Mapping[tuple[str, int], int]:
@@ -169,7 +169,7 @@ class PluginRunner:
         self._last: dict[str, Devices] = {}
 
     async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
-        """Return the devices of each node; if the plug-in fails, its last devices as unhealthy ones."""
+        """Return the devices of each node. If the plug-in fails, return its last devices as unhealthy."""
         nodes, known = tuple(nodes), self._call
         call = self._call = known or _in_thread(lambda: self._read_nodes(nodes))
         # One that hangs was waited for once.
@@ -210,7 +210,10 @@ class PluginRunner:
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
-    """Begin work, which gives what it raises; unlike a pool's, the thread does not keep the process from ending."""
+    """Begin work; the result may be its exception.
+
+    Unlike a pool's thread, this thread does not keep the process from ending.
+    """
     future: Future[T | BaseException] = Future()
 
     def run() -> None:

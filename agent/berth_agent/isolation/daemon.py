@@ -94,10 +94,10 @@ class MpsDaemon:
 
 
 def _percentage(answer: str) -> float:
-    """Return the percentage of threads with which the answer to the queries begins.
+    """Return the percentage of threads at the beginning of the answer to the queries.
 
     Raises:
-        ControlError: it does not: this is no daemon's answer.
+        ControlError: there is none, so this is no daemon's answer.
     """
     try:
         return float(answer.split(maxsplit=1)[0])

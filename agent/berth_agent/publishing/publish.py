@@ -92,7 +92,7 @@ class Publisher:
         }
 
     async def read_published(self, name: str) -> PublishedDevice:
-        """Return what the Device of a node contained before this agent wrote to it; nothing where there is none.
+        """Return what the Device of a node contained before this agent wrote to it; nothing if there is no Device.
 
         Raises:
             CallError: the Device could not be read.
@@ -219,7 +219,7 @@ def device_body(
 
 
 def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None = None) -> dict[str, Any]:
-    """Compose what we apply to a Device's status: our own conditions, and what pods hold where that is known."""
+    """Compose the applied status of a Device: our own conditions, and what pods hold if it is known."""
     status: dict[str, Any] = {
         "conditions": [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
     }

@@ -106,7 +106,7 @@ class RdmaNics:
 
 
 def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
-    """Return the fault of a NIC of which no port can carry anything."""
+    """Return the fault of a NIC without a working port."""
     if any(port.state == ACTIVE for port in ports):
         return []
     states = "; ".join(f"port {port.number} is {port.state}, physically {port.physical}" for port in ports)

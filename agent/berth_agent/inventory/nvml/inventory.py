@@ -83,7 +83,7 @@ class NvmlInventory:
         return {self._node: self._last}
 
     async def sample(self) -> Mapping[str, CardSample]:
-        """Return what the cards of the last reading measure now, by their UUIDs; waits as long as the driver does."""
+        """Return current measurements of the last reading's cards, by UUID; wait as long as the driver does."""
         try:
             return await self._session.run(self._sample_cards)
         except NvmlError:
@@ -105,7 +105,7 @@ class NvmlInventory:
         self._session.close()
 
     def _read_cards(self) -> Reading:
-        """Read all cards; open the session first if it is closed or the driver gained or lost a card."""
+        """Read all cards. Open the session first if it is closed, or if the driver gained or lost a card."""
         self._sampled = {}
         bound = sysfs.bound_cards(self._sysfs)
         if bound != self._bound:

@@ -90,7 +90,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def unless_unsupported(*, default: T, function: Callable[..., T], of: tuple[Any, ...]) -> T:
-    """Call one of ours, and take the default where this card or driver knows no such thing."""
+    """Call one of our functions; return the default if this card or driver does not support it."""
     try:
         return function(*of)
     except NvmlError as error:
@@ -127,7 +127,7 @@ def open_session() -> None:
 
 
 def close_session() -> None:
-    """End the session; one that is lost already cannot be ended, and need not be."""
+    """End the session. A lost session cannot be ended, and need not be."""
     try:
         call(pynvml.nvmlShutdown)
     except NvmlError as error:
@@ -203,7 +203,7 @@ def processes(handle: Handle) -> tuple[Process, ...]:
 
 
 def memory_use(handle: Handle) -> MemoryUse:
-    """Return how much memory is used; drivers before 510 count as used what they reserve."""
+    """Return the used memory. Drivers before 510 count the memory that they reserve as used."""
     try:
         memory = call(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     except NvmlError as error:
@@ -255,7 +255,7 @@ def memory_clock(handle: Handle) -> int:
 
 
 def throttle_reasons(handle: Handle) -> int:
-    """Return the bits of THROTTLE_REASONS for which the clocks are not at their highest."""
+    """Return the bits of THROTTLE_REASONS that keep the clocks below their highest rate."""
     return int(call(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle))
 
 
@@ -392,7 +392,7 @@ def retired_pages(handle: Handle) -> int:
 
 
 def recovery_action(handle: Handle) -> int:
-    """Return what the driver says that the card needs (nvmlDeviceGpuRecoveryAction_t), 0 for nothing."""
+    """Return the recovery action that the driver reports for the card (nvmlDeviceGpuRecoveryAction_t), 0 for none."""
     (value,) = call(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     # Drivers before 560 do not know the field, and report that in the value.
     return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else 0
@@ -437,7 +437,7 @@ def wait(events: Handle, milliseconds: int) -> NvmlEvent | None:
 
 
 def free(events: Handle) -> None:
-    """Return a set back; with a session that is lost it is gone already."""
+    """Free a set. If the session is lost, the set is already freed."""
     try:
         call(pynvml.nvmlEventSetFree, events)
     except NvmlError as error:

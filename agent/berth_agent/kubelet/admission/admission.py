@@ -110,7 +110,7 @@ class Admission:
         self.changed = asyncio.Event()
         """Set when something may have changed."""
         self.answers: bool | None = None
-        """Whether kubelet answered when it was asked last; None before the first time."""
+        """Whether kubelet answered the last query; None before the first one."""
         self.has_news = False
         """Whether the last refresh may have found something new."""
         self._kubelet = kubelet
@@ -150,7 +150,7 @@ class Admission:
         """Admit that kubelet allocates these devices to a container.
 
         Raises:
-            AllocationRefusedError: no pod that waits can be the one that gets them.
+            AllocationRefusedError: no waiting pod can be the pod that gets them.
         """
         requested = frozenset(ids)
         async with self._lock:

@@ -45,7 +45,7 @@ class PreferenceRequest:
 def propose(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> Proposal | None:
-    """Choose for the container that kubelet most likely asks for; None if no pod is waiting."""
+    """Choose for the container for which kubelet most likely requests devices; None if no pod is waiting."""
     must = frozenset(request.must)
     candidates = snapshot.pending_containers(request.resource, request.size)
     if not candidates:
@@ -147,7 +147,7 @@ def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
 
 
 def _orphans(snapshot: AdmissionSnapshot) -> list[str]:
-    """Return what annotations name and their pods will not ask for: these have others already."""
+    """Return the devices that annotations name and their pods no longer request, because they already have others."""
     settled = [pod for pod in snapshot.pods if pod.uses_plugin and pod.grants and not snapshot.is_waiting(pod)]
     promised = snapshot.promised(without=frozenset(pod.uid for pod in settled))
     holders = snapshot.holders()

@@ -50,7 +50,7 @@ class PendingAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReport:
-    """What kubelet reports that a container has; it names pods, but not their UIDs."""
+    """A container's devices as kubelet reports them. The report names pods, but not their UIDs."""
 
     namespace: str
     pod: str
@@ -90,7 +90,7 @@ class Mirror:
         return previous is None or replace(previous, version=pod.version) != pod
 
     def remove(self, pod: Pod) -> bool:
-        """Remove a pod unless the event is older than the last list; what it had may be in use for a while."""
+        """Remove a pod unless the event is older than the last list. Its devices may stay in use for a while."""
         is_there = pod.version > self._version and pod.uid in self._pods
         if is_there:
             self._remove(pod.uid)
@@ -262,7 +262,7 @@ class Mirror:
         )
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Return what containers have, each pod's by the order of its containers, and what they had that are gone."""
+        """Return the devices of containers, by the order of each pod's containers, and of removed containers."""
         holdings = {holding.key: holding for pod in self._pods.values() for holding in self._had_of_kubelet(pod)}
         return tuple((self._lingering | holdings).values())
 
@@ -291,7 +291,7 @@ class Mirror:
         return tuple(_holding(pod, name, ids) for name, ids in listed)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
-        """Return what kubelet gave a pod. What an init container had and no other took on stays with it."""
+        """Return what kubelet gave a pod. An init container keeps devices that no later container took over."""
         ids_by_container: dict[str, Ids] = {
             key.container: NONE.union(*report.by_resource.values())
             for key, report in self._reports.items()

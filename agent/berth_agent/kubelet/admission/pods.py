@@ -15,7 +15,7 @@ WHOLE: Final = "nvidia.com/gpu"
 PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
 """Resources of the device plugin; MIG instances have one for each profile."""
 OF_GPUS: Final = ("nvidia.com/", "gpu", "cuda")
-"""Parts of names of resources by which other device plugins may give cards."""
+"""Parts of the names of resources with which other device plugins may allocate cards."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -23,7 +23,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What one container wants."""
+    """The requests of one container."""
 
     name: str
     wants: Mapping[str, int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Pod:
 
 
 def of_object(raw: Object) -> Pod:
-    """Read a pod. A wrong annotation counts as none: the operator reports what is wrong with it."""
+    """Read a pod. An invalid annotation counts as absent, because the operator reports it."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
     first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
@@ -156,7 +156,7 @@ def is_of_plugin(resource: str) -> bool:
 
 
 def _uses_other_plugin(spec: Object) -> bool:
-    """Return whether a container requests a resource by which another device plugin may give cards."""
+    """Return whether a container requests a resource with which another device plugin may allocate cards."""
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     requests = [(container.get("resources") or {}).get("limits") or {} for container in containers]
     wanted = {name for limits in requests for name, amount in limits.items() if quantity.parse(amount)}

@@ -36,7 +36,7 @@ class PendingContainer:
     reusable: Ids
     """What init containers before it had: kubelet gives it these first."""
     order: tuple[bool, ...]
-    """Sort key: most likely first; equal ones keep the order of their pods."""
+    """Sort key: the most likely first. Equal containers keep the order of their pods."""
 
     @property
     def key(self) -> ContainerKey:
@@ -49,7 +49,7 @@ class AdmissionSnapshot:
     """The node's pods, and what their containers have."""
 
     pods: tuple[Pod, ...] = ()
-    """That have not ended, in the order in which kubelet admits them."""
+    """Pods that have not ended, in the order in which kubelet admits them."""
     unreported: frozenset[str] = frozenset()
     """UIDs of those that kubelet admitted and does not report any more: their end is not in our watch yet."""
     doubtful: frozenset[str] = frozenset()
@@ -122,7 +122,7 @@ class AdmissionSnapshot:
         return {unit: pod for pod in self.pods for unit in pod.granted}
 
     def promised(self, *, without: Ids = NONE) -> Taken:
-        """Return what annotations name, but for some pods'."""
+        """Return the devices that annotations name, except the annotations of some pods."""
         grants = [grant for pod in self.pods if pod.uid not in without for grant in pod.grants]
         # A share of a card leaves kubelet nothing of it: it would hand out all.
         whole = (grant.id for grant in grants if not grant.is_subdevice)

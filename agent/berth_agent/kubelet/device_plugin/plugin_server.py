@@ -127,7 +127,7 @@ class PluginServer(DevicePluginServicer):
 
     @property
     def watched(self) -> bool:
-        """Whether kubelet listens to what is offered: only then can it give any of it."""
+        """Whether kubelet listens to the offers. Only then can it allocate them."""
         return self._watch.is_there
 
     @property
@@ -146,7 +146,7 @@ class PluginServer(DevicePluginServicer):
             self._announce()
 
     async def stop(self, *, grace: float = GRACE) -> None:
-        """Remove the socket, and end all calls after they have sent what is left."""
+        """Remove the socket, and end all calls after they have sent their remaining answers."""
         self._ending = True
         self._announce()
         if self._server is not None:
@@ -230,7 +230,7 @@ class PluginServer(DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: PreStartContainerRequest, context: _Context
     ) -> PreStartContainerResponse:
-        """Prepare a container's start; only called where the options say so."""
+        """Prepare a container's start. Kubelet calls it only if the options request it."""
         try:
             await self._handler.before_start(request.devices_ids)
         except RefusedError as error:
@@ -244,10 +244,10 @@ class PluginServer(DevicePluginServicer):
 
 
 def _check_containers(request: AllocateRequest | PreferredAllocationRequest) -> None:
-    """Check the number of containers of a call, each of which is decided in turn.
+    """Check the number of containers of a call. Each of them is decided in turn.
 
     Raises:
-        InvalidRequestError: kubelet calls for one container at a time.
+        InvalidRequestError: the call is not for one container; kubelet calls for one at a time.
     """
     if len(request.container_requests) > MAX_CONTAINERS:
         raise InvalidRequestError(
