@@ -69,7 +69,7 @@ class App:
         election: LeaderElection,
         kubernetes: int | None,
     ) -> None:
-        """Wire the parts; `kubernetes` is the API server's minor version, None if it is unknown."""
+        """Wire the parts. `kubernetes` is the API server's minor version; None if it is unknown."""
         self._settings, self._client, self._election = settings, client, election
         self._configured = Configured(settings=settings, first=configuration, plugins=plugins)
         self._reporter = Reporter(

@@ -59,7 +59,7 @@ class Binds(Protocol):
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
-        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before."""
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; the last leader's, too."""
 
     async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
         """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""

@@ -72,7 +72,7 @@ class LeaderElection:
     identity: str
     """Unique among running processes: a candidate that finds its own identity in the lease takes it at once."""
     address: str = ""
-    """Where other replicas reach the visibility API of this one, as host:port; empty if it serves none."""
+    """The host:port at which other replicas reach this replica's visibility API; empty if it serves none."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
@@ -303,8 +303,9 @@ class LeaderElection:
     async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
         """Send a request up to `COPIES` times, and return the first answer.
 
-        This waits for a slow API server as long as a term lasts, while a request that hangs in a broken connection
-        delays the election only until the next copy. Only one copy of a write is executed, because all have the same
+        A slow API server has the time of a whole term to answer. A request that hangs in a broken connection delays the
+        election
+        only until the next copy. Only one copy of a write is executed, because all copies have the same
         resourceVersion.
 
         Raises:
@@ -340,7 +341,7 @@ class LeaderElection:
 
 
 def _explained(error: Exception) -> str:
-    """Return an error's text; if the API server does not serve LeaderLeases, with what to do."""
+    """Return an error's text, with what to do if the API server does not serve LeaderLeases."""
     # That answer has no Status object, unlike the one for a missing lease or namespace.
     if isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND and error.reason == "Unknown":
         return f"the API server serves no {names.LEADER_LEASES}.{names.GROUP}: apply crds/"

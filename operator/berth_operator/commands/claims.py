@@ -44,7 +44,7 @@ class WorkloadClaims:
         self._snapshot.put(RESOURCE_CLAIMS, claim)
 
     def of_pod(self, document: Document, pod: Object) -> Object:
-        """Return a pod with the claims that are made for it of templates; those without a template are left out.
+        """Return a pod with the claims made for it from templates. Claims without a template are left out.
 
         Raises:
             InputError: a template cannot be read.

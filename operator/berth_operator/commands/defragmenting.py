@@ -69,7 +69,7 @@ async def _nominate(pods: PodApi, pod: PendingPod, node: str) -> None:
 
 
 async def _read(pods: PodApi, pod: PendingPod) -> Object | None:
-    """Return the pod; None if it is gone, or was replaced by another of its name."""
+    """Return the pod; None if it is gone, or was replaced by another pod of its name."""
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except ApiError as error:

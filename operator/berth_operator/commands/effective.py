@@ -58,12 +58,12 @@ class Served:
     why_not: str = ""
     """Why some settings are not served; empty if all are."""
     is_forbidden: bool = False
-    """Whether the user lacks the right for all of them."""
+    """Whether the user lacks the right to read all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """The settings by which a command decides."""
+    """The settings with which a command decides."""
 
     configuration: Configuration
     priorities: PriorityLimits
@@ -76,9 +76,9 @@ class Effective:
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
     mix: PodMix | None = None
-    """The mix of pods that the operator has seen; None if it is not known."""
+    """The operator's pod mix; None if it is unknown."""
     note: str = ""
-    """What is assumed, and why; empty if nothing is."""
+    """The assumptions and their reasons; empty if there are none."""
 
 
 # --- asking the operator ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ async def _answer(get: Get, path: str) -> Served:
 
 
 def _with_namespace(known: Served, answer: Served) -> Served:
-    """Return what is known with the answer for one more namespace."""
+    """Return the known settings, with the answer for one more namespace."""
     if not answer.settings:
         return known if known.settings else replace(known, why_not=answer.why_not)
     priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
@@ -129,7 +129,7 @@ def _with_namespace(known: Served, answer: Served) -> Served:
 
 
 def combined(given: Given, served: Served) -> Effective:
-    """Return the settings by which a command decides.
+    """Return the settings with which a command decides.
 
     Raises:
         InputError: a setting of the command line is invalid.
@@ -191,7 +191,7 @@ def _note(given: Given, served: Served) -> str:
 
 
 def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:
-    """Yield what is assumed, with the flag that sets it."""
+    """Yield the assumptions, each with the flag that sets it."""
     if given.config is None and not settings:
         yield f"a default profile for {names.SCHEDULER} (--config)"
     if given.config is None and settings:

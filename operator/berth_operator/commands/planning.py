@@ -196,7 +196,7 @@ class Planner:
         return pod, advise(fleet, pod, tenants, self._policies, self._cluster.budgets)
 
     def claims(self, pod: PendingPod) -> list[str]:
-        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep it from a node."""
+        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep the pod from a node."""
         steps = claim_devices.of_pod(self._cluster.fleet.copy(), pod, self._policies[pod.scheduler])
         try:
             while True:

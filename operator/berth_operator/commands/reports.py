@@ -15,7 +15,7 @@ from berth_operator.core.values.request import PendingPod
 
 Report = dict[str, Any]
 K = TypeVar("K", bound=tuple[str, ...])
-"""Key of a row of what is left: device type and model come last."""
+"""Key of a row of free capacity. Device type and model come last."""
 
 
 def of_simulation(answer: Answer) -> Report:
@@ -71,7 +71,7 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
 
 
 def _claims(placement: Placement) -> Report:
-    """Return what each claim gets; the last one may be for extended resources, and has no name yet."""
+    """Return what each claim gets. The last claim may be for extended resources, and has no name yet."""
     chosen = placement.claims
     named = [str(claimed.claim) for claimed in chosen.of_claims]
     if chosen.mappings:

@@ -255,7 +255,7 @@ _CLAIM_FORMS: Final[Mapping[str, type[_Form]]] = {
     "ResourceClaimTemplate": _ClaimTemplate,
     "DeviceClass": _ClaimObject,
 }
-"""Kind -> its form, of objects that say what devices pods request."""
+"""Kind -> its form, for objects that define the devices that pods request."""
 
 
 def read(text: str, name: str) -> WorkloadFile:

@@ -35,7 +35,7 @@ class FrontProxyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxy:
-    """The program whose headers name users, which is the API server; without an authority there is none."""
+    """The program whose headers name users, which is the API server. Without an authority, there is none."""
 
     authorities: str = ""
     """PEM; TLS verifies client certificates by it."""

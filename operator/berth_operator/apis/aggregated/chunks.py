@@ -24,7 +24,7 @@ class Chunk:
     version: int
     """The version of the whole list."""
     token: str = ""
-    """With which the client gets the next chunk; empty for the last one."""
+    """The token with which the client gets the next chunk; empty for the last chunk."""
     remaining: int | None = None
     """Objects after this chunk; None for the last one and, as in the API server, for lists with selectors."""
 

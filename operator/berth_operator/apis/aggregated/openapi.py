@@ -74,7 +74,7 @@ def _definitions(group: str, version: str, objects: Mapping[str, type]) -> Schem
 
 
 def _paths(kinds: Iterable[Kind]) -> Schema:
-    """Return the paths of lists, by which kubectl finds the schema of a resource."""
+    """Return the paths of lists, in which kubectl finds the schema of a resource."""
     paths = {}
     for kind in kinds:
         operation = {

@@ -6,7 +6,7 @@ from typing import Final
 from berth_client.objects import Object
 
 TOO_LARGE: Final = "ResourceVersionTooLarge"
-"""The cause by which clients know that a replica does not have their version yet."""
+"""The cause by which clients recognize that a replica does not have their version yet."""
 
 
 class StatusError(Exception):
@@ -73,7 +73,7 @@ def forbidden(message: str) -> StatusError:
 
 
 def not_found(message: str) -> StatusError:
-    """Return the failure of a request for what is not there."""
+    """Return the failure of a request for an object that does not exist."""
     return StatusError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
 

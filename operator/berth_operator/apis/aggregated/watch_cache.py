@@ -69,7 +69,7 @@ class WatchCache:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def replace(self, entries: dict[Key, Entry], version: int) -> None:
-        """Take the objects as of a version; what changed before is unknown from now on."""
+        """Take the objects at a version. Earlier changes are unknown from now on."""
         self._entries = entries
         # One more than the last: a watch that has seen all changes ends, too.
         self._first += len(self._history) + 1

@@ -83,7 +83,7 @@ class ExtenderOptions:
 
 
 class BindError(Exception):
-    """A pod is not bound; the text says why."""
+    """A pod is not bound. The text shows why."""
 
 
 class Extender:
@@ -233,7 +233,7 @@ class Extender:
     # --- bind -------------------------------------------------------------------------------------------------
 
     async def bind(self, args: BindArgs) -> str:
-        """Bind a pod; return why it is not bound, or not known to be bound before kube-scheduler gives up."""
+        """Bind a pod; return why it is not bound, or was not confirmed before kube-scheduler's timeout."""
         seconds = ANSWERED_PART * self._options.timeout
         try:
             async with asyncio.timeout(seconds):

@@ -32,7 +32,7 @@ NODE_FIELD: Final = "spec.node_name"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourcedKind(kinds.Kind):
-    """One kind of object; there are exactly those in `KINDS`."""
+    """One kind of object. `KINDS` has all of them."""
 
     group: str = GROUP
     version: str = VERSION
@@ -79,7 +79,7 @@ class SourcedKind(kinds.Kind):
 
 
 def gpu_node(device: Object) -> GpuNode:
-    """Return spec and status of the GpuNode of a Device: its GPUs, and which of them are not wholly free."""
+    """Return spec and status of the GpuNode of a Device: its GPUs, and which GPUs are not wholly free."""
     name, status = device["metadata"]["name"], device.get("status") or {}
     cards = [card for card in device["spec"].get("devices") or () if card["type"] == names.GPU]
     uses = {use["minor"]: use for use in status.get("devices") or () if use["type"] == names.GPU}

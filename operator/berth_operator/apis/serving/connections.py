@@ -19,7 +19,7 @@ import structlog
 SHARE: Final = 4
 """One address gets at most a quarter of the connections, as long as it has not shown a certificate on them."""
 MAX_REFUSED: Final = 32
-"""Connections that wait for a refusal; further ones are closed at once."""
+"""Connections that wait for a refusal. Further connections are closed at once."""
 SECONDS: Final = 10.0
 """For a handshake, and for the request of a connection that is refused."""
 BACKLOG: Final = 128

@@ -70,7 +70,7 @@ class ServedCertificate:
 
     @classmethod
     def of_files(cls, certificate: Path, key: Path | None, clients: Clients | None = None) -> Self:
-        """Create a context for a certificate in files; `key` is None if it is in the same file."""
+        """Create a context for a certificate in files. `key` is None if the key is in the same file."""
         source = Files(certificate=certificate, key=key)
         return cls(source=source, period=RELOAD_SECONDS, clients=clients, settle=0.0)
 

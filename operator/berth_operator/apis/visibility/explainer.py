@@ -82,7 +82,7 @@ class Explainer:
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
-        """User -> what is left of their rate."""
+        """User -> the rest of their rate."""
         self._budget = TurnBudget(cluster.clock)
         self._queue: tuple[float, dict[str, Place]] | None = None
         """When the order of the queue was computed, and the places by UID."""
@@ -91,7 +91,7 @@ class Explainer:
         """Return the explanation of a pod for a user.
 
         Raises:
-            StatusError: there is no such pod, or there are too many requests.
+            StatusError: the pod does not exist, or there are too many requests.
             ApiError: the API server refused to show the pod.
             Unreachable: the API server did not answer.
         """

@@ -36,7 +36,7 @@ _OF_PLACES: Final = {
 MAX_REQUESTS: Final = 64
 """Requests of claims."""
 MAX_CAUSES: Final = 8
-"""Reasons for which a request does not find devices, the largest numbers first."""
+"""Reasons why a request does not find devices, the largest numbers first."""
 _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
 

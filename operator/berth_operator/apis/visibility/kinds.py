@@ -22,7 +22,7 @@ SETTINGS_PARAMETER: Final = "settings"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowKind(kinds.Kind):
-    """One kind of row; there are exactly those in `KINDS`."""
+    """One kind of row. `KINDS` has all of them."""
 
     group: str = GROUP
     version: str = VERSION

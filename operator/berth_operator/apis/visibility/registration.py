@@ -37,7 +37,7 @@ _PATH: Final = f"{_API_SERVICES}/{API_SERVICE}"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 _OWNER_PATH: Final = f"/apis/{_RBAC}/clusterroles/{OWNER}"
 _GONE: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
-"""There is no such object, or not for us."""
+"""The object does not exist, or is not accessible."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class Registration:
     """What one replica does to the APIService."""
 
     def __init__(self, *, namespace: str, service: str, port: int, pod: str, period: float = PERIOD) -> None:
-        """Create it for a Service and its port; `pod` is the name of our own pod, empty if it is not known."""
+        """Create it for a Service and its port. `pod` is the name of our own pod; empty if it is unknown."""
         self._own = {"namespace": namespace, "name": service}
         self._port, self._pod, self._period = port, pod, min(period, PERIOD)
         self._core = f"/api/v1/namespaces/{namespace}"
@@ -153,9 +153,10 @@ class Registration:
         return all(service.get(key) == value for key, value in self._own.items())
 
     async def _others(self, api: ApiServiceApi) -> bool:
-        """Return whether another pod of the Service serves and stays; without a selector none is known.
+        """Return whether another pod of the Service serves and stays; without a selector, none is known.
 
-        It serves if it has a port of the Service: a pod of an older version, or with the API off, has none. It stays if
+        It serves if it has a port of the Service. A pod of an older version, or with the API off, has no such port. It
+        stays if
         it is ready, and is not being deleted.
         """
         service = await _read(api, f"{self._core}/services/{self._own['name']}")

@@ -39,7 +39,8 @@ IDLE_SECONDS: Final = 600.0
 PAUSES: Final = (1.0, 10.0)
 """Seconds between two renderings for watches."""
 SHARE: Final = 60.0
-"""The pause, as a multiple of what the last rendering took, and again of sending: of three kinds together, a tenth of
+"""The pause, as a multiple of the last rendering's time, and also of sending. For three kinds together, this is a tenth
+of
 the loop's time."""
 SECONDS_PER_BYTE: Final = 8e-9
 """To compose, encrypt and write to a watch."""
@@ -204,7 +205,7 @@ class RowCache(WatchCache):
         return slices.spent
 
     async def _render(self, slices: Slices, *, complete: bool) -> None:
-        """Render what has changed."""
+        """Render the changed rows."""
         self._renders.inc()
         order, is_first = dict[Key, None](), not self._has_rendered
         async for row in slices.of(self._source.rows()):

@@ -76,7 +76,7 @@ class VisibilityServer:
         leads: Callable[[], bool],
         limits: Limits,
     ) -> None:
-        """Create a server; `leading` returns what to answer from, None until this replica has read the cluster."""
+        """Create a server. `leading` returns the data to answer from; None until this replica has read the cluster."""
         self._access, self._certificate, self._relay = access, certificate, relay
         self._leading, self._leads, self._limits = leading, leads, limits
         self.watches = OpenWatches(limits)

@@ -60,9 +60,9 @@ class Isolation:
     """The mutation that limits containers to their shares of cards."""
 
     default: str = ""
-    """The mode of pods that do not say it: of their namespace's label, else of the cluster; empty for none."""
+    """The mode of pods that name none: from their namespace's label, or else for the cluster; empty for none."""
     order: Sequence[str] = shares.ORDER
-    """The modes of which `required` is the first."""
+    """The modes in order of preference: `required` means the first."""
 
     def made_of(self, pod: Object, _before: Object | None) -> Object:
         """Return the pod with limits for its containers with shares.
@@ -93,7 +93,7 @@ class WordsRouting:
     """The scheduler name of routed pods."""
 
     def made_of(self, pod: Object, _before: Object | None) -> Object:
-        """Return the pod, routed if it has such a word and names no scheduler."""
+        """Return the pod, routed to Berth if it has other systems' words for devices and names no scheduler."""
         return routing.routed_by_words(pod, self.scheduler)
 
 

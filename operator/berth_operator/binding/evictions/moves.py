@@ -33,7 +33,7 @@ class Moves:
 
     @property
     def requested(self) -> list[str]:
-        """Return the pods for which room is to be made on their nominated node, the first request first."""
+        """Return the pods that need room on their nominated node, the first request first."""
         return list(self._requested)
 
     def kept_for(self, pod: PendingPod) -> KeptCapacity | None:
@@ -46,9 +46,9 @@ class Moves:
         self._kept[nominee.uid] = KeptCapacity(nominee=nominee, note=note)
 
     def request(self, pod: PendingPod, policy: Policy) -> KeptCapacity | None:
-        """Keep the capacity of a pod's nominated node, if it may become free by moving pods; None if it may not.
+        """Keep the capacity of a pod's nominated node, if moving pods may free it; None otherwise.
 
-        Which pods to move, and whether they fit elsewhere, is decided when it is this pod's turn.
+        When it is this pod's turn, Berth decides which pods to move, and whether they fit elsewhere.
         """
         tenants, fleet = self._cluster.tenants, self._cluster.fleet
         if tenants is None or pod.gang is not None:

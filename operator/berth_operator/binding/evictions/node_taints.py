@@ -32,7 +32,7 @@ PATIENCE: Final = 60.0
 LONGEST: Final = 900.0
 """Seconds after which the taint is removed even if victims are still leaving."""
 SEEN: Final = 1.0
-"""Seconds after the pod was bound in which other schedulers see it on its node."""
+"""Seconds after the pod was bound within which other schedulers see it on its node."""
 MAX_NODES: Final = 256
 """Nodes that may have the taint at once; beyond that pods are evicted without it."""
 PAUSES: Final = (0.2, 1.0, None)

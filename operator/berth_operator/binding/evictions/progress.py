@@ -24,14 +24,14 @@ from berth_operator.state.cache.cluster import Cluster
 PERIOD: Final = 1.0
 """Seconds between two looks at what evictions have led to."""
 FAILED_SECONDS: Final = 5.0
-"""Seconds after a bound pod is gone in which another watch shows that it has failed."""
+"""Seconds after a bound pod is gone within which another watch shows that it failed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Attempt:
-    """A set of victims, and those who wait for their place; there is one for each unit at most."""
+    """A set of victims, and the pods that wait for their place. Each unit has at most one attempt."""
 
     preemptor: str
     nodes: frozenset[str]
@@ -41,7 +41,7 @@ class _Attempt:
     """UIDs of the pods that were on these nodes."""
     limit: int
     evicted: int
-    """Victims, but for those that the API server would not delete."""
+    """Number of victims, without victims that the API server refused to delete."""
     is_bound: bool = False
     """Whether a pod of the unit was assumed."""
     gone_at: float | None = None
@@ -59,7 +59,7 @@ class EvictionProgress:
         self._of_pod: dict[str, _Attempt] = {}
         """UID of a pod that a node is nominated for -> the same."""
         self._backing_off: dict[str, Membership | None] = {}
-        """UID of a pod, or key of a gang with its membership, whose failure says that its preemption backs off."""
+        """UID of a pod, or key of a gang with its membership, whose failure reports that its preemption backs off."""
         self._due = 0.0
         cluster.placements.on_assume = self._assumed
 
@@ -146,7 +146,7 @@ class EvictionProgress:
         counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
 
     def _assumed(self, placement: Placement) -> None:
-        """Record that a pod no longer waits for its place; one that runs without evictions has lost nothing, too."""
+        """Record that a pod no longer waits for its place. Without evictions, it has lost nothing, either."""
         pod = placement.pod
         if pod.uid in self._of_pod:
             self._of_pod[pod.uid].is_bound = True

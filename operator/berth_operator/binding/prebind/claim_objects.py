@@ -26,7 +26,7 @@ FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 
 
 MAX_CONSUMERS: Final = 256
-"""Pods and other objects for which the API lets a claim be reserved."""
+"""Maximum number of pods and other objects for which the API allows reserving a claim."""
 
 
 class ResourceClaimError(PreBindError):
@@ -174,9 +174,9 @@ def is_reserved(current: Object, pod: PendingPod) -> bool:
 
 
 def released(current: Object, pod: PendingPod) -> Object | None:
-    """Return a claim that is not reserved for a pod, deallocated if no other pod uses it; None if nothing changes.
+    """Return a claim without the reservation for a pod, deallocated if no other pod uses it; None if unchanged.
 
-    The API server removes what drivers reported of devices that are deallocated.
+    The API server removes drivers' reports of deallocated devices.
     """
     others = [reference for reference in _references(current) if reference.get("uid") != pod.uid]
     if others:

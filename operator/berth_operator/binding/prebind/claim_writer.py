@@ -20,7 +20,7 @@ FIRST_PAUSE: Final = 0.05
 """Seconds before the second attempt; each next pause is twice as long."""
 
 Change = Callable[[Object], Object | None]
-"""Returns a claim as it shall be; None if it is right. Raises ResourceClaimError."""
+"""Returns the desired claim; None if the claim is right. Raises ResourceClaimError."""
 
 
 class ResourceClaimApi(Protocol):

@@ -47,7 +47,7 @@ class ClaimReservations:
     def __init__(self, writer: ClaimWriter, lease: str) -> None:
         self._writer, self._lease = writer, lease
         self._waiting: defaultdict[str, list[Turn]] = defaultdict(list)
-        """Claim -> pods that wait, with the one that has its turn."""
+        """Claim -> pods that wait, including the pod whose turn it is."""
 
     async def reserve(self, key: str, turn: Turn) -> None:
         """Reserve an allocated claim for a pod, if it is not reserved yet.
@@ -102,7 +102,7 @@ class ClaimReservations:
 
 
 def _reserved(current: Object, turns: Sequence[Turn]) -> Object | None:
-    """Return a claim that is reserved for the pods that may use it; None if it is already. The others get an error."""
+    """Return a claim reserved for the pods that may use it; None if it already is. Other pods get an error."""
     state, most = claim_objects.read(current), claim_objects.MAX_CONSUMERS
     wanted: list[PendingPod] = []
     for turn in turns:

@@ -33,7 +33,7 @@ _Faults = Mapping[_Card, tuple[Fault, ...]]
 
 
 def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -> Iterator[Event]:
-    """Yield the Events about what a Device reports since it was read before; `before` is None the first time."""
+    """Yield the Events about a Device's changes since its last reading. `before` is None the first time."""
     earlier, current = _failed(before), _failed(after)
     failed = {card: of_card for card, of_card in current.items() if _kinds(of_card) - _kinds(earlier.get(card, ()))}
     if before is None:

@@ -9,7 +9,7 @@ from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.ranking import Ranking
 
 MAX_BINDS: Final = 1000
-"""Binds whose rankings are kept; each takes about 1 KiB."""
+"""Binds whose rankings are kept. Each takes about 1 KiB."""
 
 
 class RecentBinds:

@@ -47,7 +47,7 @@ PATIENCE: Final = 0.25
 QUIET: Final = 10.0
 """Seconds between two reports of a pod while the state keeps changing."""
 SETTLE: Final = 0.5
-"""Seconds for which reason and state must not have changed before another reason is written."""
+"""Seconds without a change of reason and state after which another reason is written."""
 LONG_SETTLE: Final = 2.5
 """The same for a pod that has no credit left."""
 CREDIT: Final = 4
@@ -55,7 +55,7 @@ CREDIT: Final = 4
 REFILL: Final = 30.0
 """Seconds after which a pod may have one more."""
 STABLE: Final = 5.0
-"""Seconds for which a reason must last while the state keeps changing: more than `review.INTERVAL`, so that it was
+"""Seconds that a reason must last while the state keeps changing. They are more than `review.INTERVAL`, so that it was
 decided twice."""
 MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
@@ -262,7 +262,7 @@ class WaitingPods:
         self._held: dict[str, float] = {}
         """UID -> when the record is due, if that is later."""
         self._dues: list[tuple[float, str]] = []
-        """Heap of (when it is due, UID); entries are skipped if the record is no longer held until then."""
+        """Heap of (when it is due, UID). Entries are skipped if the record is no longer held until then."""
         self._sooner = asyncio.Event()
         """Set when another record is the first that is due."""
         self._ready = asyncio.Event()
@@ -355,7 +355,7 @@ class WaitingPods:
                     self._plan(self._records[uid])
 
     async def _next(self, bucket: Bucket) -> _Record:
-        """Wait for a ready record and a token; the record is taken last, so that it is the most urgent one."""
+        """Wait for a ready record and a token. The record is taken last, so that it is the most urgent one."""
         async with self._turn:
             while True:
                 while not (ready := self._most_urgent()):

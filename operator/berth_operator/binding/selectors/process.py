@@ -30,7 +30,7 @@ class StartError(WorkerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What the process found."""
+    """The results of the process."""
 
     results: Sequence[bool | str] = ()
     """For the first of the devices: the value, or why there is none."""
@@ -46,7 +46,7 @@ class SelectorProcess:
         self._process: Process | None = None
 
     async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Evaluated:
-        """Evaluate an expression for devices; one job at a time.
+        """Evaluate an expression for devices, one job at a time.
 
         Raises:
             StartError: there is no process.

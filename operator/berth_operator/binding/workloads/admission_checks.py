@@ -222,7 +222,7 @@ class CheckWriter:
 
 
 def _is_outdated(view: WorkloadView, answer: CheckAnswer) -> bool:
-    """Return whether a Workload is not the one that was decided, or no longer in the same quota reservation."""
+    """Return whether a Workload is not the decided Workload, or no longer in the same quota reservation."""
     now, then = view.workload, answer.workload
     return (now.uid, now.since) != (then.uid, then.since) or not now.has_quota or now.finished
 

@@ -38,7 +38,7 @@ MAX_PLACES: Final = leader_lease.MAX_PLACES
 """Places that are promised at once; further workloads wait until pods have taken theirs. Each adds some 0.03 ms to
 a decision of a higher priority that fits nowhere, and nothing to others."""
 MAX_WAITING: Final = 1000
-"""Workloads that keep their quota while they wait; further ones return it."""
+"""Workloads that keep their quota while they wait. Further workloads return their quota."""
 BATCH: Final = 32
 """Workloads that are decided before pods are."""
 MAX_TURN: Final = 0.005

@@ -33,9 +33,9 @@ class PromisedPlaces:
     def __init__(self, *, cluster: Cluster, policy: Callable[[str], Policy]) -> None:
         self._cluster, self._policy = cluster, policy
         self._reserved: dict[str, tuple[Charge, ...]] = {}
-        """UID of a pod that does not exist yet and for which a node is reserved -> the pods of the node then."""
+        """UID of a pod that does not exist yet and has a reserved node -> the pods that were on the node then."""
         self._seen: tuple[ColumnCache, int] | None = None
-        """The changes of rows up to which places were checked."""
+        """The version of the rows' changes up to which places were checked."""
         self._doubtful: dict[str, str] = {}
         """UID of a pod that does not exist yet, and whose place may be lost -> its workload."""
 

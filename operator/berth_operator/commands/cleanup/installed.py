@@ -73,10 +73,10 @@ def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
 
 
 def policies() -> tuple[Item, ...]:
-    """Return the admission policies, each kind of binding before its policies.
+    """Return the admission policies. For each kind, the bindings come before the policies.
 
-    A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies all
-    that its binding selects, so all of them go before any definition.
+    A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies
+    everything that its binding selects. So all policies are deleted before any definition.
     """
     mutating = ["berth-injection", "berth-routing", "berth-isolation", "berth-runtime-class", "berth-rewriting"]
     mutating += [f"berth-words-{verb}" for verb in _OF_WORDS]
@@ -107,7 +107,10 @@ def policies() -> tuple[Item, ...]:
 
 
 def written(namespace: str) -> tuple[Item, ...]:
-    """Return what the programs created and no manifest contains; an APIService only if its operator was killed."""
+    """Return the objects that the programs created and no manifest contains.
+
+    An APIService is among them only if its operator was killed.
+    """
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     return (
@@ -124,7 +127,7 @@ _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")
 
 
 def definitions() -> tuple[Item, ...]:
-    """Return the definitions (CRDs); other programs may own the one of PodGroups."""
+    """Return the definitions (CRDs). Other programs may own the definition of PodGroups."""
     plurals = (names.DEVICES, names.GPUPODS, names.LEADER_LEASES)
     listed = [*(f"{plural}.{names.GROUP}" for plural in plurals), POD_GROUP]
     return tuple(Item(kind="CustomResourceDefinition", name=name, collection=DEFINITIONS) for name in listed)

@@ -191,7 +191,9 @@ class Cleanup:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _list(self, path: str, params: dict[str, str], read: Callable[[Object], T]) -> list[T]:
-        """Return what is read of each object of a list, page by page: whole objects of a large cluster need gigabytes.
+        """Return the needed part of each object of a list, page by page.
+
+        Whole objects of a large cluster take gigabytes.
 
         Raises:
             CleanupError: the list or an object cannot be read.
@@ -208,7 +210,7 @@ class Cleanup:
     # --- nodes ------------------------------------------------------------------------------------------------
 
     async def _clean_nodes(self) -> list[Plan]:
-        """Write to the Nodes until there is nothing left to write; return the plans of those that keep capacity."""
+        """Write to the Nodes until nothing is left to write; return the plans of Nodes that keep capacity."""
         selected = {"labelSelector": self._order.node_selector} if self._order.node_selector else {}
         for _ in range(ROUNDS):
             read = await self._list("/api/v1/nodes", selected, nodes.read_node)
@@ -231,9 +233,11 @@ class Cleanup:
         )
 
     async def _write_one(self, plan: Plan) -> str:
-        """Write a plan, sums first: the label shows that there may be sums. Return a problem, or an empty text.
+        """Write a plan; return a problem, or an empty text.
 
-        A Node that has changed meanwhile is planned again in the next round; one that is gone needs nothing.
+        The sums are written first, because the label shows that there may be sums. A Node that has changed meanwhile is
+        planned
+        again in the next round. A deleted Node needs nothing.
         """
         path, version = f"/api/v1/nodes/{plan.node}", plan.version
         try:
@@ -247,7 +251,7 @@ class Cleanup:
         return ""
 
     async def _at_once(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """Return the results of all calls, of which `CONCURRENT` run at a time."""
+        """Return the results of all calls. `CONCURRENT` of them run at a time."""
         slots = asyncio.Semaphore(CONCURRENT)
 
         async def run(call: Coroutine[Any, Any, T]) -> T:

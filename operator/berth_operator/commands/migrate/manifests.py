@@ -9,7 +9,7 @@ from berth_operator.commands.migrate.pieces import Parsed, Piece, UnreadableErro
 from berth_operator.commands.migrate.workloads import Goal, MigratedWorkload, MigrationResult
 
 _BYTE_ORDER: Final = "\ufeff"
-"""The mark with which some editors begin a file."""
+"""The byte order mark at the beginning of files of some editors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

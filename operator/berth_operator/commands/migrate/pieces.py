@@ -33,7 +33,7 @@ _OWN: Final = (
 
 
 def known_words() -> frozenset[str]:
-    """Return the texts of which a document has one if it concerns Berth or a system of the table."""
+    """Return all known texts. A document that concerns Berth or a system of the table has one of them."""
     rows = {row.word.name for row in TABLE.rows()}
     schedulers = {name for system in TABLE.systems for name in system.schedulers}
     groups = {kind.group for system in TABLE.systems for kind in system.pod_groups}

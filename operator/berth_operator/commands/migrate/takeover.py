@@ -99,7 +99,7 @@ class Takeover:
     watch: tuple[Step, ...]
     back: tuple[Step, ...]
     unread: Mapping[str, str]
-    """Kind -> why it could not be read; what it would show is missing."""
+    """Kind -> why it could not be read. What it would show is missing."""
 
 
 def plan(lists: Lists) -> Takeover:

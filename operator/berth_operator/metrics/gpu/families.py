@@ -30,7 +30,7 @@ class MetricFamily:
     series: tuple[Series, ...]
     """The first series is expected for every card. Its age is the age of the card's values."""
     selector: str = ""
-    """Label matchers that leave out what is not of a whole card."""
+    """Label matchers that leave out series that are not of a whole card."""
 
     def by_name(self) -> Mapping[str, Series]:
         """Return the series by their names."""

@@ -138,7 +138,7 @@ class AllocationTracker:
         self._gpu_pod_changed(charge)
 
     def release(self, charge: Charge) -> None:
-        """Release the charge of a deleted pod; what its containers still hold stays charged."""
+        """Release the charge of a deleted pod. Devices that its containers still hold stay charged."""
         # Charged before the release, so that no other pod can take it in between.
         leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
         self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
@@ -212,7 +212,7 @@ class AllocationTracker:
         return self._promised.get(known.uid, known)
 
     def _leftover_charge(self, node: str, uid: str) -> Charge | None:
-        """Return the charge for what a deleted pod still holds; None if it holds nothing."""
+        """Return the charge for a deleted pod's remaining devices; None if it holds none."""
         actual = self._reports.held(node).get(uid)
         return None if actual is None else kubelet_allocation.leftover_charge(self._fleet, actual)
 

@@ -140,7 +140,7 @@ class NodeCache:
         self._changed(record.name)
 
     def remove_device(self, name: str) -> None:
-        """Remove a Device; what its pods hold stays charged."""
+        """Remove a Device. Its pods' devices stay charged."""
         self._waker.record_change()
         self.devices.pop(name, None)
         self._read.pop(name, None)
@@ -167,7 +167,7 @@ class NodeCache:
         self.check_alive(name)
 
     def check_all_alive(self) -> None:
-        """Update by the clock the nodes whose agents have fallen silent; all others change when they are heard."""
+        """Update the nodes whose agents have fallen silent, by the clock. All other nodes change on reports."""
         rows, fresh = self._fleet.rows, self._fleet.fresh
         for name in self._heartbeats.silent(self._clock()):
             if (row := rows.get(name)) is not None and fresh[row]:

@@ -49,7 +49,7 @@ class Requested:
 
 
 def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested:
-    """Return what a pod with these total resource requests asks of each device type."""
+    """Return what a pod with these total resource requests requests of each device type."""
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}

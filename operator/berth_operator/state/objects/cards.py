@@ -135,7 +135,7 @@ def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
 
 @sized_cache(ALIKE)
 def _bandwidth(value: str | int) -> int:
-    """Return a memory bandwidth; 0 if it is no quantity, because it only ranks nodes."""
+    """Return a memory bandwidth; 0 if the text is no quantity, because it only ranks nodes."""
     try:
         return min(max(quantity.parse(value), 0), MAX_BANDWIDTH)
     except quantity.QuantityError:

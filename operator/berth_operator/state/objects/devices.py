@@ -81,7 +81,7 @@ class DeviceRecord:
 
     @property
     def status(self) -> DeviceStatus:
-        """Read the status; one that cannot be read counts as empty, and is written again."""
+        """Read the status. An unreadable status counts as empty, and is written again."""
         try:
             return DeviceStatus.model_validate_json(self.reported)
         except ValidationError:

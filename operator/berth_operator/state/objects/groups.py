@@ -110,7 +110,7 @@ def _whole(value: Any) -> int:
 
 
 def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod that has ended with only the fields that name its gang: there may be very many such pods."""
+    """Return an ended pod with only the fields that name its gang, because there may be very many ended pods."""
     metadata = pod["metadata"]
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):

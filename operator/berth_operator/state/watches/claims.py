@@ -90,7 +90,7 @@ class ResourceClaims:
         self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
-        """Add or update a DeviceTaintRule; those with Berth's taint, which is for other schedulers, do not count."""
+        """Add or update a DeviceTaintRule. Rules with Berth's taint are for other schedulers and do not count."""
         if (rule := _read(taint_rules.read, raw)) is None:
             return
         if rule.taint.key == names.OWN_POOL:
@@ -104,7 +104,7 @@ class ResourceClaims:
 
     @contextmanager
     def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
-        """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
+        """Return a context for the change of a claim, after which Berth may begin or cease to serve pools."""
         versions = (self._claims.claims.get(key), after)
         pools = {device.in_pool for claim in versions if claim for device in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}

@@ -182,7 +182,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     VERSION: {"minor": ...},
     OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }
-"""Name of a kind -> what is kept in addition to the metadata."""
+"""Name of a kind -> the fields kept in addition to the metadata."""
 
 
 def kept(kind: str, obj: Object) -> Object:
@@ -210,7 +210,7 @@ def _pruned(value: Any, tree: Any) -> Any:
 
 
 async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
-    """Read the cluster and yield (name of the kind, object), one kind after the other; a file has what `kept` returns.
+    """Read the cluster and yield (name of the kind, object), one kind after the other. A file has the result of `kept`.
 
     Raises:
         ApiError: the API server refused a list.
