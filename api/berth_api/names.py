@@ -141,8 +141,7 @@ AGENT_NOT_READY: Final = (
 
 PREEMPTING: Final = "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting"
 """Taint (NoSchedule) of a node from which Berth evicts pods for a pending pod. It keeps other schedulers' pods from
-taking
-the evicted pods' place. cluster-autoscaler leaves it out of node templates, because of its prefix."""
+taking the evicted pods' place. cluster-autoscaler leaves it out of node templates, because of its prefix."""
 
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 MODEL_PREFIX: Final = "model.berth.dev/"

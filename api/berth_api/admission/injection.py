@@ -114,12 +114,10 @@ def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the containers that would not see exactly their own GPUs; none if no container requests any.
 
     A pod that requests no GPU may have been created before all pods were injected, and a pod whose GPUs kubelet knows
-    may
-    have been created where nothing injects. Such pods lack the variable only if another of their containers has it.
+    may have been created where nothing injects. Such pods lack the variable only if another of their containers has it.
 
     Other names of NVIDIA's plugin are known only where pods are injected, so a container that requests any
-    `nvidia.com/*`
-    may lack it.
+    `nvidia.com/*` may lack it.
     """
     is_asking = next(asking(spec, labels), None) is not None
     if not is_asking and not any(_is_given_gpus(container, ()) for _, _, container in all_containers(spec)):
@@ -138,8 +136,7 @@ def annotations_read(spec: Object) -> frozenset[str] | None:
     """Return the annotations from which the containers read which cards they see; empty if they see none.
 
     Only Berth's operator can write these annotations. The result is None if a container may see cards for another
-    reason:
-    it is privileged, or its variable is missing or has another source, so that its image decides.
+    reason: it is privileged, or its variable is missing or has another source, so that its image decides.
     """
     keys = [_annotation_read(container) for kind in (*_KINDS, EPHEMERAL) for container in spec.get(kind) or ()]
     return None if None in keys else frozenset(key for key in keys if key)

@@ -20,8 +20,7 @@ def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequ
     """Return what the labels request; `NOTHING` without such labels.
 
     They request `gpu-number` cards, by default one card. With a memory label, the cards are shared. Each card is
-    charged
-    this memory, or an equal part of the total. Without a memory label, the cards are whole.
+    charged this memory, or an equal part of the total. Without a memory label, the cards are whole.
 
     Raises:
         RequestError: a label is not a number above 0, or device resources are `requested`, too.

@@ -18,8 +18,7 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
     """Return how the GPUs must be connected; None without the annotation.
 
     The connection is required unless the pod declares it a preference. Users see why a pod waits, but would not notice
-    an
-    unmet preference.
+    an unmet preference.
 
     Raises:
         RequestError: a value is not allowed.
