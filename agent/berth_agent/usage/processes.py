@@ -15,8 +15,7 @@ _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0
 digits."""
 _CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 """The container's cgroup in both spellings: `…/<id>` and `…/cri-containerd-<id>.scope`. A container may have cgroups
-below
-its own."""
+below its own."""
 OUTSIDE: Final = ("", "")
 """The owner of processes of no pod."""
 STEP: Final = 2**30

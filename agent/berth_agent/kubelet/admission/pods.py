@@ -59,14 +59,13 @@ class Pod:
     ended: bool = False
     may_hold_any: bool = False
     """Whether it may hold cards that neither its allocation nor the plugin's resources show. ResourceClaims or other
-    plugins'
-    resources may give it such cards. So may an allocation that cannot be read, if it requests nothing of the plugin."""
+    plugins' resources may give it such cards. So may an allocation that cannot be read, if it requests nothing of the
+    plugin."""
     static_uid: str = ""
     """The UID of a static pod in the cgroups of its processes; empty for other pods."""
     container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Container id of the runtime -> name of the container. Allocations do not depend on these ids, so a changed id
-    does not
-    change the pod."""
+    does not change the pod."""
 
     started_at: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Name of a container that runs -> since when, in RFC 3339."""

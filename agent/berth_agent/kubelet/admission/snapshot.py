@@ -138,10 +138,8 @@ class AdmissionSnapshot:
         """Return the ids of the cards that kubelet must not allocate.
 
         These cards are charged to pods for which kubelet knows no devices, or containers of removed pods still use
-        them.
-        A card of which kubelet allocated any part is never among them: a pod whose devices turn unhealthy can neither
-        be
-        restarted nor admitted again.
+        them. A card of which kubelet allocated any part is never among them: a pod whose devices turn unhealthy can
+        neither be restarted nor admitted again.
         """
         shared = {self.units.card(unit) for pod in self.pods if not pod.uses_plugin for unit in pod.granted}
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)
