@@ -66,8 +66,7 @@ class Reserver:
         """UID of the pod -> its reservation; the least recently renewed comes first."""
         self._refused: dict[Hashable, float] = {}
         """Refused key -> when to try again. The keys are classes that no node could take, (_OF_NAMESPACE, namespace) of
-        these
-        classes, and UIDs of pods that had their room and were not bound."""
+        these classes, and UIDs of pods that had their room and were not bound."""
         self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
         """Back-offs of waiting pods, and of placed pods for which reservations waited."""
         self._next_review, self._version = cluster.clock(), cluster.waker.version

@@ -88,12 +88,9 @@ class Scheduler:
         """Create a scheduler.
 
         `work` is set whenever a pod may be decided. `wall` returns seconds since 1970. `inherited` returns the record
-        of the
-        last leader, once the first lists are read. `fits` decides Kueue's Workloads, if any have our AdmissionCheck.
-        `slow`
-        evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds of CPU time of the
-        loop's
-        thread.
+        of the last leader, once the first lists are read. `fits` decides Kueue's Workloads, if any have our
+        AdmissionCheck. `slow` evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds
+        of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._volumes, self._claims = volumes, claims

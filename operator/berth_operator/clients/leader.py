@@ -304,8 +304,7 @@ class LeaderElection:
         """Send a request up to `COPIES` times, and return the first answer.
 
         A slow API server has the time of a whole term to answer. A request that hangs in a broken connection delays the
-        election
-        only until the next copy. Only one copy of a write is executed, because all copies have the same
+        election only until the next copy. Only one copy of a write is executed, because all copies have the same
         resourceVersion.
 
         Raises:

@@ -27,8 +27,7 @@ MAX_PODS: Final = 100_000
 HASH: Final = "simulated"
 CREATED: Final = "9999-01-01T00:00:00Z"
 """Creation time of all pods and PodGroups of a file. It is later than the time of any existing object, because the
-queue
-orders by age. All have the same second, so the queue keeps the order of the file."""
+queue orders by age. All have the same second, so the queue keeps the order of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,8 +74,8 @@ class Explainer:
         """Create an explainer.
 
         `managed` returns the scheduler names whose pods Berth places. `ranking` returns the points of the bind of a
-        pod's UID.
-        `reservation` returns the sentence about the node reservation of a pod's UID. `term` returns the leader's term.
+        pod's UID. `reservation` returns the sentence about the node reservation of a pod's UID. `term` returns the
+        leader's term.
         """
         self._cluster, self._pods, self._policy = cluster, pods, policy
         self._managed, self._ranking, self._reservation, self._term = managed, ranking, reservation, term

@@ -156,8 +156,7 @@ class Registration:
         """Return whether another pod of the Service serves and stays; without a selector, none is known.
 
         It serves if it has a port of the Service. A pod of an older version, or with the API off, has no such port. It
-        stays if
-        it is ready, and is not being deleted.
+        stays if it is ready, and is not being deleted.
         """
         service = await _read(api, f"{self._core}/services/{self._own['name']}")
         spec = (service or {}).get("spec") or {}

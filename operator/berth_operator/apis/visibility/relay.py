@@ -61,8 +61,7 @@ class Relay:
         """Create a relay.
 
         `leader` returns the leader's host:port; empty if the leader serves no such API, and None without a leader.
-        `heard`
-        returns when a leader last renewed its LeaderLease.
+        `heard` returns when a leader last renewed its LeaderLease.
         """
         self._certificate, self._host = certificate, host
         self._leader, self._heard = leader, heard

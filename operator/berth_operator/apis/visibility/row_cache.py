@@ -27,8 +27,7 @@ from berth_operator.metrics import counters
 
 COUNTER_BITS: Final = 33
 """Bits of a version for the counter. At 1,000 changes a second, the counter lasts for 100 days. The other bits hold
-terms,
-which are seconds since 2025, until 2059."""
+terms, which are seconds since 2025, until 2059."""
 HISTORY_BYTES: Final = 8 * 2**20
 KEPT_SECONDS: Final = 1.0
 """Age of the rows of a list at most, unless they take long to render."""
@@ -40,8 +39,7 @@ PAUSES: Final = (1.0, 10.0)
 """Seconds between two renderings for watches."""
 SHARE: Final = 60.0
 """The pause, as a multiple of the last rendering's time, and also of sending. For three kinds together, this is a tenth
-of
-the loop's time."""
+of the loop's time."""
 SECONDS_PER_BYTE: Final = 8e-9
 """To compose, encrypt and write to a watch."""
 

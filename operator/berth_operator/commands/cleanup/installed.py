@@ -58,9 +58,8 @@ def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
     """Return the objects that run Berth's programs.
 
     The agents are in their own namespace, or in the other one, as earlier versions installed them. The objects are
-    deleted,
-    not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would keep such a change, or
-    report a conflict, when Berth is installed again.
+    deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would keep such a
+    change, or report a conflict, when Berth is installed again.
     """
     apps = "/apis/apps/v1/namespaces"
     deployments = [_program("Deployment", name, f"{apps}/{namespace}/deployments", namespace) for name in DEPLOYMENTS]

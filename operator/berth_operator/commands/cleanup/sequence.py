@@ -236,8 +236,7 @@ class Cleanup:
         """Write a plan; return a problem, or an empty text.
 
         The sums are written first, because the label shows that there may be sums. A Node that has changed meanwhile is
-        planned
-        again in the next round. A deleted Node needs nothing.
+        planned again in the next round. A deleted Node needs nothing.
         """
         path, version = f"/api/v1/nodes/{plan.node}", plan.version
         try:

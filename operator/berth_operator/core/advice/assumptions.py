@@ -172,8 +172,7 @@ class WhatIfs:
         """Create what-ifs on a Fleet that is modified and restored, so it must be a copy.
 
         `in_flight` are UIDs of pods whose Binding is not confirmed yet. `asked` is the UID of the member for which the
-        user
-        requested the answer, if the unit is a gang.
+        user requested the answer, if the unit is a gang.
         """
         fleet.make_room()
         self.fleet, self.unit, self._asked = fleet, unit, asked

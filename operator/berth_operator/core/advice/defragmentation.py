@@ -266,8 +266,7 @@ class _MoveSearch:
         """Return the pods from which sets across several nodes are tried: all pods, if they are few.
 
         Otherwise, these are the pods known to be in the way, and the pods without which the replacement of a known pod
-        would
-        fit.
+        would fit.
         """
         if len(self._movable) <= MAX_PODS_ACROSS_NODES:
             return self._movable.tolist()

@@ -54,8 +54,7 @@ class Explanation:
     """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
     fits_when_empty: int | None = None
     """The number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no
-    other
-    pods. Affinity to other pods is ignored. None if no node matters yet."""
+    other pods. Affinity to other pods is ignored. None if no node matters yet."""
     preemption: PreemptionAnswer | None = None
     """None if it was not considered, or the policy never evicts pods."""
 
@@ -66,8 +65,7 @@ def explain(
     """Explain the decision of a pod. The Fleet is left unchanged.
 
     Without `budgets`, preemption is not considered. `in_flight` are UIDs of pods whose Binding is not confirmed yet.
-    These
-    pods are not evicted.
+    These pods are not evicted.
 
     Raises:
         PluginFailedError: a plug-in failed.

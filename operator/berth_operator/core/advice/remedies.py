@@ -118,8 +118,7 @@ def of_pod(
     """Yield what ends the wait of a pod that fits nowhere, or of its gang.
 
     `pod` is the pod without a node. `placed` are the charges of its gang's other members. `found` is what the search
-    for
-    its ResourceClaims returned.
+    for its ResourceClaims returned.
 
     Raises:
         PluginFailedError: a plug-in failed.

@@ -42,8 +42,7 @@ def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term], *, tie: in
     """Return the rows with the highest totals; -inf excludes a row.
 
     Among equal rows, the lowest comes first, so that the same fleet gives the same decision. Among several best rows,
-    the
-    row with the number `tie`, modulo their number, comes first.
+    the row with the number `tie`, modulo their number, comes first.
     """
     left = totals.copy()
     rows: list[int] = []

@@ -340,8 +340,7 @@ class _Search:
         """Yield the free amount for each part.
 
         If there are enough devices, but not where the part needs them (one NUMA node, one partition), only the devices
-        that
-        the part would get are counted.
+        that the part would get are counted.
         """
         fleet, request = self._fleet, self._pod.request
         passes = all(

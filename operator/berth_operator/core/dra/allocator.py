@@ -41,13 +41,11 @@ def allocate(
     """Return an allocation for each claim, from the pools of one node; None if there is none.
 
     The search tries devices in an order that `prefer` makes for each search, for a part of the steps, or else in
-    `order`.
-    If the search does not end within its steps, a `NarrowingSearch` continues, for `max_narrowing` steps.
+    `order`. If the search does not end within its steps, a `NarrowingSearch` continues, for `max_narrowing` steps.
 
     If a search in an order of `prefer` ends with an error, or both searches run out of steps, another search in `order`
     decides. So a preference finds an allocation wherever `order` does. With `max_steps` 0, only the `NarrowingSearch`
-    is
-    made. `spend` is called with the number of steps that were made.
+    is made. `spend` is called with the number of steps that were made.
 
     Raises:
         ClaimError: a claim or its class cannot be allocated on any node.

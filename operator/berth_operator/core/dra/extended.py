@@ -45,8 +45,8 @@ def providers(classes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return which DeviceClass provides each extended resource.
 
     `classes` has the resource name and creation time of each class. Each class provides the resource of its own name,
-    too. If several classes name one resource, the newest class provides
-    it. Among classes of the same second, the first by name provides it.
+    too. If several classes name one resource, the newest class provides it. Among classes of the same second, the first
+    by name provides it.
     """
     by_name = {CLASS_PREFIX + name: name for name in classes}
     # Two stable sorts: the last one of a resource counts.

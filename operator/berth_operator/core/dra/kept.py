@@ -22,8 +22,7 @@ class Kept(Generic[K, V]):
     """Values by key, the least recently used first.
 
     At the bound, a new value is refused rather than replacing an unfinished one. If each took the other's place, no
-    value
-    would ever be finished.
+    value would ever be finished.
     """
 
     def __init__(self, is_unfinished: Callable[[V], bool] = lambda _: False) -> None:

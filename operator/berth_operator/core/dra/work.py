@@ -82,8 +82,7 @@ class Work:
         """Return a context that may do this much work, whatever is left outside of it.
 
         It yields a function that returns whether something is unfinished that the next attempt can continue. This is so
-        only
-        if this attempt learned something. Otherwise every later attempt would end at the same place.
+        only if this attempt learned something. Otherwise every later attempt would end at the same place.
         """
         left, unfinished, learned = self.left, self.unfinished, self._learned
         self.left, self.unfinished = amount, False

@@ -101,9 +101,8 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
     """Return what a pod is charged for.
 
     The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged,
-    too,
-    while kubelet has not allocated all of its devices. They also stay charged if they are `claimed` by a pod to which
-    kubelet has allocated nothing yet, because that pod will get them.
+    too, while kubelet has not allocated all of its devices. They also stay charged if they are `claimed` by a pod to
+    which kubelet has allocated nothing yet, because that pod will get them.
     """
     whole_cards = {
         device: fleet.grant_of_device(actual.node, device.type, device.minor, device.id)
@@ -205,11 +204,9 @@ def to_be_rewritten(
     `mismatches` has all pods of the node with a mismatch. `others` has what kubelet allocated to the node's other pods.
 
     An annotation is rewritten to name the devices that the pod holds if they are equivalent and another pod is
-    involved.
-    Either the other pod holds a device of this annotation, or its annotation names a device that this pod holds and it
-    got another one. This covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first
-    was
-    rewritten.
+    involved. Either the other pod holds a device of this annotation, or its annotation names a device that this pod
+    holds and it got another one. This covers both pods of a swap, each pod of a longer cycle, and the second pod if
+    only the first was rewritten.
     """
     of_pods = (*(mismatch.actual for mismatch in mismatches), *others)
     held = [device for actual in of_pods for device in actual.devices]

@@ -98,10 +98,8 @@ class Genius:
         """Return the load of the card in each slot of a row in steps of a tenth; empty if all cards are idle.
 
         Cards that pods used at the time of the measurement count as idle. For shares, these are the full cards; for
-        `whole`
-        cards, all cards in use. Load that no pod explains is an exception, so most nodes are alike. A choice made on
-        one node
-        is then made on the others without a search.
+        `whole` cards, all cards in use. Load that no pod explains is an exception, so most nodes are alike. A choice
+        made on one node is then made on the others without a search.
         """
         key = self._whole_key if whole else self._share_key
         loads = fleet.prepared.get(key, lambda: _loads(fleet.cards[GPU], self._weights, whole=whole))

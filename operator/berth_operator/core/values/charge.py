@@ -41,8 +41,7 @@ class Charge:
     """What the decision assigned to the pod's claims, kept until the API server shows the same."""
     claims: PodClaims = NO_POD_CLAIMS
     """The allocations that the decision made for its ResourceClaims. `grants` and `unknown` have the cards. They are
-    kept
-    until the API server shows the pod on its node, after the claims."""
+    kept until the API server shows the pod on its node, after the claims."""
     terminating: bool = False
     gang: Membership | None = None
     alike_key: AlikeKey | None = field(default=None, compare=False, repr=False)

@@ -249,10 +249,8 @@ class PendingPod:
         """Return the key of the pods that get the same decision.
 
         The key includes the scheduler, because policies differ. It includes the priority, which determines the victims,
-        and
-        the lifetime, which determines the node reservations that the pod may backfill. A pod with a nominated node or a
-        node
-        reservation has its own key. So have the pods of a controller whose preemption backs off.
+        and the lifetime, which determines the node reservations that the pod may backfill. A pod with a nominated node
+        or a node reservation has its own key. So have the pods of a controller whose preemption backs off.
         """
         own = self.uid if self.nominated_node or self.reserved_node else self.backoff.preemptor
         return self.request, self.error, self.scheduler, self.priority, self.preempts, self.lifetime, own

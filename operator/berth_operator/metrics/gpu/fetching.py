@@ -31,8 +31,7 @@ class Fetcher:
             limit: maximum number of connections.
             seconds: deadline of a request, including its connection.
             authority: PEM file with the certificates that sign the servers' certificates; by default the certificates
-            that
-                the system trusts.
+            that the system trusts.
 
         Raises:
             OSError: the file cannot be read.

@@ -26,8 +26,7 @@ _V1: Final = f"{_GROUP}/v1"
 
 KEPT_SECONDS: Final = 600.0
 """Seconds for which the cards of a slice are kept after its pool lost the slice. If a driver does not answer for 30 s,
-for
-example during an upgrade, kubelet deletes its slices. Once it is back, kube-scheduler allocates its cards again."""
+for example during an upgrade, kubelet deletes its slices. Once it is back, kube-scheduler allocates its cards again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

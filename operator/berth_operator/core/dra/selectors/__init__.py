@@ -92,8 +92,7 @@ class Selector:
 
         Raises:
             SelectorError: it cannot be computed (an attribute is missing, for example), is no boolean, or takes too
-            much
-                work.
+            much work.
         """
         outcome = self.evaluate(device)
         if outcome.error:

@@ -172,8 +172,7 @@ class ColumnCache:
             key: names the column, and everything that it is computed from except the rows.
             compute: returns the values of rows.
             alike: whether rows with equal fingerprints have equal values. They do not if the values depend on
-            measurements,
-                or on which cards a row has.
+            measurements, or on which cards a row has.
         """
         changes = self.changes
         kept = self._kept.pop(key, None)

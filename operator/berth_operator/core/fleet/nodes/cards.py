@@ -163,8 +163,8 @@ class Cards(CardColumns):
         """Add several resources at once, because each addition copies the columns of all nodes.
 
         New resources first take the places of resources that no card has any longer, because agents may report new
-        names
-        again and again. The key of a row with such resources names them, so cached values of the old name do not count.
+        names again and again. The key of a row with such resources names them, so cached values of the old name do not
+        count.
         """
         renamed = dict(zip(filter(self._is_unused, self.index), names, strict=False))
         more = names[len(renamed) :]
@@ -509,8 +509,7 @@ class Cards(CardColumns):
         """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
 
         Without an id, it is the card that has the minor now. A device that is not listed counts as a whole card,
-        because its
-        free amount is unknown.
+        because its free amount is unknown.
         """
         whole = tuple((resource, CARD) for resource in _WHOLE.get(self.device_type, (self.device_type,)))
         grant = Grant(type=self.device_type, minor=minor, amounts=whole, id=name)
