@@ -48,8 +48,8 @@ MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 MOVABLE: Final = "berth.dev/movable"
 """Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
 ISOLATION_KEY: Final = "berth.dev/isolation"
-"""How containers are limited to their shares of cards: an annotation of pods, a label of namespaces, and on Nodes the
-label with the only mode that the node has."""
+"""How containers are limited to their shares of cards. It is an annotation of pods and a label of namespaces. On Nodes,
+it is the label with the only mode that the node has."""
 EPOCH: Final = "berth.dev/epoch"
 ORIGINAL_RESOURCES: Final = "berth.dev/original-resources"
 """What containers requested by resources that admission has renamed, as JSON."""

@@ -32,7 +32,7 @@ MAX_CARDS: Final = 16
 _PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
 _OF_MEMORY: Final = (names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
 _BY_CARDS: Final = tuple(row for row in TABLE.rows() if row.word.role == Role.CARDS)
-"""Words of other systems that say the number of cards."""
+"""Words of other systems that state the number of cards."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _MODES: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
 """Annotations of HAMi and Volcano that ask for HAMI_CORE by its name."""

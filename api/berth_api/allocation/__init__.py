@@ -76,7 +76,7 @@ class Grant:
 
     @property
     def is_subdevice(self) -> bool:
-        """Return whether this is an instance or a replica, of which a card has several."""
+        """Return whether this is an instance or a replica. A card has several of them."""
         # A loop is faster than any(); this runs at every charge.
         for name, _ in self.amounts:  # noqa: SIM110
             if name.startswith(_SUBDEVICES):

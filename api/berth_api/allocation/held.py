@@ -18,7 +18,7 @@ Amounts = Mapping[str, int]
 CARD: Final = 100
 """A whole card, in hundredths."""
 SLICES: Final = 7
-"""Compute slices of a GPU of which the instances are not known."""
+"""Compute slices of a GPU whose instances are unknown."""
 _UNCOUNTED: Final = frozenset({GPU_MEMORY, FUNCTIONS, *EXCLUSIVES})
 _WHOLE: Final[Amounts] = {GPU_CORE: CARD}
 

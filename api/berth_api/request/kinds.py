@@ -120,7 +120,7 @@ _OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS, *allocation.EXCLUSI
 
 
 def split(kind: str, amount: int, hint: Hint) -> Part:
-    """Return hundredths of devices as a part: of one card or of several whole cards, unless the hint says otherwise."""
+    """Return hundredths of devices as a part: of one card or of several whole cards, unless the hint differs."""
     if amount > CARD:
         return Part(type=kind, count=amount // CARD, amounts=((kind, CARD),))
     if hint.strategy == APPLY_FOR_ALL:

@@ -84,7 +84,7 @@ class Choice:
     """What a value becomes. If all fields are empty, it becomes nothing, because Berth behaves so anyway."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Berth's annotations that say the same."""
+    """Berth's annotations with the same meaning."""
     labels: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     """Why it has no effect, and what has this effect in Berth."""
