@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 MAX_VALUES: Final = 2**20
-"""Values of a document, with those that aliases repeat."""
+"""Values of a document, including values that aliases repeat."""
 _PYTHON: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 

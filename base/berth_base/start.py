@@ -26,7 +26,7 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 class StartError(Exception):
-    """A program cannot start; the text is one line that says why."""
+    """A program cannot start. The text is one line that shows why."""
 
 
 def give_up(program: str, reason: str) -> NoReturn:

@@ -14,7 +14,7 @@ from berth_client.reviews import ReviewApi, Reviews
 SCHEME: Final = "bearer"
 METRICS: Final = "/metrics"
 METRICS_KEPT_SECONDS: Final = 120.0
-"""For which the answers to a scraper are kept: each of thousands of agents asks for itself."""
+"""Seconds for which the answers to a scraper are kept, because each of thousands of agents asks separately."""
 
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403

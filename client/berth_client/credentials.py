@@ -40,7 +40,7 @@ class Login:
     server: str
     """URL without a slash at its end."""
     authority: Path | bytes | None = None
-    """Certificates of the authority that signed the server's; None for those that the system trusts."""
+    """Certificates of the authority that signed the server's certificate; None for the system's authorities."""
     verified: bool = True
     """Whether the server's certificate is verified."""
     server_name: str | None = None
