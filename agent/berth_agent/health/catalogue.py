@@ -96,7 +96,7 @@ TITLES: Final = {
 }
 
 NUMBERS: Final = range(1, 173)
-"""The Xids of NVIDIA's catalogue, most of which no driver reports any more."""
+"""The Xids of NVIDIA's catalogue. Drivers no longer report most of them."""
 OTHER: Final = 0
 """Stands for all others where Xids are counted."""
 

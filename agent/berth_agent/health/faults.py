@@ -69,5 +69,5 @@ def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
 
 
 def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
-    """Return the device with these faults added to those that it has."""
+    """Return the device with these faults added to its existing faults."""
     return mark(device, [*faults_of(device), *faults]) if faults else device

@@ -80,7 +80,7 @@ def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
 
 
 def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
-    """Return the minors by type that a Device says. If it contradicts itself, its spec wins, there the lowest minor."""
+    """Return the minors by type that a Device records. On contradictions, its spec and the lowest minor win."""
     listed = sorted(MinorClaim(device.type, device.minor, device.id) for device in spec.devices)
     minors_by_type: dict[str, Minors] = {}
     claimed: set[tuple[str, object]] = set()

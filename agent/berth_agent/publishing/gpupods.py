@@ -83,7 +83,7 @@ class GpuPods:
             raise refused
 
     def _named(self, pods: Mapping[Key, GpuPodSpec]) -> dict[Key, GpuPodSpec]:
-        """Return the GpuPods of pods by their own names, without those whose names are too long."""
+        """Return the GpuPods of pods by their own names, without GpuPods whose names are too long."""
         wanted = {(space, gpupod.name_of(pod, self._node)): spec for (space, pod), spec in pods.items()}
         too_long = frozenset(key for key in wanted if len(key[1]) > gpupod.MAX_NAME)
         for key in sorted(too_long - self._too_long):

@@ -45,7 +45,7 @@ MAX_NODES: Final = 20_000
 
 
 class FleetError(Exception):
-    """A fleet file cannot be used; the text says where and why."""
+    """A fleet file cannot be used. The text shows where and why."""
 
 
 class _FleetModel(BaseModel):

@@ -51,9 +51,9 @@ class AdmissionSnapshot:
     pods: tuple[Pod, ...] = ()
     """Pods that have not ended, in the order in which kubelet admits them."""
     unreported: frozenset[str] = frozenset()
-    """UIDs of those that kubelet admitted and does not report any more: their end is not in our watch yet."""
+    """UIDs of the pods that kubelet admitted and no longer reports. Their end has not reached our watch yet."""
     doubtful: frozenset[str] = frozenset()
-    """UIDs of those with an allocation that kubelet never reported: they failed, or were taken for others."""
+    """UIDs of the pods with an allocation that kubelet never reported. They failed, or were taken for other pods."""
     allocated: Allocated = field(default_factory=dict)
     """What kubelet reports, and pending allocations."""
     recorded: frozenset[str] = frozenset()

@@ -55,7 +55,7 @@ class Taken:
     whole: frozenset[str] = frozenset()
     """Ids of the cards with nothing left, or with an unknown rest."""
     touched: frozenset[str] = frozenset()
-    """Ids of the cards of which a part is taken."""
+    """Ids of the cards that are taken in part."""
 
     @classmethod
     def of(cls, ids: Iterable[str], units: Units, *, whole: Iterable[str] = ()) -> Self:

@@ -30,7 +30,7 @@ class ResourceHandler(Protocol):
         ...
 
     async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the units that a container should get, of those that are offered.
+        """Return the offered units that a container should get.
 
         Raises:
             RefusedError: there are too few.

@@ -96,7 +96,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
-    """Return the spec with the MIG strategy and the replicas by which its cards are offered."""
+    """Return the spec with the MIG strategy and the replicas with which its cards are offered."""
     strategy = options.flags.mig_strategy
     shown_devices = []
     for device in spec.devices:
