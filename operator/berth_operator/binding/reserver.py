@@ -82,7 +82,7 @@ class Reserver:
         return reservation_note.explained(self._cluster.fleet, pod, failure, policy, self._by_uid)
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
-        """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+        """Return a pod's failure with a sentence about its reservation or about reservations in vain, if any."""
         return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(key_of(pod)))
 
     def note(self, uid: str) -> str:

@@ -26,7 +26,7 @@ Get = Callable[[str, Mapping[str, str]], Awaitable[Any]]
 """Returns what a path answers with these parameters."""
 
 ANY_POD: Final = "-"
-"""Stands for a pod's name: the settings are those of its namespace."""
+"""Stands for a pod's name: the settings are the settings of its namespace."""
 NOT_SERVED: Final = "the visibility API is not served"
 ASK: Final = {SETTINGS_PARAMETER: "true"}
 DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})

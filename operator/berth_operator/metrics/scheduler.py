@@ -19,7 +19,7 @@ MOST_ATTEMPTS: Final = 15
 
 
 def exponential(start: float, count: int) -> Sequence[float]:
-    """Return the upper limits of buckets, each twice the one before."""
+    """Return the upper limits of buckets, each twice the previous one."""
     return [start * 2**exponent for exponent in range(count)]
 
 

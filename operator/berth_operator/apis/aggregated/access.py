@@ -92,7 +92,7 @@ class FrontProxy:
 
 
 def _groups(name: str, groups: Sequence[str]) -> tuple[str, ...]:
-    """Return a user's groups, with the one of all authenticated users: the API server leaves it out for itself."""
+    """Return a user's groups, with the group of all authenticated users, which the API server leaves out."""
     if name == ANONYMOUS or AUTHENTICATED in groups or UNAUTHENTICATED in groups:
         return tuple(groups)
     return (*groups, AUTHENTICATED)

@@ -39,7 +39,7 @@ class Limits:
     watches_of_user: int
     """One user cannot take all watches."""
     write_seconds: float = 10.0
-    """For which the client of a watch may not read."""
+    """Seconds for which the client of a watch may stop reading."""
 
 
 class OpenWatches:

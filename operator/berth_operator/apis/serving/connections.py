@@ -27,7 +27,7 @@ BACKLOG: Final = 128
 PAUSE_SECONDS: Final = 1.0
 """After a connection could not be accepted."""
 LOG_SECONDS: Final = 60.0
-"""Between two log lines about connections that were refused."""
+"""Seconds between two log lines about refused connections."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -42,7 +42,7 @@ UNDECIDED: Final = "the pod has not been tried yet"
 
 
 def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
-    """Return where a bound pod runs, and with which devices. Of the `unknown` types, it may hold any device."""
+    """Return where a bound pod runs, and with which devices. It may hold any device of the `unknown` types."""
     if unknown:
         return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
     return f"bound to {node} with {devices}" if devices else f"bound to {node}"

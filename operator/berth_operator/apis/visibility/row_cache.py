@@ -34,7 +34,7 @@ KEPT_SECONDS: Final = 1.0
 KEPT_SHARE: Final = 20.0
 """The same, as a multiple of what rendering all rows took."""
 IDLE_SECONDS: Final = 600.0
-"""After which rows are dropped that no request has read."""
+"""Seconds after which rows that no request has read are dropped."""
 PAUSES: Final = (1.0, 10.0)
 """Seconds between two renderings for watches."""
 SHARE: Final = 60.0

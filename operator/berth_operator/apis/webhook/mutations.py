@@ -23,7 +23,7 @@ class Mutations:
     renamed: frozenset[str] = frozenset()
     """Resources that NVIDIA's device plugin serves under other names than its own."""
     runtime_class: str = ""
-    """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
+    """RuntimeClass for pods that request GPUs and name none; empty to leave these pods unchanged."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
         """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.

@@ -48,7 +48,7 @@ def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -
 
 
 def _failed(record: DeviceRecord | None) -> dict[_Card, tuple[Fault, ...]]:
-    """Return the unhealthy devices, without those that a person cordoned."""
+    """Return the unhealthy devices, without devices that a person cordoned."""
     reported = () if record is None else record.faults
     failed = ((card, tuple(fault for fault in of_card if fault.kind != faults.CORDONED)) for card, of_card in reported)
     return {card: of_card for card, of_card in failed if of_card}

@@ -32,7 +32,7 @@ T = TypeVar("T")
 CONCURRENT: Final = 16
 """Requests at a time: a thousand nodes take seconds, and the API server has room for others."""
 POLL_SECONDS: Final = 1.0
-"""Between two looks at pods that end."""
+"""Seconds between two checks of terminating pods."""
 READS_PER_SECOND: Final = 100
 """Reads a second of the pods whose end the command waits for."""
 ROUNDS: Final = 5

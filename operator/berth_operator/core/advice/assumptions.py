@@ -106,7 +106,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCards:
-    """Cards of a node have become free, as far as a lack says."""
+    """Cards of a node have become free, as far as a lack requires."""
 
     lack: LackingNode
 

@@ -46,7 +46,7 @@ from berth_operator.core.values.verdict import Verdict
 MAX_NODES: Final = 2
 """Nodes that are tried for each kind of change but the end of pods."""
 MAX_CROWDS: Final = 5
-"""Nodes among whose pods those that must end are searched."""
+"""Nodes on which the search looks for pods that must end."""
 MAX_PODS: Final = 24
 """The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8

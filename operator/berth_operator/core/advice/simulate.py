@@ -195,7 +195,7 @@ class _Run:
             return None
 
     def _renew(self, nodes: Collection[str]) -> None:
-        """Drop the reservations that have ended, and search those on nodes with new pods again."""
+        """Drop the reservations that have ended, and search again for reservations on nodes with new pods."""
         for uid, kept in list(self._reservations.items()):
             if uid not in self._fleet.nominees:
                 del self._reservations[uid]

@@ -38,7 +38,7 @@ class Allocators:
     plugin_allocators: Mapping[str, Allocator]
     """By device type."""
     subdevices: SubdeviceRule = LAST
-    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod decides it itself."""
 
     def of(self, part: Part) -> Allocator:
         """Return the allocator that serves a part."""

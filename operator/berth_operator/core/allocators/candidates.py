@@ -52,7 +52,7 @@ def by_kubelet(part: Part) -> bool:
 
 
 def undivided(cards: Cards, part: Part, rows: Rows) -> Mask | bool:
-    """Return which cards a `nvidia.com/gpu` of the part may be as a whole: those that are not sliced."""
+    """Return which cards may serve a `nvidia.com/gpu` of the part as whole cards: cards that are not sliced."""
     if part.subdevices == ONLY or part.kind:
         return False
     if REPLICAS not in cards.index:

@@ -169,7 +169,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
 
 
 def _all_sets(candidates: Candidates) -> Mask:
-    """Return every allowed set, those with the lowest minors first: shape (sets, cards)."""
+    """Return every allowed set, sets with the lowest minors first: shape (sets, cards)."""
     fitting = np.flatnonzero(candidates.fits)
     sets: Mask = np.zeros((comb(len(fitting), candidates.count), len(candidates.slots)), np.bool_)
     sets[:, fitting] = _choices(len(fitting), candidates.count)
@@ -196,7 +196,7 @@ def _max_compared(candidates: Candidates) -> int:
 
 
 def _grown_sets(candidates: Candidates) -> Mask:
-    """Return allowed sets grown from several cards of each group, those with the lowest minors first."""
+    """Return allowed sets grown from several cards of each group, sets with the lowest minors first."""
     cards, count = len(candidates.slots), candidates.count
     limit = max(1, min(_max_compared(candidates), MAX_STEPS // max(1, cards * count)))
     enough = (group for group in islice(_groups(candidates), limit) if np.count_nonzero(group) >= count)

@@ -47,7 +47,7 @@ class Budgets:
         return Budgets({key: budget for budgets in self._of.values() for key, budget in budgets.items()})
 
     def put(self, key: str, budget: Budget) -> None:
-        """Add a budget, or replace the one of the same key (namespace/name)."""
+        """Add a budget, or replace the budget with the same key (namespace/name)."""
         self.remove(key)
         self._of.setdefault(budget.namespace, {})[key] = budget
 

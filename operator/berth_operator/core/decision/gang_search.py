@@ -189,7 +189,7 @@ class GangSearch:
         return places.rows[self._at[member]] if self._at[member] < len(places.rows) else None
 
     def _may_be(self, member: int, row: int) -> bool:
-        """Return whether a row has enough for a member and those that are there."""
+        """Return whether a row has enough for a member and the members already there."""
         members = (*self._on.get(row, ()), member)
         shape = self._places[member].shape
         alike = sum(self._places[number].shape is shape for number in members)

@@ -90,7 +90,7 @@ class Policy:
     reserve_after: float = 300.0
     """Seconds after which a pod that waits for devices may get a node reservation; 0 for never."""
     subdevices: SubdeviceRule = LAST
-    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod decides it itself."""
     gang_topology_keys: tuple[str, ...] = (
         "kubernetes.io/hostname",
         "nvidia.com/gpu.clique",
@@ -106,7 +106,7 @@ class Policy:
     local: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
     """The filters that read only the free capacity of a node."""
     scores: tuple[tuple[Score, float], ...] = field(init=False, compare=False, repr=False)
-    """All scores with their weights, except those of plug-ins."""
+    """All scores with their weights, except the scores of plug-ins."""
     _allocators: Allocators = field(init=False, compare=False, repr=False)
     _genius: Genius | None = field(init=False, compare=False, repr=False)
     """The score that also decides between equal cards; None if it has no weight."""

@@ -47,7 +47,7 @@ PART_OF_NODES: Final = 20
 MAX_RESERVATIONS: Final = MAX_RESERVED_NODES
 """Reservations at once; each adds 0.1 ms to a decision of a higher priority, which ignores it."""
 MAX_NODES: Final = 64
-"""Nodes that are examined, those with the fewest missing cards."""
+"""Nodes that are examined: the nodes with the fewest missing cards."""
 MAX_PODS: Final = 1024
 """Pods on these nodes that are examined; fewer nodes are if they have more."""
 HORIZON: Final = 3600
@@ -217,7 +217,7 @@ def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool)
 
 
 def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indices:
-    """Return the rows that could take the pod if they were empty, those with the fewest missing cards."""
+    """Return the rows that could take the pod if they were empty, rows with the fewest missing cards."""
     mask = settled(fleet, request, policy, forever=False)
     for filter_ in policy.local:
         mask = mask & filters.could_pass(filter_, fleet, request)

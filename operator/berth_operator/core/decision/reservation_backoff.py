@@ -25,7 +25,7 @@ FIRST_PAUSE: Final = 1800
 """Seconds until the next one may begin; doubled with each that was in vain."""
 MAX_PAUSE: Final = 21_600
 MAX_KEPT: Final = MAX_BACKOFFS
-"""Back-offs that are kept before those of deleted pods are forgotten."""
+"""Back-offs that are kept before back-offs of deleted pods are forgotten."""
 
 K = TypeVar("K", bound=Hashable)
 

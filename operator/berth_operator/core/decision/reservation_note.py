@@ -79,7 +79,7 @@ def explained(
 def annotated(
     pod: PendingPod, failure: Failure, kept: Mapping[str, NodeReservation], backoff: Backoff | None = None
 ) -> Failure:
-    """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+    """Return a pod's failure with a sentence about its reservation, or about reservations that were in vain, if any."""
     own = kept.get(pod.uid)
     if own is None and backoff is None:
         return failure

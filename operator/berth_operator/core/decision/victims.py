@@ -154,7 +154,7 @@ class VictimSearch:
         return self._rows[self._order(victims, fits)]
 
     def victims_by_node(self) -> dict[str, list[Charge]]:
-        """Return each node where the pod would fit, with its victims without those that go in any case."""
+        """Return each node where the pod would fit, with its victims, except pods that leave in any case."""
         fits, victims = self._reprieve_all()
         by_node: dict[str, list[Charge]] = {self._fleet.names[row]: [] for row in self._rows[fits].tolist()}
         for pod in self._by_importance(np.flatnonzero(victims)).tolist():

@@ -88,7 +88,7 @@ def fits(
     *,
     fractional: bool = True,
 ) -> bool:
-    """Return whether amounts obey the policies and are left besides those that are held, in billionths."""
+    """Return whether amounts obey the policies and are left in addition to the held amounts, in billionths."""
     shares = tuple(held)
     for name, capacity in capacities.items():
         amount = consumed[name]

@@ -23,7 +23,7 @@ class TargetNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """One node, all nodes, or those that a selector matches: the first of the three that is set."""
+    """One node, all nodes, or the nodes that a selector matches: the first of the three that is set."""
 
     name: str = ""
     everywhere: bool = False

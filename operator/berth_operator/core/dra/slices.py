@@ -155,7 +155,7 @@ def read(raw: Mapping[str, Any]) -> Slice:
 
 
 def read_unknown(raw: Mapping[str, Any]) -> Slice:
-    """Read only the pool and node of a ResourceSlice. The slice lists one device of which nothing is known.
+    """Read only the pool and node of a ResourceSlice. The slice lists one unknown device.
 
     Raises:
         FieldError: these fields cannot be read either.

@@ -34,7 +34,7 @@ class ClaimState:
     allocation: Mapping[str, Any] = field(default_factory=lambda: NO_ALLOCATION)
     """`status.allocation`; empty if nothing is allocated."""
     devices: tuple[DeviceID, ...] = ()
-    """The allocated devices, without those with admin access, which others may hold at the same time."""
+    """The allocated devices, except devices with admin access, which others may hold at the same time."""
     held: Allocated = field(default=NOTHING_ALLOCATED, compare=False)
     """What the allocation takes of devices."""
     writers: frozenset[str] = frozenset()

@@ -118,7 +118,7 @@ def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
-    """Return how many devices each row lacks at least, of those that claims and pods hold."""
+    """Return how many devices each row lacks at least, of the devices that claims and pods hold."""
     missing: Points = np.zeros(len(fleet.names), np.int64)
     wanted: Counter[DeviceKind] = Counter()
     for alternatives, rows in _counted_requests(fleet, request):
@@ -211,8 +211,8 @@ def rows_with_invalid_pools(fleet: Fleet, request: PodRequest) -> Mask:
 def preference_points(fleet: Fleet, request: PodRequest) -> list[Points]:
     """Return, for each request with `firstAvailable`, each row's points for the first subrequest that it can meet.
 
-    They are 8 for the first one, 7 for the second, and so on. A subrequest counts as met where the counts of devices
-    are high enough, so that a row may get a later one by the search, never an earlier one.
+    The first subrequest counts 8 points, the second 7, and so on. A subrequest counts as met where the counts of
+    devices are high enough. So the search may give a row a later subrequest, but never an earlier one.
     """
     prioritized = (alternatives for alternatives, _ in _counted_requests(fleet, request) if alternatives.prioritized)
     return [_of_first_met(fleet, alternatives.choices, range(MAX_SUBREQUESTS, 0, -1)) for alternatives in prioritized]

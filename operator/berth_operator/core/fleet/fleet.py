@@ -54,7 +54,7 @@ ROWS: Final = 16
 MAX_MODEL_MASKS: Final = 2**22
 """Bytes of the cache of the models that users' constraints accept."""
 SPARE_RESOURCES: Final = 32
-"""Columns of resources before those that no node offers any more are dropped."""
+"""Number of spare resource columns after which columns of resources that no node offers any more are dropped."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))

@@ -113,8 +113,8 @@ BUILT_IN: Final = Genius()
 class _Points:
     """The points of all rows. Only rows that changed are computed again.
 
-    Charges change nothing but the free memory. It is computed for the one or two rows of a decision without arrays,
-    which takes a third of the time that `ColumnCache` would need.
+    Charges change nothing but the free memory. For the one or two rows of a decision, it is computed without arrays.
+    This takes a third of the time that `ColumnCache` would need.
     """
 
     def __init__(self, fleet: Fleet, weights: GeniusWeights) -> None:

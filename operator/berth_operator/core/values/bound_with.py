@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MAX_LISTED: Final = 128
-"""Ids in one record, of 13 bytes each. Each member names those that follow it in a ring, so that the members of a
+"""Ids in one record, of 13 bytes each. Each member names the members that follow it in a ring, so that the members of a
 larger gang together name nearly all."""
 ID_LENGTH: Final = 12
 """Characters of an id: 48 random bits of a UID."""

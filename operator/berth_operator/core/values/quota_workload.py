@@ -28,7 +28,7 @@ class CheckSettings:
     promise: float = 300.0
     """How long places are kept before a workload is admitted, and after that."""
     fleet_grows: bool = False
-    """Whether nodes may be added that are larger than, or have other cards than, those that are there."""
+    """Whether nodes may be added that are larger than the existing nodes, or have other cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ class Agents:
 
 
 def agents_of(pods: Iterable[Object], port: int) -> list[Agent]:
-    """Return the agents among the pods of their namespace: those that run, and that a DaemonSet created."""
+    """Return the agents among the pods of their namespace: running pods that a DaemonSet created."""
     agents: list[Agent] = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}

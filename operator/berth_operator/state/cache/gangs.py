@@ -86,7 +86,7 @@ class Gangs:
         return sorted(name for name, kind in kinds.items() if kind is not None and kind.has_status)
 
     def view(self, name: str) -> GroupView | None:
-        """Return what is known of a PodGroup; None if there is no PodGroup of this name whose status Berth writes."""
+        """Return the view of a PodGroup; None if there is no PodGroup of this name whose status Berth writes."""
         kind = self._kind(name)
         if kind is None or not kind.has_status:
             return None

@@ -246,7 +246,7 @@ class NodeCache:
         return self._heartbeats.is_confirmed(name, self._clock())
 
     def view(self, name: str) -> NodeView:
-        """Return what is known of a node, even if it has neither Node nor Device."""
+        """Return the view of a node, even if it has neither Node nor Device."""
         return NodeView(
             name=name,
             node=self.nodes.get(name),

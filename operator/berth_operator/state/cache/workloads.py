@@ -27,7 +27,7 @@ class Workloads:
             self._change(key)
 
     def take_changed(self) -> Collection[str]:
-        """Return the keys of those that have changed since the last call, the first change first."""
+        """Return the keys of the Workloads that have changed since the last call, the first change first."""
         changed, self._changed = self._changed, {}
         return changed
 

@@ -47,7 +47,7 @@ def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
 
 
 def _affordable(spec: DeviceSpec) -> tuple[DeviceSpec, tuple[str, ...]]:
-    """Return a spec with at most MAX_CARDS cards of each type, those with the lowest minors, and the problems."""
+    """Return a spec with at most MAX_CARDS cards of each type, the cards with the lowest minors, and the problems."""
     counts = Counter(device.type for device in spec.devices)
     if all(count <= MAX_CARDS for count in counts.values()):
         return spec, ()
@@ -115,7 +115,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
 
 @sized_cache(ALIKE)
 def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
-    """Return the device's own labels and those that every device has, for selectors."""
+    """Return the device's own labels and the labels that every device has, for selectors."""
     known = (
         (names.DEVICE_MODEL, model),
         (names.DEVICE_NUMA_NODE, str(numa) if numa >= 0 else ""),

@@ -113,7 +113,7 @@ def trimmed(spec: Object) -> dict[str, Any]:
 
 
 def first_resources(amounts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return as many resources as are read: those that every node has first, then devices."""
+    """Return as many resources as are read: first the resources that every node has, then devices."""
     if len(amounts) <= MAX_RESOURCES:
         return amounts
     ranked = sorted(amounts, key=lambda name: ("/" in name, not name.startswith(_DEVICES), name))

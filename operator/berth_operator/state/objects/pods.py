@@ -320,8 +320,8 @@ def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
 def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
     """Return the containers that would not see exactly their own GPUs.
 
-    Kubelet gives devices to a container that still requests the resource of a device plugin next to words: no
-    policy and no webhook replaced it when the pod was created.
+    Kubelet gives devices to a container that still requests a device plugin's resource next to other systems' words.
+    For this container, no policy and no webhook replaced the resource when the pod was created.
     """
     replaced = asked.reading.replaced
     given = (

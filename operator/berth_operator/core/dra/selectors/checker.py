@@ -113,7 +113,7 @@ class _Checker:
         self._scope: ChainMap[str, Type] = ChainMap({"device": DEVICE})
         self._depth = 0
         self._alike: list[list[Type]] = []
-        """Types that must be the same once all is known: those in one literal of a list or map."""
+        """Types that must be equal once they are known: the types in one literal of a list or map."""
         self._rules: dict[type, Callable[[Any], Type]] = {
             Literal: lambda term: Type(type_name(term.value)),
             Ident: self._ident,

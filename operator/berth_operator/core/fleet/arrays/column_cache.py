@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 ALL: Final = slice(None)
 MAX_BYTES: Final = 2**25
-"""Maximum size of all cached columns with their keys: at 5,000 rows 6,000 masks or 800 scores. If it were smaller than
-the columns of the classes that wait, each column would evict the one that is needed next."""
+"""Maximum size of all cached columns with their keys: at 5,000 rows, 6,000 masks or 800 scores. If it were smaller than
+the columns of the waiting classes, each column would evict the column that is needed next."""
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
 REMEMBERED_BYTES: Final = 200

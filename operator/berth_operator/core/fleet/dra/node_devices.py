@@ -26,7 +26,7 @@ class NodeDevices:
     foreign: frozenset[DeviceID]
     """The devices of all other pools."""
     cards: Mapping[DeviceID, Match]
-    """The cards that devices of all pools are, for those that are cards or may be."""
+    """The cards behind the devices of all pools, for devices that are or may be cards."""
     links: Mapping[DeviceID, Hashable]
     """A number for each whole card with NVLinks, equal for cards that are all linked with each other."""
     products: frozenset[tuple[str, Hashable]]

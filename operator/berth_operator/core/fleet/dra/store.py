@@ -161,7 +161,7 @@ class Claims:
             _put(self.anywhere, card, slice_)
 
     def _gone_from(self, pool: PoolID) -> list[str]:
-        """Return the slices that are left of a pool, without those that are there but cannot be read."""
+        """Return the kept slices of a pool, without existing slices that cannot be read."""
         return [name for name, (until, device) in self._left.items() if device.pool == pool and until < math.inf]
 
     def _is_complete(self, pool: PoolID) -> bool:
@@ -171,7 +171,7 @@ class Claims:
         return bool(counts) and len(counts) == counts[0]
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
-        """Add or replace a claim; return the one before."""
+        """Add or replace a claim; return the previous claim."""
         departed = self.departed
         before = self.remove_claim(claim.key)
         if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
@@ -265,7 +265,7 @@ class Claims:
         self.supply.changed()
 
     def put_rule(self, rule: TaintRule) -> TaintRule | None:
-        """Add or replace a DeviceTaintRule; return the one before."""
+        """Add or replace a DeviceTaintRule; return the previous rule."""
         before = self.rules.get(rule.name)
         self.rules[rule.name] = rule
         self._taint_again(before, rule)

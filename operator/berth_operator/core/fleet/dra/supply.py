@@ -45,7 +45,7 @@ class Supply:
         self._changed: set[PoolID] = set()
         """Pools whose nodes have to be computed again."""
         self._shown: dict[str, ClaimState] = {}
-        """Key -> claim, for those that are allocated."""
+        """Key -> claim, for allocated claims."""
         self._assumed: dict[str, tuple[Allocation, int]] = {}
         """Key of a claim -> the allocation that charges record for it, and the number of these charges."""
         self._added: dict[str, Allocated] = {}

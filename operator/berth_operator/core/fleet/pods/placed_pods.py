@@ -65,7 +65,7 @@ class Parts:
         return self.first[pods][places] + np.arange(len(places)) - before[places], places
 
     def joined(self, more: "Parts") -> "Parts":
-        """Return the grants of these pods, followed by those of more pods."""
+        """Return the grants of these pods, followed by the grants of more pods."""
         return Parts(
             first=np.concatenate((self.first, more.first + len(self.slots))),
             number=np.concatenate((self.number, more.number)),
