@@ -168,7 +168,7 @@ def combined(given: Given, served: Served) -> Effective:
 
 
 def _readable(served: Served) -> tuple[Served, Configuration]:
-    """Return the served settings and their profiles; none if an operator of another version serves others."""
+    """Return the served settings and their profiles; none if an operator of another version serves other settings."""
     if not served.settings:
         return served, DEFAULT
     try:

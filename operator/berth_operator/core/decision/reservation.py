@@ -217,7 +217,7 @@ def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool)
 
 
 def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indices:
-    """Return the rows that could take the pod if they were empty, rows with the fewest missing cards."""
+    """Return the rows with the fewest missing cards that could take the pod if they were empty."""
     mask = settled(fleet, request, policy, forever=False)
     for filter_ in policy.local:
         mask = mask & filters.could_pass(filter_, fleet, request)

@@ -159,7 +159,7 @@ class _Entry:
         """Return the waiting members that may be placed now.
 
         While the gang forms, these are the members that it was decided with. Other members only replace members that
-        are gone. So if one of the decided members still waits, the next leader knows that the gang has not formed.
+        are gone. So the decided members that still wait show the next leader whether the gang has formed.
         """
         idle = self.idle
         if self.formed or not (self.needs and self.stays):

@@ -61,7 +61,7 @@ class Fetcher:
         """Return the body of an answer.
 
         Raises:
-            FetchError: the answer is late, is not 200, or is too large.
+            FetchError: there is no answer in time, it is not 200, or it is too large.
         """
         try:
             async with self._session.get(url, params=params, headers=headers, allow_redirects=False) as response:
