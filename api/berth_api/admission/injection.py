@@ -61,7 +61,7 @@ class Place:
 
     @property
     def is_filled(self) -> bool:
-        """Return whether the container has the variable; of several entries the last one counts."""
+        """Return whether the container has the variable. If there are several entries, the last one counts."""
         last = _last_entry(self.container)
         if last is None or self.entry is None:
             return last is None and self.entry is None

@@ -31,7 +31,7 @@ MAX_CARDS: Final = 256
 MAX_ENTRIES: Final = 8 * MAX_CARDS
 """Entries of one type: a card may have several."""
 REPLICAS: Final = "nvidia.com/gpu.shared"
-"""A time-sliced card has as many of this resource as replicas; a grant of a replica has one."""
+"""A time-sliced card has as many of this resource as replicas. A grant of a replica has one."""
 _SUBDEVICES: Final = (REPLICAS, mig.PREFIX)
 REPLICA_MARK: Final = "::"
 """Separates the id of a card from the number of a replica: `GPU-…::3`."""

@@ -39,7 +39,7 @@ class Kind:
     counted: tuple[str, ...] = ()
     """What is counted on each device in addition to its hundredths, by the name that Devices use: `npu-memory`."""
     reads: Reader | None = None
-    """Converts a request to a part; without it a pod may request one resource at a time, as for NICs and FPGAs."""
+    """Converts a request to a part. Without it, a pod may request one resource at a time, as for NICs and FPGAs."""
     summed: bool = True
     """Whether Berth writes the resources to the Node; false if a device plugin of kubelet already does."""
     gangs: bool = True

@@ -63,7 +63,7 @@ class Part:
     selector: LabelSelector = EVERYTHING
     """Selects cards by their labels."""
     functions: LabelSelector | None = None
-    """Selects groups of virtual functions by their labels; each card gives one. None if none is requested."""
+    """Selects groups of virtual functions by their labels. Each card gives one function. None if none is requested."""
     scope: Scope = ""
     """The domain that must contain all cards of the part; `Node` and the empty scope require nothing."""
     exclusive: Exclusive = ""

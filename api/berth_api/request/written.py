@@ -20,11 +20,11 @@ class Amount:
     """An amount at one place of a spec."""
 
     where: str
-    """In the words of messages: `container main`."""
+    """The place in the words of messages: `container main`."""
     text: str
     """As the user wrote it: memory with its unit, which the API server keeps, and all else as a number."""
     number: int
-    """In whole units, rounded up."""
+    """The amount in whole units, rounded up."""
     init: bool = False
     sidecar: bool = False
 
@@ -72,7 +72,7 @@ class Written:
 
 
 NOTHING_WRITTEN: Final = Written({})
-"""For a request whose spec is not known: amounts are quoted as numbers."""
+"""Stands for a request with an unknown spec: amounts are quoted as numbers."""
 
 
 def _origin(parts: Sequence[Amount]) -> str:

@@ -75,7 +75,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 class SizedCache(Generic[K, V]):
-    """Values by key; the least recently used ones are dropped once all take more than a number of bytes."""
+    """Values by key. The least recently used values are dropped once all values take more than a number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
