@@ -19,7 +19,7 @@ _FAST: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DocumentError(ValueError):
-    """A text is not YAML; the message names the place, as far as PyYAML reports it, and is one line."""
+    """A text is not YAML. The message is one line. It names the place, as far as PyYAML reports it."""
 
     def __init__(self, problem: str, *, line: int = 0, column: int = 0) -> None:
         """Create the error; line and column are counted from 1, and 0 if PyYAML does not report them."""

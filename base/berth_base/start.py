@@ -92,7 +92,7 @@ def with_suggestion(message: str, similar: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known name that is most similar to a mistyped one; none if no name is similar."""
+    """Return the known name that is most similar to a mistyped name; none if no name is similar."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
 
 

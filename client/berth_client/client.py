@@ -30,7 +30,7 @@ from berth_client.streams import StreamPool, lines
 from berth_client.tokens import TokenSource
 
 TRIES: Final = 5
-"""Sends of one call at most; the usual Retry-After is one second."""
+"""Maximum number of sends of one call. The usual Retry-After is one second."""
 TIMEOUT_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 90.0
 """A watch that is silent for this long may be broken: the server sends a bookmark about once a minute."""
@@ -53,7 +53,7 @@ Observe = Callable[[str, str, str, float], None]
 
 
 class ApiClient:
-    """Requests to one API server as one user; watches have connections of their own."""
+    """Requests to one API server as one user. Watches have their own connections."""
 
     def __init__(
         self,
