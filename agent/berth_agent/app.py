@@ -123,7 +123,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
-    """Return the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
+    """Return the device plugin that the settings select: one that obeys the scheduler, or an ordinary one."""
     if not settings.device_plugin:
         return None
     if usage is None or not settings.admission:

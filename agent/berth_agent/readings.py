@@ -85,12 +85,12 @@ class Facts:
     machine: str = ""
     """The machine's product name; empty where it is not known."""
     cards: Mapping[str, CardFacts] = field(default_factory=dict)
-    """By their UUIDs."""
+    """Facts of the cards, by their UUIDs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one reading of one node found."""
+    """The result of one reading of one node."""
 
     spec: DeviceSpec
     findings: tuple[Finding, ...]

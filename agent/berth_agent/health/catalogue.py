@@ -18,7 +18,7 @@ class Remedy(IntEnum):
     NOTHING = 0
     """Not a fault: the application caused it, or the driver only reports its own action."""
     UNTOLD = 1
-    """As soon as a reading no longer reports it: the driver measures it each time."""
+    """The fault ends when a reading no longer reports it, because the driver measures it each time."""
     QUIET = 2
     """After a quiet period: the application has to be restarted, the card is healthy unless it happens again."""
     RESET = 3

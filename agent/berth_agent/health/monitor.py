@@ -34,7 +34,7 @@ class _Node:
     faults: dict[str, Faults] = field(default_factory=dict)
     """Faults of GPUs, by their UUIDs."""
     restored: tuple[DeviceInfo, ...] | None = None
-    """GPUs that the agent before this one listed; none before the Device was looked at."""
+    """GPUs that the previous agent listed; none before the Device was read."""
 
 
 class HealthMonitor:

@@ -78,10 +78,10 @@ def of_double_bit(checks: Checks) -> Fault | None:
 
 
 def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
-    """Return what the driver's figures are to their card.
+    """Return what the driver's figures mean for their card.
 
-    Rows that wait to be remapped are no fault: the driver keeps their pages from use until then. A page that waits to
-    be retired is one: until the reset, applications are still given it.
+    Rows that wait to be remapped are no fault, because the driver does not use their pages until then. A page that
+    waits to be retired is a fault, because applications still get it until the reset.
     """
     if not checks.memory:
         return []

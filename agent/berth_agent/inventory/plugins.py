@@ -57,7 +57,7 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     """Create the plug-ins, and return them by their types.
 
     Raises:
-        PluginError: one cannot be made, or brings a type that is there already, or they are too many.
+        PluginError: a plug-in cannot be created, its type already exists, or there are too many.
     """
     agents: dict[str, DeviceAgent] = {}
     owners = {GPU: "Berth"}

@@ -20,7 +20,7 @@ from berth_agent.kubelet.device_plugin.registration import SocketIdentity
 CONTROL: Final = "control"
 """The daemon's socket in its folder; each daemon makes its own."""
 MAX_SERVERS: Final = 16
-"""Servers that are configured; with one for all users there is one, and rarely a second that ends."""
+"""Servers that are configured. With one server for all users, there is one, and rarely a second that ends."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

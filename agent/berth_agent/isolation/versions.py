@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-"""In kubelet's folder of device plugins."""
+"""The file name of the checkpoint in kubelet's folder of device plugins."""
 GRACE: Final = 3600.0
 """Seconds after a change for which nothing is removed. The checkpoint does not have the latest allocations yet."""
 

@@ -36,10 +36,10 @@ class Snapshot:
     nodes: Mapping[str, Reading] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By UUID and Xid."""
+    """Xids by UUID and Xid."""
     holders: Sequence[Holder] = ()
     pods: Mapping[str, PodNames] = field(default_factory=dict)
-    """By UID."""
+    """Pods by UID."""
     processes: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     """Bytes by UUID of the card, and by owner: UID of the pod and id of the container."""
 

@@ -126,7 +126,7 @@ class NvmlInventory:
         return {card: sampling.sample(handle) for card, handle in handles.items()}
 
     def _report(self, card: str, event: NvmlEvent | None) -> None:
-        """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
+        """Pass an event on, from the thread that waits for events. An event of an unknown card concerns all cards."""
         if event is None:
             if self._listener:
                 self._listener(FaultEvent(node=self._node))

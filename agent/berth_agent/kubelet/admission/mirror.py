@@ -64,7 +64,7 @@ class Mirror:
     def __init__(self) -> None:
         self.units = Units()
         self._pods: dict[str, Pod] = {}
-        """In kubelet's order."""
+        """The pods in kubelet's order."""
         self._reports: dict[ContainerKey, ContainerReport] = {}
         self._pending: dict[tuple[ContainerKey, str], PendingAllocation] = {}
         self._lingering: dict[ContainerKey, Holding] = {}
@@ -186,7 +186,10 @@ class Mirror:
                 self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
 
     def _named(self, report: ContainerReport) -> ContainerKey:
-        """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
+        """Return the container of a report.
+
+        A pod with a removed pod's name owns the report only if it has that allocation.
+        """
         name = keys.join(report.namespace, report.pod)
         pod = next((candidate for candidate in self._pods.values() if candidate.key == name), None)
         key = ContainerKey(uid=pod.uid if pod else name, container=report.container)

@@ -29,7 +29,7 @@ class ContainerSpec:
     wants: Mapping[str, int] = field(default_factory=dict)
     """Resource of the device plugin -> how many."""
     ends: bool = False
-    """Whether it ends before the next begins, so that kubelet gives its devices to later ones too."""
+    """Whether it ends before the next container begins, so that kubelet gives its devices to later containers, too."""
     visible: tuple[str, ...] = ()
     """Ids of the cards and instances that were annotated for it."""
     by_mps: bool = False

@@ -34,7 +34,7 @@ class PendingContainer:
     pod: Pod
     container: ContainerSpec
     reusable: Ids
-    """What init containers before it had: kubelet gives it these first."""
+    """Devices of the init containers before it, which kubelet gives it first."""
     order: tuple[bool, ...]
     """Sort key: the most likely first. Equal containers keep the order of their pods."""
 
@@ -61,7 +61,7 @@ class AdmissionSnapshot:
     unconfirmed: tuple[Ids, ...] = ()
     """Pending allocations: their containers are our guess."""
     lingering: Mapping[str, Ids] = field(default_factory=dict)
-    """By the pod's UID: of containers that run though their pod was removed. Kubelet believes these to be free."""
+    """UID of a removed pod -> devices of its containers that still run. Kubelet believes that these are free."""
     running: frozenset[str] = frozenset()
     """UIDs of the pods in `lingering` that were seen to have processes."""
     units: Units = field(default_factory=Units)

@@ -42,7 +42,7 @@ MAX_CONTAINERS: Final = 64
 MAX_RECEIVED: Final = 2**21
 """Bytes of a call: 256 cards with 100 replicas each have ids of a megabyte."""
 FOLDER_MODE: Final = 0o750
-"""As kubelet creates its own folder of sockets."""
+"""The mode with which kubelet creates its own folder of sockets."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
