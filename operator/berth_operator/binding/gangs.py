@@ -149,7 +149,7 @@ class GangBinder:
             self._binds.start_task(self._bind_member(placement, body, term))
 
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
-        """Bind a member's claims; give up when another member fails, which may be to allocate a claim they share."""
+        """Bind a member's claims; give up when another member fails, which may have to allocate a shared claim."""
         try:
             await self._volumes.bind(placement, lambda: self._binds.leads(term))
             await self._claims.bind(placement, lambda: self._binds.leads(term) and not failed)

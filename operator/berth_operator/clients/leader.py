@@ -122,7 +122,7 @@ class LeaderElection:
 
     @property
     def renewed(self) -> str:
-        """Return when a leader last renewed or released the lease, as last read; empty if that is not known."""
+        """Return when a leader last renewed or released the lease, as last read; empty if unknown."""
         return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
 
     async def acquired(self) -> int:

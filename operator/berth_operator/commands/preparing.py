@@ -40,7 +40,7 @@ class Origin:
     """Where the state of a cluster comes from."""
 
     ask: Callable[[Collection[str]], Served]
-    """Returns what the operator serves of its settings, at least for the pods of these namespaces."""
+    """Returns the settings that the operator serves, at least for the pods of these namespaces."""
     read: Callable[[Snapshot, Effective], None]
     """Puts the objects that an operator with these settings reads."""
 

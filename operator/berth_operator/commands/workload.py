@@ -272,10 +272,10 @@ def read(text: str, name: str) -> WorkloadFile:
 
 
 def check_template(body: Any) -> None:
-    """Check that a value has the form of a pod or of the template of one.
+    """Check that a value has the form of a pod or a pod template.
 
     Raises:
-        InputError: it has not; the message names the field.
+        InputError: it does not; the message names the field.
     """
     _check_form(body, _Template)
 

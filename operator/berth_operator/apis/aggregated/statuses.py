@@ -83,7 +83,7 @@ def expired(version: int, oldest: int) -> StatusError:
 
 
 def too_large(version: int, current: int) -> StatusError:
-    """Return the failure of a request for a version that is not known yet; Kubernetes' words."""
+    """Return the failure of a request for a version that is not known yet, in Kubernetes' words."""
     message = f"Too large resource version: {version}, current: {current}"
     return StatusError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, retry_after=1, cause=TOO_LARGE)
 

@@ -25,7 +25,7 @@ HISTORY_BYTES: Final = 32 * 2**20
 MAX_JOINED: Final = 16
 """Batches of changes whose frames are kept for other watches."""
 WAIT_SECONDS: Final = 3.0
-"""For a version that is not known yet, as the API server has it."""
+"""Seconds to wait for a version that is not known yet, as in the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

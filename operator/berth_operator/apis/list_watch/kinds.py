@@ -24,7 +24,7 @@ GROUP: Final = "nvidia-gpu-scheduler"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 NODE_LABEL: Final = "nvidia-gpu-scheduler.node"
-"""On GpuPods: the name of the node."""
+"""The label of GpuPods with the name of the node."""
 MAX_LABEL: Final = 63
 MIG_PREFIX: Final = "MIG-"
 NODE_FIELD: Final = "spec.node_name"
@@ -123,7 +123,7 @@ def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str
 
 
 def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
-    """Return whether all of a card can be allocated, by the operator's account; without one it cannot."""
+    """Return whether a whole card can be allocated, by the operator's status; False without a status."""
     if use is None or use.get("holders"):
         return False
     free = {short(name): quantity.parse(amount) for name, amount in (use.get("free") or {}).items()}

@@ -21,7 +21,7 @@ SHARE: Final = 4
 MAX_REFUSED: Final = 32
 """Connections that wait for a refusal. Further connections are closed at once."""
 SECONDS: Final = 10.0
-"""For a handshake, and for the request of a connection that is refused."""
+"""Seconds for a handshake, and for the request of a refused connection."""
 BACKLOG: Final = 128
 """Connections that the kernel keeps for us."""
 PAUSE_SECONDS: Final = 1.0

@@ -58,7 +58,7 @@ class ServedCertificate:
     def __init__(
         self, *, source: Source, period: float, clients: Clients | None = None, settle: float = SETTLE
     ) -> None:
-        """Create a context that has no certificate yet; a new one is used after `settle` seconds."""
+        """Create a context without a certificate. A new certificate is used after `settle` seconds."""
         self._source, self._period, self._clients, self._settle = source, period, clients, settle
         self._loaded: tuple[bytes, str] | None = None
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -41,7 +41,7 @@ SHARE: Final = 60.0
 """The pause, as a multiple of the last rendering's time, and also of sending. For three kinds together, this is a tenth
 of the loop's time."""
 SECONDS_PER_BYTE: Final = 8e-9
-"""To compose, encrypt and write to a watch."""
+"""Seconds to compose, encrypt and write one byte to a watch."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class Source(Protocol):
 
     kind: RowKind
     is_volatile: bool
-    """Whether rows have fields that change with time alone; these are updated for lists, and for new watches."""
+    """Whether rows have fields that change with time alone. These fields are updated for lists, and for new watches."""
 
     def rows(self) -> Iterator[Row | None]:
         """Yield all rows in their order, and None where other work may be done."""

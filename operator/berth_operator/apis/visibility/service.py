@@ -40,7 +40,7 @@ from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 
 CONNECTIONS: Final = 4
-"""To the API server, for reviews of clients."""
+"""Connections to the API server, for reviews of clients."""
 REQUEST_CONNECTIONS: Final = 112
 """Connections in addition to the connections of watches. Each API server keeps up to 25 idle connections."""
 SHUTDOWN_SECONDS: Final = 0.05

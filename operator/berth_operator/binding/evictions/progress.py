@@ -64,7 +64,7 @@ class EvictionProgress:
         cluster.placements.on_assume = self._assumed
 
     def restore(self, lost: Sequence[LostPlace] | None) -> None:
-        """Restore the lost places of the last leader; if they are not known (None), no pods are evicted for a while."""
+        """Restore the lost places of the last leader. If they are unknown (None), no pods are evicted for a while."""
         if lost is None:
             self._lost.back_off_all(self._cluster.wall())
         else:

@@ -51,7 +51,7 @@ class ClaimWriter:
         """Claim -> the lock that its writers hold or wait for."""
 
     def alone(self, key: str) -> asyncio.Lock:
-        """Return the lock of a claim: pods that share it write it one by one, or most would fail by conflicts."""
+        """Return the lock of a claim. Pods that share the claim write it one by one to avoid conflicts."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def read(self, path: str) -> Object:

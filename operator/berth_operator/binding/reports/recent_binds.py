@@ -17,7 +17,7 @@ class RecentBinds:
 
     def __init__(self) -> None:
         self._rankings: dict[str, Ranking] = {}
-        """By UID of the pod, the oldest first."""
+        """UID of the pod -> ranking, the oldest first."""
 
     def keep(self, placement: Placement) -> None:
         """Keep the ranking of a placement, and drop the oldest if there are too many."""

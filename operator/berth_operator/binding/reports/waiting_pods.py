@@ -43,7 +43,7 @@ RATE: Final = 250.0
 WRITERS: Final = 16
 """Reports in flight: at 250 a second each may take 64 ms."""
 PATIENCE: Final = 0.25
-"""Seconds that a report lets binds go first; a pod's first report should come within one second."""
+"""Seconds for which a report lets binds go first. A pod's first report should come within one second."""
 QUIET: Final = 10.0
 """Seconds between two reports of a pod while the state keeps changing."""
 SETTLE: Final = 0.5

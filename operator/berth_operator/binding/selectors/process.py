@@ -33,7 +33,7 @@ class Evaluated:
     """The results of the process."""
 
     results: Sequence[bool | str] = ()
-    """For the first of the devices: the value, or why there is none."""
+    """The value for each of the first devices, or why there is none."""
     invalid: str = ""
     """Why the expression does not compile; empty if it does."""
 

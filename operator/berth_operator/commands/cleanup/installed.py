@@ -14,7 +14,7 @@ ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POD_GROUP: Final = f"{names.POD_GROUPS}.{names.POD_GROUP_GROUP}"
 PROGRAM_LABEL: Final = "app.kubernetes.io/name"
-"""On every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
+"""The label of every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
 DEPLOYMENTS: Final = ("berth-webhook", "berth-api", "berth-operator")
 DAEMON_SETS: Final = ("berth-agent", "berth-mps")
 

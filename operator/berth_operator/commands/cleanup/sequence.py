@@ -55,7 +55,7 @@ class Order:
     node_selector: str
     drain: bool
     seconds: float
-    """To wait for the programs, for definitions, and for pods to end; of each."""
+    """Seconds to wait for each of the programs, the definitions, and the end of pods."""
     delete_definitions: bool
 
 

@@ -47,7 +47,7 @@ class PodEvictor(Protocol):
 
 
 class Evictor:
-    """Evicts pods for one term; `report` is called with each evicted pod's charge and its card."""
+    """Evicts pods for one term. `report` is called with each evicted pod's charge and its card."""
 
     def __init__(
         self,

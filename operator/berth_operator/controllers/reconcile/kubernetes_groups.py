@@ -10,7 +10,7 @@ from berth_operator.state.cache.views import GroupView
 from berth_operator.state.objects.kubernetes_groups import SCHEDULED
 
 EMPTY: Final = {"status": "", "reason": "", "message": "", "observedGeneration": 0}
-"""The fields of the condition, with what an absent one means."""
+"""The fields of the condition, with the meaning of an absent field."""
 
 Object = Mapping[str, Any]
 

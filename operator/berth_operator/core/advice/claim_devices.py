@@ -32,7 +32,7 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_LOOKS: Final = 20_000
-"""Devices that are compared with requests for one answer, each with each; about 0.1 s if selectors are evaluated."""
+"""Maximum number of comparisons of devices with requests for one answer: about 0.1 s if selectors are evaluated."""
 STRIDE: Final = 64
 """Devices after which other work may be done; well below a millisecond."""
 MAX_NAMED: Final = 5

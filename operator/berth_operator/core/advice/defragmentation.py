@@ -204,8 +204,8 @@ class _MoveSearch:
     def _concerned(self) -> Mask:
         """Return a mask of the pods that are in the way.
 
-        These are the pods that hold what the pod lacks on nodes where evictions may help. If more than the node's own
-        pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
+        These are the pods that hold what the pod lacks, on nodes where evictions may help. If the decision depends on
+        more than the node's own pods, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
         candidates = candidate_rows(fleet, request, self._policies[self._pod.scheduler])
@@ -305,7 +305,7 @@ class _MoveSearch:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _without(self, pods: Indices) -> Solution | None:
-        """Decide the pod and then the replacements of `pods`, with all of these released; None if one does not fit."""
+        """Decide the pod and then the replacements of `pods`, with all `pods` released; None if one does not fit."""
         self.tried += 1
         moved = sorted((self._charges[at] for at in pods), key=self._decision_order)
         pending = [self._pod, *(self._tenants[charge.uid].pod for charge in moved)]

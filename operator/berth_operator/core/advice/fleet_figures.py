@@ -42,7 +42,7 @@ class FleetFigures:
     """All GPUs of the nodes that exist."""
 
     gpus: Mapping[str, Gpus]
-    """By model."""
+    """GPUs by model."""
     fragmentation: Mapping[int, float]
     """Number of whole GPUs -> the share of the free GPUs that pods which request this many on a node cannot get."""
     stranded: float

@@ -35,7 +35,7 @@ def is_share(card: LackingCard) -> bool:
 
 
 def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
-    """Return these rows by what they lack: the fewest devices, then the smallest part of a resource, then the name."""
+    """Return these rows, ranked by what they lack: the fewest devices, the smallest part of a resource, the name."""
     at = np.flatnonzero(rows)
     parts = [np.maximum(amount - fleet.left(name)[at], 0) / amount for name, amount in request.resources if amount]
     scarcest = np.max(parts, axis=0) if parts else np.zeros(len(at))

@@ -40,7 +40,7 @@ LITTLE: Final = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A node that differs from one that is there, and the words for the difference."""
+    """A node that differs from an existing node, and the words for the difference."""
 
     node: NewNode
     what: str
@@ -93,7 +93,7 @@ def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
 
 
 def like(fleet: Fleet, name: str) -> NodeInfo:
-    """Return another Node like one that is there, in service."""
+    """Return another Node like an existing Node, in service."""
     info = fleet.node_info(name)
     labels = {key: NAME if key == HOSTNAME else value for key, value in info.labels.items()}
     left = tuple(taint for taint in info.taints if not _is_out_of_service(taint))

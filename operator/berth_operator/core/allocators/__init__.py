@@ -36,7 +36,7 @@ class Allocators:
     """The built-in allocators, and the plug-ins' allocators for their device types."""
 
     plugin_allocators: Mapping[str, Allocator]
-    """By device type."""
+    """The plug-ins' allocators by device type."""
     subdevices: SubdeviceRule = LAST
     """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod decides it itself."""
 

@@ -50,7 +50,7 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
 
 
 def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield the reason of rows with too few cards only because some are not given by name, and these rows."""
+    """Yield the reason for rows that have too few cards only because some are not given by name, and these rows."""
     cards = fleet.cards[part.type]
     if not cards.bar.any():
         return

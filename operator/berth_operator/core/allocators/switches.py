@@ -14,7 +14,7 @@ from berth_api.values.caching import sized_cache
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 
 Switch = tuple[int, ...]
-"""For each part, how many cards under the switch can serve it; at most the number that the part requests."""
+"""For each part, the number of cards under the switch that can serve it, up to the number that the part requests."""
 Numbers = npt.NDArray[np.int32]
 
 UNKNOWN_SWITCH: Final = 0

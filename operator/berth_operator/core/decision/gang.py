@@ -447,7 +447,7 @@ def not_ready(problem: str) -> Failure:
 def _why_too_few(
     fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy, needed: int
 ) -> tuple[Failure, str]:
-    """Explain why fewer members fit than needed, without placing any; and name the first other one, in their order."""
+    """Explain why fewer members fit than needed, without placing any; name the first member that does not fit."""
     scarce = min(
         (class_ for class_ in classes.values() if class_.possible < class_.count),
         # A member that no new node could take either decides whether autoscalers may add nodes.

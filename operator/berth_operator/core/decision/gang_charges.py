@@ -72,7 +72,7 @@ def _shared_claims(fleet: Fleet, requests: Sequence[PodRequest]) -> frozenset[st
 
 
 def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
-    """Return the chosen volumes without those to be provisioned for the claims `made`."""
+    """Return the chosen volumes without volumes to be provisioned for the claims `made`."""
     if not made or not chosen.provisions:
         return chosen
     return replace(chosen, provisions=tuple(provision for provision in chosen.provisions if provision not in made))

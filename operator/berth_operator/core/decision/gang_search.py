@@ -109,7 +109,7 @@ class GangSearch:
         self._places = [places[number] for number in ordered]
         self._spare = len(pods) - needed
         self._alike = [sum(other is place for other in self._places[at:]) for at, place in enumerate(self._places)]
-        """For each member how many follow it that need the same, with itself."""
+        """For each member, the number of equal members from it on, including itself."""
         names = {name for of_member in places for name, _ in of_member.shape.request.resources}
         self._free = {name: fleet.left(name).copy() for name in names}
         self._charged = ChargedMembers(fleet, [pod.request for pod in pods])

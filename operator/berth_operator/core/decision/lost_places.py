@@ -37,7 +37,7 @@ MAX_NODES: Final = 4
 MAX_SCHEDULER: Final = 63
 """Bytes of a scheduler's name, which any author of a pod may choose."""
 EVERYWHERE: Final = ""
-"""In the place of a node's name."""
+"""Stands for a node's name."""
 ALL: Final = "*"
 """Stands for all preemptors that are not remembered, while their lost places are unknown."""
 _TIMES: Final = {1: "once", 2: "twice"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 MAX_MESSAGE: Final = 1024
-"""Characters that an Event's note holds; kube-scheduler ends a longer one with the same mark."""
+"""Characters that an Event's note holds. kube-scheduler ends a longer note with the same mark."""
 CUT: Final = " ..."
 NO_NODES: Final = "no nodes available to schedule pods"
 

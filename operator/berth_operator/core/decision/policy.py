@@ -55,7 +55,7 @@ CLAIM_STRATEGIES: Final[Mapping[str, Weights]] = {
     "Fragmentation": {"claim-fragmentation": 10.0},
     "FirstFit": {},
 }
-"""Strategies for devices of ResourceClaims; the first is the default, the other one kube-scheduler's."""
+"""Strategies for devices of ResourceClaims. The first is the default, the other is kube-scheduler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Policy:
     own_cards: Chooser | None = None
     """Chooses the cards of a node instead of the allocators."""
     plugins: Mapping[str, DevicePlugin] = field(default_factory=lambda: NO_PLUGINS, hash=False)
-    """The plug-ins by device type; all policies that are used with one Fleet must have the same."""
+    """The plug-ins by device type. All policies that are used with one Fleet must have the same plug-ins."""
     switched_off: frozenset[str] = frozenset()
     """Names of disabled filters."""
     card_strategy: str = "Fragmentation"

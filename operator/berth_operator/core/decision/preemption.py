@@ -207,7 +207,7 @@ def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
 
 
 class WithoutLowerPriority:
-    """The capacity of one node for pods of each priority if all pods below were evicted; a snapshot."""
+    """A snapshot of one node's capacity for pods of each priority, if all pods of lower priority were evicted."""
 
     def __init__(self, fleet: Fleet, node: str) -> None:
         self._fleet, self._node = fleet, node

@@ -85,7 +85,7 @@ class NodeReservation:
     missing: tuple[tuple[str, int], ...] = ()
     """(resource of the Node, amount) that the node has too little of."""
     since: int = 0
-    """When something was freed for it last, or when it began, in seconds since 1970; 0 if that is not known."""
+    """When something was last freed for it, or when it began, in seconds since 1970; 0 if unknown."""
     least: tuple[int, int] = (0, 0)
     """The least that it has lacked on its node, as in `lacking`."""
 
@@ -261,7 +261,7 @@ class _Search:
         in_vain: Collection[Hashable],
         reserved: Collection[str] = (),
     ) -> None:
-        """Create a search; nodes that are reserved for others are taken only if no equal one is left."""
+        """Create a search. Nodes that are reserved for others are taken only if no equal node is left."""
         self._reserved = reserved
         self._fleet, self._pod, self._policy, self._rows = fleet, pod, policy, rows
         on_nodes = [tuple(fleet.on_node(fleet.names[row])) for row in rows.tolist()]

@@ -70,7 +70,7 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
 
 
 def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge], *, with_cards: bool = True) -> Fleet:
-    """Return a Fleet of one row without some of its pods; only the resources and devices in it are valid."""
+    """Return a Fleet of one row without some of its pods. Only the resources and devices in it are valid."""
     left_behind = [charge for charge in fleet.left_behind() if charge.node == fleet.names[row]]
     placed = PlacedPods.of(fleet, [*removed, *left_behind], with_claims=True)
     what_if = WhatIf(fleet, np.array([row]), placed, with_cards=with_cards)
@@ -215,7 +215,7 @@ class VictimSearch:
     # --- fewer victims ------------------------------------------------------------------------------------------
 
     def _smaller_set(self, order: Indices, victims: Mask) -> _Choice | None:
-        """Search the best places for a smaller set of victims: reprieving one by one need not find the smallest."""
+        """Search the best places for a smaller set of victims, as reprieving one by one need not find the smallest."""
         pods = np.flatnonzero(victims)
         violations, highest, _, number, _ = self._keys(self._place[pods], pods, len(self._rows))
         best = order[0]

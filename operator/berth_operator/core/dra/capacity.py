@@ -12,7 +12,7 @@ from berth_operator.core.dra.fields import Field, FieldError
 
 
 class CapacityError(ValueError):
-    """A request is negative, or too large or too fine to be rounded; the allocation ends with it."""
+    """A request is negative, or too large or too fine to be rounded. The allocation ends with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

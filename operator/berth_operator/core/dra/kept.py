@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 PATIENCE: Final = 64
-"""New values that are refused for each value that is kept, until one that was not used meanwhile gives way."""
+"""New values that are refused for each kept value, until a value that was not used meanwhile gives way."""
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ class Branch(NamedTuple):
     progress: tuple[Progress, ...]
     used: Mask
     allowed: tuple[Mask, ...]
-    """For each constraint."""
+    """The allowed devices for each constraint."""
     left: dict[CounterSetID, Left]
     blocked: dict[CounterSetID | None, Mask]
     """The devices whose counter set has too little left."""

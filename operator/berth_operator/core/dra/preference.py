@@ -26,7 +26,7 @@ Rank = tuple[bool, float, int]
 
 
 class Preference:
-    """The order for one search: what its requests had best get is taken from the stock one after the other."""
+    """The order for one search: its requests take their best devices from the stock, one after the other."""
 
     def __init__(
         self, pools: NodePools, allocated: Allocated, links: Mapping[DeviceID, Hashable] | None = None

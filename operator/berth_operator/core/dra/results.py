@@ -47,7 +47,7 @@ class AppliedConfig(NamedTuple):
     """A configuration that applies to an allocation."""
 
     entry: Object
-    """As `devices.config` has it."""
+    """The entry in the form of `devices.config`."""
     device_class: str
     """The class that has it; empty for the claim itself."""
     place: int
@@ -61,7 +61,7 @@ class Allocation:
     claim: ResourceClaim
     results: tuple[Result, ...]
     chosen: tuple[tuple[Request, DeviceClass], ...]
-    """For each request of the claim, itself or the subrequest that was taken, and its class."""
+    """For each request of the claim, the request itself or the subrequest that was taken, and its class."""
     node: str
     """The name of the node for which the allocation was made."""
 

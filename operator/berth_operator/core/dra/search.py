@@ -51,7 +51,7 @@ class SubrequestFrame:
     plans: Sequence[RequestPlan]
     next: int = 0
     too_many: bool = True
-    """Whether each one that was tried would give the claim too many devices."""
+    """Whether each tried device would give the claim too many devices."""
 
 
 class Search:

@@ -45,7 +45,7 @@ class Matches:
     def __init__(self, expression: str, *, is_kept: bool = True) -> None:
         self.expression = expression
         self.states = bytearray()
-        """By the number of a device."""
+        """States by the number of a device."""
         self.seen = 0
         """The changes of devices that it knows of."""
         self.reasons: list[str] = []
@@ -92,7 +92,7 @@ class SelectorPair:
             self._selected.update(known)
 
     def get(self, device: Device) -> bool | None:
-        """Return whether all expressions are true for a device; None if that is not known, or if one fails."""
+        """Return whether all expressions are true for a device; None if that is unknown, or if one fails."""
         number = self._numbers.get(device, NO_NUMBER)
         for known in self._known:
             state = known.states[number] if number < len(known.states) else UNKNOWN
@@ -132,7 +132,7 @@ class Selected:
     """What all selectors match."""
 
     def __init__(self, *, memory: int = MAX_BYTES, least: int = MIN_EXPRESSIONS) -> None:
-        """Create an empty one; `memory` is the bound in bytes, `least` expressions are kept in any case."""
+        """Create an empty one. `memory` is the bound in bytes; at least `least` expressions are kept in any case."""
         self._memory, self._least = memory, least
         self.devices = DeviceNumbers()
         self.work = Work()
@@ -158,7 +158,7 @@ class Selected:
         return sum(selection.get(device) is True for selection in self._recent.values())
 
     def matches(self, device: Device, expression: str | None, owner: str) -> bool:
-        """Return whether one expression is true for a device; raises as `SelectorPair.matches`."""
+        """Return whether one expression is true for a device; raise the errors of `SelectorPair.matches`."""
         return self.of(((), (expression,))).matches(device, owner, owner)
 
     def put(self, devices: Iterable[Device]) -> None:

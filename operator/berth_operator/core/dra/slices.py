@@ -84,9 +84,9 @@ class Device:
     pool: PoolID
     view: DeviceView
     attributes: Mapping[str, Attribute]
-    """By qualified name: names without a domain have the driver's."""
+    """Attributes by qualified name. Names without a domain have the driver's domain."""
     capacity: Mapping[str, DeviceCapacity]
-    """By the name in the slice."""
+    """Capacities by the name in the slice."""
     consumes: tuple[tuple[CounterID, int], ...]
     """What it takes of counters, in billionths."""
     consumes_sets: tuple[str, ...]

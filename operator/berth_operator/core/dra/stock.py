@@ -88,7 +88,7 @@ class Stock:
         return stranded + self._left(device)
 
     def take(self, device: Device, sign: int = 1) -> None:
-        """Take from counters what a device takes, or give it back (sign -1)."""
+        """Take a device's consumption from the counters, or give it back (sign -1)."""
         for of_set in self._of(device):
             of_set.take(device, sign)
 

@@ -40,7 +40,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 MAX_STEPS: Final = 5_000
 """Devices that a search on one node tries in an order, each as many times as it has capacities.
 
-Those that are certainly not given are left out before. Decision 33 has how long that takes.
+Devices that are certainly not allocated are left out before. Decision 33 has how long the search takes.
 """
 MAX_NARROWING: Final = 2_000
 """Steps of the search that continues where the search in an order did not end."""

@@ -488,7 +488,7 @@ class Fleet(NodeColumns):
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
-        """Return a shallow copy with these columns and attributes replaced; all others are shared."""
+        """Return a shallow copy with these columns and attributes replaced. All others are shared."""
         copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         copied.column_cache = ColumnCache(copied.static_key, copied.dynamic_key)

@@ -72,7 +72,7 @@ def of_grant(grant_amounts: tuple[tuple[str, int], ...], card_memory: int) -> He
 
 
 class Namespaces:
-    """The limits, and what the pods of each namespace that has one hold."""
+    """The limits, and what the pods of each namespace with a limit hold."""
 
     def __init__(self, limits: NamespaceLimits = NO_LIMITS, held: Mapping[str, Counter[str]] = NOTHING_HELD) -> None:
         self.limits = limits

@@ -162,7 +162,7 @@ class Queue(Generic[U]):
         return uid in self._units
 
     def put(self, unit: U) -> None:
-        """Add or replace a unit; one with unchanged class, priority and weight keeps its place."""
+        """Add or replace a unit. A unit with unchanged class, priority and weight keeps its place."""
         current = self._units.get(unit.uid)
         if current is not None and _place(current) == _place(unit):
             self._replace(unit)

@@ -35,7 +35,7 @@ PowerPreference = Literal["Headroom", "Draw"]
 NAME: Final = "genius"
 BEST: Final = 100.0
 MAX_ROWS: Final = 16
-"""Up to this number of changes rows are computed one by one."""
+"""Maximum number of changed rows that are computed one by one."""
 STEPS: Final = 10
 """Steps of a card's load: differences below a tenth do not decide between cards."""
 

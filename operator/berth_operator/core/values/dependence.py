@@ -45,7 +45,7 @@ def _has_revision(labels: Labels) -> bool:
 
 
 def _application(owner: Owner, labels: Labels) -> str:
-    """Return the name of the Deployment or Rollout of a ReplicaSet; empty if it is not known."""
+    """Return the name of the Deployment or Rollout of a ReplicaSet; empty if unknown."""
     if owner.kind == "ReplicaSet":
         for name, value in labels:
             if name in TEMPLATE_HASHES and value and owner.name.endswith(f"-{value}"):

@@ -27,7 +27,7 @@ class PodClaims:
     allocations: tuple[Allocation, ...] = ()
     """What claims get that are not allocated yet."""
     reserved: tuple[str, ...] = ()
-    """namespace/name of claims that are allocated already; to be reserved for the pod, unless they are."""
+    """namespace/name of claims that are allocated already. They must be reserved for the pod, unless they are."""
     grants: tuple[Grant, ...] = ()
     """The cards of the allocations, charged to the pod until the API server shows the allocations."""
     unknown: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ class KubeletReports:
         return self._gpu_pods
 
     def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
-        """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
+        """Return the GpuPod of a pod. A GpuPod with its name and another UID or node does not belong to this pod."""
         if (record := self.gpu_pod_named(charge)) is None:
             return None
         actual = record.actual

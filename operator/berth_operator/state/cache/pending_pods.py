@@ -62,7 +62,7 @@ class PendingPods:
 
     @property
     def gated(self) -> Collection[PendingPod]:
-        """Return the pods that do not wait yet, because they have scheduling gates; their last message names these."""
+        """Return the pods that do not wait yet because of scheduling gates. Their last message names the gates."""
         return self._gated.values()
 
     def put(self, raw: Object) -> None:

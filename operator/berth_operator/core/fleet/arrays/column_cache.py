@@ -45,7 +45,7 @@ SKIPPED: Final = 1000
 MAX_OF_NODES: Final = 16
 """Maximum number of values that depend on nodes but not on charges."""
 MAX_ROWS_ONE_BY_ONE: Final = 4
-"""Up to this number of changed rows are looked up one by one; more are computed together."""
+"""Up to this number of changed rows are looked up one by one. More rows are computed together."""
 
 
 def only(row: int) -> slice:

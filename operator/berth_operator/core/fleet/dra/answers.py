@@ -103,7 +103,7 @@ class SearchRefusals:
         self.doublings.pop(node, None)
 
     def go_on(self, most: int) -> bool:
-        """Resume searches that ended at a bound which was doubled at most so often; return whether there was one."""
+        """Resume searches that ended at a bound which was doubled at most this often; return whether there was one."""
         ended = [node for node, doublings in self.doublings.items() if node in self.by_node and doublings <= most]
         for node in ended:
             del self.by_node[node]
@@ -122,7 +122,7 @@ class Answers:
         """Requests with a search that ended at its bound."""
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts | None:
-        """Return the counts of a kind, to be brought up to date; None if there is no memory until others are."""
+        """Return the counts of a kind, to be updated; None if there is no memory until others are up to date."""
         most = max(COPIED_KINDS, min(MAX_KINDS, MAX_BYTES // (BYTES * (rows + 1))))
         counts = self._counts.use(kind, lambda: DeviceCounts(rows, self._changes.now), most)
         if counts is not None:
@@ -133,7 +133,7 @@ class Answers:
         return counts
 
     def refusals(self, request: Hashable, nodes: int) -> SearchRefusals:
-        """Return the refusals of a request, to look up and to add to; there is one for each of `nodes` at most."""
+        """Return the refusals of a request, to look up and to add to. There is at most one for each of `nodes`."""
         most = max(MAX_REQUESTS, min(MAX_KINDS, MAX_REFUSALS // (nodes + 1)))
         refusals = self._refusals.use(request, SearchRefusals, most)
         assert refusals is not None  # noqa: S101 - all of them may be replaced

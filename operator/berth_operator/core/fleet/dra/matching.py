@@ -42,7 +42,7 @@ class CardIndex:
     by_id: Mapping[str, CardKey]
     """Cards by their id, and by the UUIDs of their MIG instances; in lower case."""
     by_address: Mapping[str, frozenset[CardKey]]
-    """By normal PCI address, also of virtual functions."""
+    """Cards by normal PCI address, including addresses of virtual functions."""
     instances: Collection[str]
     """UUIDs of MIG instances that can be allocated."""
     types: frozenset[str]

@@ -30,7 +30,7 @@ class NodeDevices:
     links: Mapping[DeviceID, Hashable]
     """A number for each whole card with NVLinks, equal for cards that are all linked with each other."""
     products: frozenset[tuple[str, Hashable]]
-    """The drivers of the own devices, with the products that these are; None for devices that name none."""
+    """The drivers of the own devices, with the devices' products; None for devices that name none."""
 
     @property
     def driver_count(self) -> int:

@@ -17,7 +17,7 @@ K = TypeVar("K")
 
 EVERY_DRIVER: Final = "*"
 CHARGE_MARK: Final = "//resourceclaim/"
-"""In the UIDs of charges for claims."""
+"""The mark in the UIDs of charges for claims."""
 
 
 def claim_uid(node: str, uid: str) -> str:
@@ -283,7 +283,7 @@ class Claims:
         self.served_changed()
 
     def served_changed(self) -> None:
-        """Compute again which devices may be given, after a pool began or ceased to be served."""
+        """Compute again which devices may be allocated, after Berth began or ceased to serve a pool."""
         self.supply.set_own(self.serves)
 
     def _taint_again(self, *rules: TaintRule | None) -> None:
@@ -334,7 +334,7 @@ class Claims:
 
     @property
     def doubled(self) -> Mapping[DeviceID, frozenset[str]]:
-        """Return the devices that several claims hold though only one may, with these claims."""
+        """Return the devices that only one claim may hold and several hold, with these claims."""
         return self._doubled
 
     def foreign(self, pool: PoolID) -> frozenset[str]:

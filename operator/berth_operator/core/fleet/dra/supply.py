@@ -174,7 +174,7 @@ class Supply:
         return known
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
-        """Return the counts of a kind of device, to be brought up to date; none that stay if there is no memory."""
+        """Return the counts of a kind of device, to be updated. If there is no memory, the counts are not kept."""
         self._settle(self._changed)
         counts = self._answers.counts(kind, rows)
         if counts is None:

@@ -42,13 +42,13 @@ class CardColumns:
     replicas_as: npt.NDArray[np.int8]
     """Index in `REPLICA_NAMES` of the resource name under which pods request the card's replicas."""
     model: Numbers
-    """By `InternTable.models`."""
+    """Number of the model in `InternTable.models`."""
     bar: Numbers
     """Why the card is not allocated by name, by `InternTable.bars`; 0 if it is."""
     kind: Numbers
-    """By `InternTable.kinds`; 0 for cards without replicas and instances."""
+    """Number of the kind in `InternTable.kinds`; 0 for cards without replicas and instances."""
     instance_memory: Numbers
-    """By `InternTable.instance_memory`."""
+    """Number in `InternTable.instance_memory`."""
     mixed: Mask
     """Whether the node's cards are of several models or kinds: shape (nodes,)."""
     users: Numbers
@@ -56,13 +56,13 @@ class CardColumns:
     pcie: Numbers
     """Number of the PCIe switch (`InternTable.switches`); 0 if unknown."""
     labels: Numbers
-    """By `InternTable.labels`."""
+    """Number of the labels in `InternTable.labels`."""
     functions: Numbers
-    """By `InternTable.functions`."""
+    """Number of the functions in `InternTable.functions`."""
     spare: Numbers
     """Bit mask of the groups of virtual functions with a free function, in the order of the groups."""
     wiring: Numbers
-    """By `InternTable.wirings`: shape (nodes,)."""
+    """Number of the wiring in `InternTable.wirings`: shape (nodes,)."""
     total: Column
     """Each card's capacity: shape (resources, nodes, slots)."""
     used: Column
@@ -74,7 +74,7 @@ class CardColumns:
     unlocated: Numbers
     """Number of MIG instances that pods hold and whose card is not known: shape (nodes,)."""
     facts: Floats
-    """By `CardFacts`: shape (facts, nodes, slots)."""
+    """Facts in the order of `CardFacts`: shape (facts, nodes, slots)."""
     measured: Floats
     """Values by `Quantity`; UNMEASURED if unknown or too old: shape (quantities, nodes, slots)."""
     measured_at: npt.NDArray[np.float64]

@@ -48,7 +48,7 @@ RESOURCES: Final = {
     RDMA: (RDMA,),
     FPGA: (FPGA,),
 }
-"""Device type -> the resources of each card; resources that only some cards have are added when one is first seen."""
+"""Device type -> the resources of each card. Resources that only some cards have are added when one is first seen."""
 NVLINK: Final = 100
 LINKS: Final = {
     "System": 10,

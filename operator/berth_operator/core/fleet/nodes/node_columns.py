@@ -18,7 +18,7 @@ class NodeColumns:
     fresh: Mask
     """Rows whose agent is alive."""
     heard: npt.NDArray[np.int64]
-    """When the agent of a row that is not fresh was last heard, in seconds since 1970; 0 if that is not known."""
+    """When the agent of a row that is not fresh last reported, in seconds since 1970; 0 if unknown."""
     starting: Mask
     """Rows with a new Node that has or will have devices. Its agent may not have reported all of them yet."""
     was_used: Mask

@@ -95,7 +95,7 @@ class PlacedPods:
     amounts: Column
     """Shape (resources, columns)."""
     parts: Mapping[str, Parts]
-    """By device type."""
+    """Parts by device type."""
 
     @classmethod
     def of(cls, fleet: Placing, charges: Sequence[Charge], *, with_claims: bool = False) -> "PlacedPods":
