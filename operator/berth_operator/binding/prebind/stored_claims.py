@@ -33,8 +33,8 @@ class StoredConfig(NamedTuple):
 def merged(stored: bytes, claim: Object) -> bytes:
     """Return a stored claim with the labels, finalizers, `reservedFor` and the resourceVersion of `claim`.
 
-    If `claim` has an allocation or drivers' reports of devices, the stored ones stay unchanged. Otherwise they are
-    removed.
+    The stored allocation and the drivers' stored reports of devices stay unchanged if `claim` has them. Each of the two
+    is removed if `claim` lacks it.
 
     Raises:
         WireError: the stored claim cannot be read.
