@@ -49,7 +49,7 @@ from berth_client.objects import Object
 LEAVE_SECONDS: Final = 5.0
 """Seconds that the last publication may take; with `ADMIT_SECONDS`, far less than the 30 s that kubelet waits."""
 ADMIT_SECONDS: Final = 5.0
-"""Seconds in which kubelet may still ask for pods that are bound already."""
+"""Seconds for which kubelet may still request devices for pods that are bound already."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -123,7 +123,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
-    """Return the device plugin that the settings ask for: one that obeys the scheduler, or one like any other."""
+    """Return the device plugin that the settings select: one that obeys the scheduler, or an ordinary one."""
     if not settings.device_plugin:
         return None
     if usage is None or not settings.admission:
@@ -134,7 +134,7 @@ def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | 
 
 
 def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClient) -> IsolationManager | None:
-    """Return the manager of what limits containers to their shares; None if the settings ask for nothing."""
+    """Return the manager that limits containers to their shares; None if the settings request no limits."""
     list_pods = NodePods(client=client, node=settings.node_name).pods
     return isolation_manager.of(
         settings, pods=lambda: usage.admission.mirror.pods if usage else (), list_pods=list_pods
@@ -296,7 +296,7 @@ class Agent:
         self._monitor.observe(self._numbered(readings))
 
     def _view(self, current: Mapping[str, Reading]) -> dict[str, Reading]:
-        """Return what is published: readings with sharing, what pods hold, and what kubelet cannot give."""
+        """Return the published view: readings with sharing, what pods hold, and what kubelet cannot allocate."""
         view = {}
         for name, reading in current.items():
             view[name] = self._plugin.view(reading) if self._plugin else reading
@@ -337,7 +337,7 @@ class Agent:
                 self._usage.restore(earlier.unheld)
 
     def _use_changed(self) -> None:
-        """Offer kubelet at once what is not withheld, and publish what pods hold."""
+        """Offer kubelet all devices that are not withheld at once, and publish what pods hold."""
         if self._plugin:
             self._plugin.refresh()
         self._publish_soon.set()

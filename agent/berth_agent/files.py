@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_BYTES: Final = 64 << 20
-"""Of a file that is read: a thousand pods with all devices of a node take less than a tenth."""
+"""Bytes of a file that is read. A thousand pods with all devices of a node take less than a tenth."""
 
 
 def read(path: Path) -> bytes:

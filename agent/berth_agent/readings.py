@@ -18,7 +18,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """Memory of a card or MIG instance, in bytes. What the driver reserves is neither used nor free."""
+    """Memory of a card or MIG instance, in bytes. Memory that the driver reserves is neither used nor free."""
 
     total: int
     used: int
@@ -27,11 +27,12 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSample:
-    """What a card measures at one moment; None, or absent, is what it does not report."""
+    """A card's measurements at one moment; None, or absent, for values that it does not report."""
 
     memory: MemoryUse | None = None
     sm_utilization: float | None = None
-    """Share of the last sample period in which a kernel ran, from 0 to 1; the other engines' likewise."""
+    """Share of the last sample period in which a kernel ran, from 0 to 1. The other engines' values are such shares,
+    too."""
     memory_utilization: float | None = None
     encoder_utilization: float | None = None
     decoder_utilization: float | None = None
@@ -74,7 +75,7 @@ class CardFacts:
     pci_class: str
     is_vgpu: bool = False
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
+    """Facts of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +85,12 @@ class Facts:
     machine: str = ""
     """The machine's product name; empty where it is not known."""
     cards: Mapping[str, CardFacts] = field(default_factory=dict)
-    """By their UUIDs."""
+    """Facts of the cards, by their UUIDs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one reading of one node found."""
+    """The result of one reading of one node."""
 
     spec: DeviceSpec
     findings: tuple[Finding, ...]
@@ -99,7 +100,7 @@ class Reading:
 
     Another object each time that the driver has listed them, also if the processes are the same."""
     use: NodeUse | None = None
-    """What pods hold; None before kubelet answered: then what is published stays."""
+    """What pods hold; None before kubelet answered, which leaves the published value unchanged."""
     heartbeat: bool = True
     """Whether the node's Lease is to be renewed. Only a fleet file sets it to false."""
     reset: frozenset[str] = frozenset()
@@ -107,6 +108,7 @@ class Reading:
     facts: Facts | None = None
     """Facts for the Node's labels; None if the inventory does not set them."""
     unnumbered: frozenset[str] = frozenset()
-    """Types whose devices have no minors of their own: those in the spec only count them; `numbering` replaces them."""
+    """Types whose devices have no minors of their own. The spec only counts these devices; `numbering` replaces the
+    counts."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the Device: what the agent has to know after its restart."""

@@ -48,8 +48,8 @@ MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 MOVABLE: Final = "berth.dev/movable"
 """Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
 ISOLATION_KEY: Final = "berth.dev/isolation"
-"""How containers are limited to their shares of cards: an annotation of pods, a label of namespaces, and on Nodes the
-label with the only mode that the node has."""
+"""How containers are limited to their shares of cards. It is an annotation of pods and a label of namespaces. On Nodes,
+it is the label with the only mode that the node has."""
 EPOCH: Final = "berth.dev/epoch"
 ORIGINAL_RESOURCES: Final = "berth.dev/original-resources"
 """What containers requested by resources that admission has renamed, as JSON."""
@@ -73,7 +73,7 @@ BOUND_WITH: Final = "gang.devices.berth.dev/bound-with"
 """Which members of its gang a member was bound with, as `berth_operator.core.values.bound_with` writes it. The policy
 that protects allocations protects names of this form."""
 NODE_LABEL: Final = "berth.dev/node"
-"""On GpuPods, so that an agent can list those of its node; truncated to the length of a label."""
+"""The label of GpuPods with their node's name, by which an agent lists them; truncated to a label's length."""
 
 # The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
@@ -140,8 +140,8 @@ AGENT_NOT_READY: Final = (
 )
 
 PREEMPTING: Final = "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting"
-"""Taint (NoSchedule) of a node that pods leave for a pod of Berth: it keeps the pods of other schedulers out of their
-place. cluster-autoscaler leaves it out of node templates, by its prefix."""
+"""Taint (NoSchedule) of a node from which Berth evicts pods for a pending pod. It keeps other schedulers' pods from
+taking the evicted pods' place. cluster-autoscaler leaves it out of node templates, because of its prefix."""
 
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 MODEL_PREFIX: Final = "model.berth.dev/"
@@ -180,7 +180,7 @@ NVIDIA_PREFIX: Final = "nvidia.com/"
 """Prefix of the resources of NVIDIA's device plugin, which kubelet allocates."""
 MPS_RESOURCE: Final = "berth.dev/mps"
 HAMI_CORE_RESOURCE: Final = "berth.dev/hami-core"
-"""The resources of the agent's device plugin by which a container gets what limits it to its share."""
+"""The device plugin resources of the agent that give a container the means to limit it to its share."""
 GPU: Final = "gpu"
 GPU_SHARED: Final = "gpu.shared"
 GPU_CORE: Final = "gpu-core"
@@ -203,10 +203,10 @@ READY: Final = "Ready"
 VALID: Final = "Valid"
 ACCOUNTED: Final = "Accounted"
 OWN_POOL: Final = "berth.dev/own-pool"
-"""Key of the label, and of the taint, of DeviceTaintRules by which Berth keeps other schedulers from its pools."""
+"""Key of the label and taint of the DeviceTaintRules with which Berth keeps other schedulers away from its pools."""
 GIVEN_BY_NAME: Final = "GivenByName"
-"""False if some healthy cards are not given by name: they may be given to ResourceClaims, or have a device taint."""
+"""False if some healthy cards are not given by name. They may be given to ResourceClaims, or have a device taint."""
 RESOURCES_WRITTEN: Final = "ResourcesWritten"
 """Followed by `.npu`: whether the Node shows the resources of a plug-in's type, which the operator writes."""
 CONSISTENT: Final = "Consistent"
-"""On a GpuPod: whether its pod holds the devices of its allocation."""
+"""The condition of a GpuPod: whether its pod holds the devices of its allocation."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PluginError(Exception):
-    """A plug-in cannot be used; the message names its distribution, the problem and what is allowed."""
+    """A plug-in cannot be used. The message names its distribution, the problem and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

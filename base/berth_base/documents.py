@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 MAX_VALUES: Final = 2**20
-"""Values of a document, with those that aliases repeat."""
+"""Values of a document, including values that aliases repeat."""
 _PYTHON: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -19,7 +19,7 @@ _FAST: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DocumentError(ValueError):
-    """A text is not YAML; the message names the place, as far as PyYAML reports it, and is one line."""
+    """A text is not YAML. The message is one line. It names the place, as far as PyYAML reports it."""
 
     def __init__(self, problem: str, *, line: int = 0, column: int = 0) -> None:
         """Create the error; line and column are counted from 1, and 0 if PyYAML does not report them."""
@@ -79,7 +79,7 @@ def _documents(loader: yaml.SafeLoader) -> Iterator[tuple[yaml.Node, Any]]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many values a node stands for; `sizes` has those of nodes that were counted before, by their ids."""
+    """Return how many values a node stands for. `sizes` has the counts of earlier nodes, by their ids."""
     known = sizes.get(id(node))
     if known is None:
         # Without an entry for the time being, a node that contains itself would be counted without end.

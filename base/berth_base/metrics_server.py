@@ -20,7 +20,7 @@ from berth_base.start import StartError
 PATH: Final = "/metrics"
 MAX_CONNECTIONS: Final = 32
 MAX_OF_PEER: Final = 4
-"""Connections of one address, so that one pod cannot keep Prometheus out."""
+"""Maximum number of connections of one address, so that one pod cannot keep Prometheus out."""
 MAX_REQUEST: Final = 8192
 """Bytes of a request's head; a body is not read."""
 SECONDS: Final = 10.0
@@ -69,7 +69,7 @@ class _Connections:
     def __init__(self, render: Render, refuse: Refuse, seconds: float) -> None:
         self._render, self._refuse, self._seconds = render, refuse, seconds
         self._open: Counter[str] = Counter()
-        """By the address of the client."""
+        """Connections by the address of the client."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""

@@ -26,7 +26,7 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 class StartError(Exception):
-    """A program cannot start; the text is one line that says why."""
+    """A program cannot start. The text is one line that shows why."""
 
 
 def give_up(program: str, reason: str) -> NoReturn:
@@ -92,7 +92,7 @@ def with_suggestion(message: str, similar: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known name that is most similar to a mistyped one; none if no name is similar."""
+    """Return the known name that is most similar to a mistyped name; none if no name is similar."""
     return difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
 
 

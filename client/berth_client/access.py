@@ -14,7 +14,7 @@ from berth_client.reviews import ReviewApi, Reviews
 SCHEME: Final = "bearer"
 METRICS: Final = "/metrics"
 METRICS_KEPT_SECONDS: Final = 120.0
-"""For which the answers to a scraper are kept: each of thousands of agents asks for itself."""
+"""Seconds for which the answers to a scraper are kept, because each of thousands of agents asks separately."""
 
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
@@ -65,7 +65,7 @@ class Guard:
 
 
 class MetricsAccess:
-    """Who may read the metrics of a program: everybody by loopback, otherwise who may get `/metrics`.
+    """Decides which clients may read a program's metrics: all over loopback, otherwise clients that may get `/metrics`.
 
     Attributes:
         is_required: whether clients need a token.
@@ -81,7 +81,7 @@ class MetricsAccess:
         self._guard = Guard(Reviews(api=api, clock=self._clock, kept_seconds=METRICS_KEPT_SECONDS))
 
     async def refusal(self, authorization: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the reason for which a request is refused; None if it is allowed."""
+        """Return the HTTP status and the reason why a request is refused; None if it is allowed."""
         if not self.is_required:
             return None
         if self._guard is None:

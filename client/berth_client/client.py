@@ -30,7 +30,7 @@ from berth_client.streams import StreamPool, lines
 from berth_client.tokens import TokenSource
 
 TRIES: Final = 5
-"""Sends of one call at most; the usual Retry-After is one second."""
+"""Maximum number of sends of one call. The usual Retry-After is one second."""
 TIMEOUT_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 90.0
 """A watch that is silent for this long may be broken: the server sends a bookmark about once a minute."""
@@ -53,7 +53,7 @@ Observe = Callable[[str, str, str, float], None]
 
 
 class ApiClient:
-    """Requests to one API server as one user; watches have connections of their own."""
+    """Requests to one API server as one user. Watches have their own connections."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ApiClient:
         self.observe: Observe = _ignore
         """Called after each request that was sent, for metrics; must return at once."""
         self.schemas = Schemas(read=self.get, clock=time.monotonic)
-        """Of the kinds whose definitions lack fields that we apply."""
+        """Schemas of the kinds whose definitions lack fields that we apply."""
 
     @classmethod
     def of(
@@ -92,9 +92,9 @@ class ApiClient:
         Args:
             tokens: the login and its token.
             user_agent: the User-Agent header; also the default field manager.
-            limit: connections for requests at most, and as many for watches.
-            tries: sends of one call at most.
-            timeout: seconds of a call, its waits included, unless the call sets its own.
+            limit: maximum number of connections for requests, and of connections for watches.
+            tries: maximum number of sends of one call.
+            timeout: seconds of a call, including its waits, unless the call sets its own.
 
         Raises:
             CredentialsError: the login cannot be used.
@@ -148,7 +148,7 @@ class ApiClient:
         return obj
 
     async def delete(self, path: str, *, uid: str, version: str = "") -> None:
-        """Delete an object if it still has this UID, and the resourceVersion if one is given; if not, it is a 409."""
+        """Delete an object with this UID and, if given, this resourceVersion; otherwise the server answers 409."""
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         await self.request("DELETE", path, body=body, decode=False)
@@ -157,7 +157,7 @@ class ApiClient:
         """Return all objects, and the version of the list.
 
         Args:
-            path: of the collection.
+            path: the path of the collection.
             params: `fieldSelector`, `labelSelector`.
             accept: media type, such as `METADATA_LIST`.
         """
@@ -278,7 +278,7 @@ class ApiClient:
         return response.payload
 
     async def _encode(self, method: str, url: str, body: Any, content_type: str, accept: str) -> bytes:
-        """Return a request as bytes, with the current token; a body of bytes is sent as it is."""
+        """Return a request as bytes, with the current token. A body of bytes is sent unchanged."""
         data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         authorization = await self._tokens.authorization()
         own = f"Authorization: {authorization}\r\n" if authorization else ""

@@ -29,7 +29,7 @@ class ConnectionPool:
         self._endpoint = endpoint
         self._turns = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
-        """Most recently used last, and reused first: the server may close those that are not needed."""
+        """Idle connections, the most recently used last. That one is reused first: the server may close unused ones."""
 
     async def exchange(self, request: bytes, seconds: float) -> Response:
         """Send a request and return its answer.

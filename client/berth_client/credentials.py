@@ -40,11 +40,11 @@ class Login:
     server: str
     """URL without a slash at its end."""
     authority: Path | bytes | None = None
-    """Certificates of the authority that signed the server's; None for those that the system trusts."""
+    """Certificates of the authority that signed the server's certificate; None for the system's authorities."""
     verified: bool = True
     """Whether the server's certificate is verified."""
     server_name: str | None = None
-    """Name in the server's certificate, if it is not that of the URL."""
+    """Name in the server's certificate, if it differs from the URL's name."""
     certificate: Path | bytes | None = None
     key: Path | bytes | None = field(default=None, repr=False)
     token: Path | str | None = field(default=None, repr=False)

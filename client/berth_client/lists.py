@@ -14,7 +14,7 @@ Fetch = Callable[[Mapping[str, str]], Coroutine[Any, Any, Object]]
 
 
 async def pages(fetch: Fetch, params: Mapping[str, str]) -> AsyncGenerator[Object, None]:
-    """Yield the pages of a list; the server prepares the next one while the consumer reads the last.
+    """Yield the pages of a list. The server prepares the next page while the consumer reads the last one.
 
     Raises:
         CallError: a page cannot be read.

@@ -35,7 +35,7 @@ class Proxy:
         """Return the proxy of a URL such as `http://user:password@proxy:3128`.
 
         Raises:
-            CredentialsError: it is not the URL of an HTTP proxy.
+            CredentialsError: the URL is not an HTTP proxy's.
         """
         try:
             parts = urlsplit(url)

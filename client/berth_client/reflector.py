@@ -59,7 +59,7 @@ RETRIABLE: Final = frozenset(
 """Errors that do not concern our version: listing again would only add to the load."""
 
 TURN_SECONDS: Final = 0.005
-"""For which events may hold the event loop: what arrived at once can be a hundred pods, of 0.2 ms each."""
+"""Seconds for which events may block the event loop. A hundred pods, of 0.2 ms each, can arrive at once."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 

@@ -15,7 +15,7 @@ from berth_client.objects import Object
 
 UNDECLARED: Final = "field not declared in schema"
 KEPT_SECONDS: Final = 600.0
-"""Seconds for which a schema is used; then an object is applied in full again, in case its definition was updated."""
+"""Seconds for which a schema is used. Then an object is applied in full again, in case its definition was updated."""
 
 Schema = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ def is_undeclared(error: ApiError) -> bool:
 
 
 class Schemas:
-    """Schemas of the kinds whose definitions are older than the program; in most clusters there are none."""
+    """Schemas of the kinds whose definitions are older than the program. Most clusters have none."""
 
     def __init__(self, *, read: Callable[[str], Awaitable[Object]], clock: Callable[[], float]) -> None:
         """Create an empty collection; `read` reads a path of the API server, `clock` returns monotonic seconds."""
@@ -43,7 +43,7 @@ class Schemas:
         return kind in self._known
 
     def declared(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an object without the fields that its definition lacks, as far as known; report new ones."""
+        """Return an object without the fields that its definition is known to lack; report new ones."""
         kind = body.get("kind", "")
         expires, schema = self._known.get(kind, (0.0, {}))
         if self._clock() >= expires:
@@ -101,7 +101,7 @@ def undeclared(value: Any, schema: Schema, path: str = "") -> Iterator[str]:
 
 
 def _child(schema: Schema, name: str) -> Schema | None:
-    """Return the schema of a field; empty if anything may be in it, None if there is no such field."""
+    """Return the schema of a field; empty if the field may have any value, None if there is no such field."""
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if name in properties:
         return properties[name]

@@ -53,7 +53,7 @@ async def missing(api: DiscoveryApi, version: str, kinds: Iterable[str]) -> list
 
 
 async def minor_version(api: DiscoveryApi) -> int | None:
-    """Return the API server's minor version; None if it does not say."""
+    """Return the API server's minor version; None if the server does not report it."""
     try:
         version = await api.request("GET", "/version", timeout=SECONDS)
     except CallError as error:

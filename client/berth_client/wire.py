@@ -11,7 +11,7 @@ from typing import Final
 MAGIC: Final = b"k8s\0"
 """The first bytes of an object in the API server's protobuf."""
 MAX_BYTES: Final = 8 << 20
-"""Of a message that is read; etcd keeps no object of more than 1.5 MiB."""
+"""Maximum bytes of a message that is read. etcd keeps no object of more than 1.5 MiB."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}

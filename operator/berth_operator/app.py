@@ -69,7 +69,7 @@ class App:
         election: LeaderElection,
         kubernetes: int | None,
     ) -> None:
-        """Wire the parts; `kubernetes` is the API server's minor version, None if it is unknown."""
+        """Wire the parts. `kubernetes` is the API server's minor version; None if it is unknown."""
         self._settings, self._client, self._election = settings, client, election
         self._configured = Configured(settings=settings, first=configuration, plugins=plugins)
         self._reporter = Reporter(
@@ -300,7 +300,7 @@ class App:
         return not await served.missing(self._client, names.API_VERSION, ("Device", "GpuPod"))
 
     def _problem(self) -> str:
-        """Return what is wrong with this process; empty if nothing is."""
+        """Return this process's problem; empty if there is none."""
         if not self.life.leads:
             return ""
         idle = self._cluster.clock() - self._scheduler.turn_at

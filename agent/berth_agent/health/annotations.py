@@ -21,7 +21,7 @@ class NamedDevices:
 
 
 def read(text: str, devices: Iterable[DeviceInfo]) -> NamedDevices:
-    """Read a list such as `0, rdma/1, GPU-5f1c…`: minors of GPUs, types with minors, ids; commas between them."""
+    """Read a list such as `0, rdma/1, GPU-5f1c…`: minors of GPUs, types with minors, and ids, separated by commas."""
     entries = [entry for entry in map(str.strip, text.split(",")) if entry]
     known: dict[str, Key] = {}
     for device in devices if entries else ():

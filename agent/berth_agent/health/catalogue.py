@@ -10,15 +10,15 @@ from typing import Final
 
 
 class Remedy(IntEnum):
-    """How a fault ends, in order of severity.
+    """What ends a fault, in order of severity.
 
-    A reboot, or the annotation `berth.dev/recovered-devices`, ends all but the first two.
+    A reboot, or the annotation `berth.dev/recovered-devices`, ends all faults except those with the first two remedies.
     """
 
     NOTHING = 0
-    """Not a fault: the application caused it, or the driver only reports what it did."""
+    """Not a fault: the application caused it, or the driver only reports its own action."""
     UNTOLD = 1
-    """As soon as a reading no longer reports it: the driver measures it each time."""
+    """The fault ends when a reading no longer reports it, because the driver measures it each time."""
     QUIET = 2
     """After a quiet period: the application has to be restarted, the card is healthy unless it happens again."""
     RESET = 3
@@ -72,7 +72,7 @@ _RESTART_APP: Final = frozenset(
 _REBOOT: Final = frozenset((54, 78, 79, 151))
 
 FAULTS_OF_APPLICATIONS: Final = frozenset((13, 31, 68))
-"""Xids that ask for a restart of the application and mostly are its own mistakes; NVIDIA's plugin ignores them, too."""
+"""Xids that require a restart of the application and are mostly its own mistakes. NVIDIA's plugin ignores them, too."""
 
 TITLES: Final = {
     48: "double-bit ECC error",
@@ -96,7 +96,7 @@ TITLES: Final = {
 }
 
 NUMBERS: Final = range(1, 173)
-"""The Xids of NVIDIA's catalogue, most of which no driver reports any more."""
+"""The Xids of NVIDIA's catalogue. Drivers no longer report most of them."""
 OTHER: Final = 0
 """Stands for all others where Xids are counted."""
 

@@ -15,7 +15,7 @@ ALLOWED: Final = 'allowed are "all", "xids", or numbers of Xids with commas betw
 
 
 class ChecksError(ValueError):
-    """A list of checks cannot be read; the text says what is wrong with it."""
+    """A list of checks cannot be read. The text shows what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

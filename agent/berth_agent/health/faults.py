@@ -14,7 +14,7 @@ from berth_agent.health import catalogue
 from berth_api.device import DeviceInfo
 
 MAX_FAULTS: Final = 7
-"""A device has room for eight conditions, one of which sums up."""
+"""A device has room for eight conditions. One of them summarizes the others."""
 MAX_MESSAGE: Final = 512
 
 
@@ -38,7 +38,7 @@ class FaultEvent:
 
 
 def mark(device: DeviceInfo, faults: Iterable[Fault]) -> DeviceInfo:
-    """Return the device with these faults and no others, most severe first; excess ones are left out."""
+    """Return the device with these faults and no others, the most severe first. Excess faults are left out."""
     ordered = sorted(faults, key=lambda fault: (-catalogue.of(fault.kind), fault.kind))[:MAX_FAULTS]
     if not ordered:
         return device.model_copy(update={"health": True, "conditions": []})
@@ -69,5 +69,5 @@ def faults_of(device: DeviceInfo) -> tuple[Fault, ...]:
 
 
 def with_more(device: DeviceInfo, faults: Sequence[Fault]) -> DeviceInfo:
-    """Return the device with these faults added to those that it has."""
+    """Return the device with these faults added to its existing faults."""
     return mark(device, [*faults_of(device), *faults]) if faults else device

@@ -32,9 +32,9 @@ class _Node:
     """What is known of one node."""
 
     faults: dict[str, Faults] = field(default_factory=dict)
-    """Of GPUs, by their UUIDs."""
+    """Faults of GPUs, by their UUIDs."""
     restored: tuple[DeviceInfo, ...] | None = None
-    """GPUs that the agent before this one listed; none before the Device was looked at."""
+    """GPUs that the previous agent listed; none before the Device was read."""
 
 
 class HealthMonitor:
@@ -143,9 +143,9 @@ def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
 
 
 def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
-    """Return the devices of a reading, and the GPUs of the previous agent that do not answer, as lost ones.
+    """Return the devices of a reading, and the previous agent's GPUs that do not answer, as lost ones.
 
-    Which one a card is that does not answer, it does not say: while there are such, all that are missing stay listed.
+    A card that does not answer cannot be identified. While there is such a card, all missing cards stay listed.
     """
     listed = list(reading.spec.devices)
     if not node.restored or not any(finding.reason == _SOME_UNREAD for finding in reading.findings):

@@ -14,7 +14,7 @@ from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault
 
 MAX_RETIRED: Final = 60
-"""Retired pages at which NVIDIA takes a card back; at 64 no more can be retired."""
+"""Number of retired pages at which NVIDIA replaces a card. At 64, no more pages can be retired."""
 ANY_INSTANCE: Final = 0xFFFFFFFF
 """The placeholder for the instance in events that concern the whole card."""
 
@@ -60,10 +60,10 @@ class Measured:
 
 
 def of_xid(number: int, checks: Checks, *, gpu_instance: int = ANY_INSTANCE) -> Fault | None:
-    """Return what an Xid is to its card; none where it does not count.
+    """Return what an Xid means for its card; none if it does not count.
 
-    An Xid of one MIG instance is one of the card: its instances share the card's memory, links and firmware, and what
-    ends the harder ones, a reset, ends them all.
+    An Xid of one MIG instance counts for the whole card, because its instances share the card's memory, links and
+    firmware. A reset ends the more severe Xids of all instances.
     """
     if not checks.counts(number):
         return None
@@ -78,10 +78,10 @@ def of_double_bit(checks: Checks) -> Fault | None:
 
 
 def of_measured(measured: Measured, checks: Checks) -> list[Fault]:
-    """Return what the driver's figures are to their card.
+    """Return what the driver's figures mean for their card.
 
-    Rows that wait to be remapped are no fault: the driver keeps their pages from use until then. A page that waits to
-    be retired is one: until the reset, applications are still given it.
+    Rows that wait to be remapped are no fault, because the driver does not use their pages until then. A page that
+    waits to be retired is a fault, because applications still get it until the reset.
     """
     if not checks.memory:
         return []
@@ -128,9 +128,9 @@ def _lasts(observed: ObservedFault, *, quiet_for: float, quiet: float, reset: bo
 
 
 def restored(faults: Iterable[Fault], *, now: float) -> Faults:
-    """Return what an agent knows of a card after its restart.
+    """Return the state of a card that an agent knows after its restart.
 
-    Quiet periods start again, since events during the restart are unknown. What is measured is kept until the first
-    reading: that the driver asked for a reset before, and does not now, shows that there was one.
+    Quiet periods start again, because events during the restart are unknown. Measured values are kept until the first
+    reading. If the driver requested a reset before, and does not now, there was a reset.
     """
     return {fault.kind: ObservedFault(fault=fault, at=now) for fault in faults}

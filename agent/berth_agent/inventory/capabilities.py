@@ -30,8 +30,8 @@ VIDEO_ENGINES: Final = {
     **dict.fromkeys(("V100", "V100S", "P100"), (3, 1)),
     **dict.fromkeys(("P4", "P40"), (2, 1)),
 }
-"""Model -> its NVENC and NVDEC, as NVIDIA's Video Encode and Decode Support Matrix lists them. Only models of which
-they are certain: a wrong number would mislead a score, a missing one counts for nothing."""
+"""Model -> its NVENC and NVDEC, as NVIDIA's Video Encode and Decode Support Matrix lists them. Only models with certain
+numbers are listed: a wrong number would mislead a score, a missing number counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Capabilities:
     decoders: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return those that are known, by the names of the fields of a DeviceInfo."""
+        """Return the known capabilities, by the names of the fields of a DeviceInfo."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -43,7 +43,7 @@ class Inventory(Protocol):
         ...
 
     def xids(self) -> Mapping[tuple[str, int], int]:
-        """Return how many Xids there were since the start, by UUID and Xid, of which 0 stands for unknown ones."""
+        """Return the number of Xids since the start, by UUID and Xid. Xid 0 stands for unknown Xids."""
         ...
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ MAX_RESERVED: Final = MAX_DEVICES
 _ENTRY: Final = re.compile(rf"(?P<type>{TYPE})/(?P<minor>0|[1-9][0-9]{{0,4}})=(?P<id>[^\s,=]{{1,128}})")
 
 Minors = dict[str, int]
-"""Minors of one type by device id: first those of devices that are gone, the longest gone first."""
+"""Minors of one type by device id. Removed devices come first, the longest removed first."""
 
 
 class MinorClaim(NamedTuple):
@@ -42,7 +42,7 @@ class Numbering:
         self._nodes: dict[str, dict[str, Minors]] = {}
 
     def restore(self, node: str, spec: DeviceSpec, reserved: str) -> None:
-        """Start with what the Device of a node says: its spec, and the value of the annotation."""
+        """Start with the content of a node's Device: its spec, and the value of the annotation."""
         self._nodes[node] = recalled(spec, reserved)
 
     def assign(self, node: str, reading: Reading) -> None:
@@ -53,7 +53,7 @@ class Numbering:
             known[device_type] = assigned(ids, known.get(device_type, {}))
 
     def numbered(self, node: str, reading: Reading) -> Reading:
-        """Return the reading with the minors that were assigned; the same object if the inventory knows all of them."""
+        """Return the reading with the assigned minors; the same object if the inventory knows all minors."""
         if not reading.unnumbered:
             return reading
         known = self._nodes[node]
@@ -70,7 +70,7 @@ class Numbering:
 
 
 def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
-    """Return the minors of these devices, after those that stay reserved; new devices take the lowest free ones."""
+    """Return the minors of these devices, after the reserved minors. New devices take the lowest free minors."""
     present = sorted(set(ids))
     used = frozenset(known.values())
     free = (minor for minor in count() if minor not in used)
@@ -80,7 +80,7 @@ def assigned(ids: Iterable[str], known: Mapping[str, int]) -> Minors:
 
 
 def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
-    """Return the minors by type that a Device says. If it contradicts itself, its spec wins, there the lowest minor."""
+    """Return the minors by type that a Device records. On contradictions, its spec and the lowest minor win."""
     listed = sorted(MinorClaim(device.type, device.minor, device.id) for device in spec.devices)
     minors_by_type: dict[str, Minors] = {}
     claimed: set[tuple[str, object]] = set()
@@ -94,7 +94,7 @@ def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
 
 
 def parsed(reserved: str) -> list[MinorClaim]:
-    """Return the entries of the annotation; what cannot be read is left out."""
+    """Return the entries of the annotation. Unreadable entries are left out."""
     matches = (_ENTRY.fullmatch(part.strip()) for part in reserved.split(","))
     claims = [MinorClaim(match["type"], int(match["minor"]), match["id"]) for match in matches if match]
     return [claim for claim in claims if claim.minor <= MAX_MINOR]

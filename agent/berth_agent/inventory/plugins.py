@@ -27,8 +27,8 @@ from berth_api.resources import quantity
 GROUP: Final = "berth.device_agents"
 MAX_MESSAGE: Final = 1024
 MAX_PLUGINS: Final = 6
-"""Plug-ins of one agent. Each has a condition on the Device, which has room for 16, with those of the agent itself and
-of the operator."""
+"""Maximum number of plug-ins of one agent. Each has a condition on the Device. The Device has room for 16 conditions,
+including the agent's own and the operator's."""
 
 T = TypeVar("T")
 Devices = tuple[DeviceInfo, ...]
@@ -37,10 +37,10 @@ PluginResult = tuple[Devices, Finding]
 
 
 class DeviceAgent(Protocol):
-    """What an entry point names: a class without arguments, of which the agent makes one.
+    """The class that an entry point names. It takes no arguments, and the agent creates one instance.
 
-    Calls come from other threads, one at a time, so they may block. It may have a method `stop`, too, which is called
-    once, at the end.
+    Calls come from other threads, one at a time, so they may block. The class may have a method `stop`, too, which is
+    called once, at the end.
     """
 
     name: str
@@ -57,7 +57,7 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
     """Create the plug-ins, and return them by their types.
 
     Raises:
-        PluginError: one cannot be made, or brings a type that is there already, or they are too many.
+        PluginError: a plug-in cannot be created, its type already exists, or there are too many.
     """
     agents: dict[str, DeviceAgent] = {}
     owners = {GPU: "Berth"}
@@ -88,7 +88,7 @@ class InventoryWithPlugins:
         inner: the inventory.
         agents: the plug-ins by type.
         unnumbered: the types whose devices have no minors of their own.
-        timeout: of one reading of a plug-in, in seconds.
+        timeout: seconds of one reading of a plug-in.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class InventoryWithPlugins:
         self._merged: dict[str, tuple[object, Reading]] = {}
 
     async def read(self) -> Mapping[str, Reading]:
-        """Read all nodes; what fails in a plug-in becomes a condition."""
+        """Read all nodes. A plug-in's failure becomes a condition."""
         readings = await self._inner.read()
         results = await asyncio.gather(*(source.read(readings) for source in self._sources))
         before, self._merged = self._merged, {}
@@ -121,7 +121,7 @@ class InventoryWithPlugins:
         return {node: merged for node, (_, merged) in self._merged.items()}
 
     async def sample(self) -> Mapping[str, CardSample]:
-        """Return what the GPUs measure; plug-ins measure nothing."""
+        """Return the measurements of the GPUs. Plug-ins measure nothing."""
         return await self._inner.sample()
 
     def xids(self) -> Mapping[tuple[str, int], int]:
@@ -151,7 +151,7 @@ class InventoryWithPlugins:
 
 
 def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
-    """Return why devices cannot be added to those of the reading: the API server would reject all of them."""
+    """Return why devices cannot be added to the devices of the reading: the API server would reject all of them."""
     if devices and any(device.type == devices[0].type for device in reading.spec.devices):
         return f"there are devices of type {devices[0].type} already; left out"
     if (count := len(reading.spec.devices) + len(devices)) > MAX_DEVICES:
@@ -160,7 +160,7 @@ def _misfit(reading: Reading, devices: Sequence[DeviceInfo]) -> str:
 
 
 class PluginRunner:
-    """One plug-in, asked in threads that end with the process, one call at a time; what it does wrong ends here."""
+    """One plug-in, called in threads that end with the process, one call at a time. It catches the plug-in's errors."""
 
     def __init__(self, agent: DeviceAgent, *, timeout: float) -> None:
         self._agent, self._timeout = agent, timeout
@@ -169,7 +169,7 @@ class PluginRunner:
         self._last: dict[str, Devices] = {}
 
     async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
-        """Return the devices of each node; if the plug-in fails, its last devices as unhealthy ones."""
+        """Return the devices of each node. If the plug-in fails, return its last devices as unhealthy."""
         nodes, known = tuple(nodes), self._call
         call = self._call = known or _in_thread(lambda: self._read_nodes(nodes))
         # One that hangs was waited for once.
@@ -210,7 +210,10 @@ class PluginRunner:
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
-    """Begin work, which gives what it raises; unlike a pool's, the thread does not keep the process from ending."""
+    """Begin work; the result may be its exception.
+
+    Unlike a pool's thread, this thread does not keep the process from ending.
+    """
     future: Future[T | BaseException] = Future()
 
     def run() -> None:

@@ -14,7 +14,7 @@ from berth_agent.inventory.simulated.inventory import SimulatedInventory
 
 
 def inventory_for(settings: Settings) -> Inventory:
-    """Return the inventory that the settings ask for, with the devices that sysfs shows and those of plug-ins.
+    """Return the inventory that the settings select, with the devices from sysfs and from plug-ins.
 
     Raises:
         FleetError: its fleet file is wrong.

@@ -26,7 +26,7 @@ class MpsControl:
     folder: Path
 
     async def send(self, *commands: str) -> str:
-        """Send commands to the daemon; return what it says to all of them.
+        """Send commands to the daemon; return its answer to all of them.
 
         Raises:
             ControlError: it does not answer in time, or the program fails.

@@ -20,14 +20,14 @@ from berth_agent.kubelet.device_plugin.registration import SocketIdentity
 CONTROL: Final = "control"
 """The daemon's socket in its folder; each daemon makes its own."""
 MAX_SERVERS: Final = 16
-"""Servers that are configured; with one for all users there is one, and rarely a second that ends."""
+"""Servers that are configured. With one server for all users, there is one, and rarely a second that ends."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """Limits that were set, and what the daemon said of them."""
+    """Limits that were set, and the daemon's answer to them."""
 
     daemon: SocketIdentity
     limits: DefaultLimits
@@ -94,10 +94,10 @@ class MpsDaemon:
 
 
 def _percentage(answer: str) -> float:
-    """Return the percentage of threads with which the answer to the queries begins.
+    """Return the percentage of threads at the beginning of the answer to the queries.
 
     Raises:
-        ControlError: it does not: this is no daemon's answer.
+        ControlError: there is none, so this is no daemon's answer.
     """
     try:
         return float(answer.split(maxsplit=1)[0])

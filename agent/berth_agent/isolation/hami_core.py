@@ -62,10 +62,10 @@ class HamiCoreProvider(AnyUnit):
         return ProviderStatus(wanted=True, healthy=True, findings=(finding,))
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:  # noqa: ARG002
-        """Return the library of the current version, and the variable by which it is loaded.
+        """Return the library of the current version, and the variable that loads it.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: there is no library.
         """
         library = self._ready_or_refused()
         return ContainerAllocateResponse(

@@ -22,7 +22,7 @@ from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 
 CHECK_INTERVAL: Final = 2.0
-"""Seconds between two checks of the providers; one of MPS runs the driver's program twice."""
+"""Seconds between two checks of the providers. A check of MPS runs the driver's program twice."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class IsolationManager:
 
 
 def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:
-    """Return the manager of what the settings ask for; None if they ask for nothing."""
+    """Return the manager of the isolation that the settings request; None if they request none."""
     providers: list[Provider] = []
     if settings.mps:
         providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))

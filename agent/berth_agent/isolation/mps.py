@@ -40,7 +40,7 @@ class MpsProvider(AnyUnit):
         self._list_pods = list_pods
         self._node: NodeView | None = None
         self._listed: dict[str, Pod] = {}
-        """By UID: what the last list had, since the watch may be later than kubelet."""
+        """UID -> pod in the last list, because the watch may be later than kubelet."""
         self._listed_for: set[str] = set()
         """Units whose pods the list had."""
 

@@ -23,7 +23,7 @@ class NodeView:
 
     spec: DeviceSpec
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the Node."""
+    """The Node's labels."""
     pods: tuple[Pod, ...] = ()
 
 
@@ -39,12 +39,12 @@ class ProviderStatus:
 
 
 class Provider(ResourceHandler, Protocol):
-    """Provides containers with what limits them; also the handler of its resource."""
+    """Provides containers with the means that limit them. It is also the handler of its resource."""
 
     resource: str
 
     async def check(self, node: NodeView) -> ProviderStatus:
-        """Check what the provider needs, and repair what it can."""
+        """Check the provider's requirements, and repair them where possible."""
         ...
 
 

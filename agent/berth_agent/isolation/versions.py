@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
-"""In kubelet's folder of device plugins."""
+"""The file name of the checkpoint in kubelet's folder of device plugins."""
 GRACE: Final = 3600.0
-"""Seconds after a change for which nothing is removed: what was given just before is not in the checkpoint yet."""
+"""Seconds after a change for which nothing is removed. The checkpoint does not have the latest allocations yet."""
 
 
 def old(current: Path, library: str, *, before: float) -> Iterator[Path]:

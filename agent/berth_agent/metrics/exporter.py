@@ -21,7 +21,7 @@ from berth_base import request_metrics
 
 
 class Usage(Protocol):
-    """Who holds cards."""
+    """The pods that hold cards."""
 
     def holders(self) -> tuple[Holder, ...]:
         """Return the holders of all cards."""
@@ -54,9 +54,9 @@ class Exporter:
         self._text = b""
         self._rendered = float("-inf")
         self.readings: Mapping[str, Reading] = {}
-        """The last readings by node, as they are published."""
+        """The last published readings by node."""
         self.usage: Usage | None = None
-        """Who holds the cards; None for a simulated fleet, or if it is switched off."""
+        """The pods that hold the cards; None for a simulated fleet, or if this is switched off."""
 
     async def render(self) -> bytes:
         """Return the metrics in Prometheus' text format; they are rendered at most once in MIN_INTERVAL.

@@ -27,7 +27,7 @@ class Sample:
     """What the cards measured at one moment."""
 
     cards: Mapping[str, CardSample] = field(default_factory=dict)
-    """By UUID."""
+    """Cards by UUID."""
     at: float = 0.0
     """Unix time in seconds."""
 

@@ -36,10 +36,10 @@ class Snapshot:
     nodes: Mapping[str, Reading] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By UUID and Xid."""
+    """Xids by UUID and Xid."""
     holders: Sequence[Holder] = ()
     pods: Mapping[str, PodNames] = field(default_factory=dict)
-    """By UID."""
+    """Pods by UID."""
     processes: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     """Bytes by UUID of the card, and by owner: UID of the pod and id of the container."""
 
@@ -124,7 +124,7 @@ def _of_instances(read: Callable[[MemoryUse], int]) -> Read:
 
 
 def of_instance(instance: MigInstance | None) -> Labels:
-    """Return the values of the labels of an instance; empty ones for none."""
+    """Return the label values of an instance; empty values for None."""
     return (instance.id, instance.profile, str(instance.gpu_instance)) if instance else ("", "", "")
 
 
@@ -267,7 +267,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _known(snapshot: Snapshot) -> tuple[Series, ...]:
-    """Return the series of what is known of cards in addition to their samples."""
+    """Return the series of the cards' facts, in addition to their samples."""
 
     def xids(card: _Card) -> Values:
         for (uuid, xid), count in sorted(snapshot.xids.items()):

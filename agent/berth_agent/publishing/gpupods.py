@@ -34,7 +34,7 @@ class GpuPods:
         """GpuPods whose names the API server would refuse."""
 
     async def resync(self) -> None:
-        """List what the API server has; the next call of `apply` repairs it.
+        """List the API server's objects. The next call of `apply` repairs them.
 
         Raises:
             CallError: the list could not be read.
@@ -51,10 +51,10 @@ class GpuPods:
         }
 
     async def apply(self, pods: Mapping[Key, GpuPodSpec]) -> None:
-        """Write the GpuPods of these pods that differ, and delete the others.
+        """Write the GpuPods of these pods that differ, and delete all other GpuPods.
 
         Raises:
-            CallError: not all of it is done; the next call does the rest.
+            CallError: some writes failed; the next call repeats them.
         """
         wanted = self._named(pods)
         refused: CallError | None = None
@@ -83,7 +83,7 @@ class GpuPods:
             raise refused
 
     def _named(self, pods: Mapping[Key, GpuPodSpec]) -> dict[Key, GpuPodSpec]:
-        """Return the GpuPods of pods by their own names, without those whose names are too long."""
+        """Return the GpuPods of pods by their own names, without GpuPods whose names are too long."""
         wanted = {(space, gpupod.name_of(pod, self._node)): spec for (space, pod), spec in pods.items()}
         too_long = frozenset(key for key in wanted if len(key[1]) > gpupod.MAX_NAME)
         for key in sorted(too_long - self._too_long):
@@ -94,7 +94,7 @@ class GpuPods:
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:
-    """Compose what we apply: it goes with its Pod."""
+    """Compose the applied object. It is deleted with its Pod."""
     namespace, name = key
     pod = gpupod.pod_of(name, spec.node_name)
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": spec.pod_uid}

@@ -28,10 +28,10 @@ class Labeller:
         self._failures: dict[str, str] = {}
 
     async def publish(self, readings: Mapping[str, Reading], *, renamed: bool) -> None:
-        """Write what changed, in the readings or on the server; what fails is tried again at the next call.
+        """Write what changed in the readings or on the server. Failed writes are retried at the next call.
 
         Args:
-            readings: of the nodes.
+            readings: the readings of the nodes.
             renamed: whether replicas of cards are a resource of their own, `nvidia.com/gpu.shared`.
         """
         for name, reading in readings.items():

@@ -37,11 +37,11 @@ _MODES: Final = {"0x030000": "graphics", "0x030200": "compute"}
 
 
 def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
-    """Return the Node's labels; none where it has no GPU.
+    """Return the Node's labels; none if it has no GPU.
 
     Args:
         spec: the node's cards, some of them with replicas.
-        facts: what else is known of them; a card of which nothing is does not count.
+        facts: further facts about the cards. A card without facts does not count.
         renamed: whether replicas are `nvidia.com/gpu.shared`, so that the product's name does not mention them.
     """
     cards = facts.cards
@@ -70,7 +70,7 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
 
 
 def sanitised(text: str) -> str:
-    """Shape a name into a label's value: spaces become dashes, what is foreign to labels goes."""
+    """Turn a name into a label's value: replace spaces by dashes, and drop characters that labels do not allow."""
     usage = "-".join(re.sub(r"[^A-Za-z0-9_. -]", "", text).split())
     return usage.strip("-_.")[:MAX_VALUE].strip("-_.")
 

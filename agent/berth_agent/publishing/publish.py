@@ -49,7 +49,7 @@ class _Known:
         return self.reading == reading and self.device["metadata"]["ownerReferences"] == [owner]
 
     def stands(self, metadata: Mapping[str, Any] | None) -> bool:
-        """Return whether the server's object is still as it was applied."""
+        """Return whether the server's object still matches what was applied."""
         if metadata is None:
             return False
         mine: dict[str, dict[str, str]] = self.device.get("metadata", {})
@@ -77,7 +77,7 @@ class Publisher:
         self._failures: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
-        """List what the API server has, and forget what changed or is incomplete there; the next publish repairs it.
+        """List the API server's objects, and forget changed or incomplete ones. The next publish repairs them.
 
         Raises:
             CallError: the list could not be read.
@@ -92,7 +92,7 @@ class Publisher:
         }
 
     async def read_published(self, name: str) -> PublishedDevice:
-        """Return what the Device of a node contained before this agent wrote to it; nothing where there is none.
+        """Return what the Device of a node contained before this agent wrote to it; nothing if there is no Device.
 
         Raises:
             CallError: the Device could not be read.
@@ -219,7 +219,7 @@ def device_body(
 
 
 def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None = None) -> dict[str, Any]:
-    """Compose what we apply to a Device's status: our own conditions, and what pods hold where that is known."""
+    """Compose the applied status of a Device: our own conditions, and what pods hold if it is known."""
     status: dict[str, Any] = {
         "conditions": [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
     }

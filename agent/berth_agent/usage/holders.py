@@ -19,7 +19,7 @@ WHOLE: Final = "whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A container that holds a card, an instance or a share of them."""
+    """A container that holds a card, an instance or a share of a card."""
 
     namespace: str
     pod: str
@@ -38,7 +38,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNames:
-    """The names of a pod by which people know it."""
+    """The names that identify a pod to users."""
 
     namespace: str
     name: str
@@ -122,7 +122,7 @@ def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
 
 
 def _text(unit: _Unit, unit_id: str) -> str:
-    """Return what of its card a unit is; empty for a card."""
+    """Return which part of its card a unit is; empty for a card."""
     profile = unit.instance.profile if unit.instance else ""
     text = device_text.of_device(GPU, unit.card.minor, unit_id, profile=profile, replicas=unit.replicas)
     return text.partition(", ")[2]

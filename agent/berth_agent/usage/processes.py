@@ -11,13 +11,15 @@ from berth_api.device import ForeignUse
 from berth_api.resources import quantity
 
 _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
-"""In both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`; static pods have 32 digits."""
+"""The pod's cgroup in both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`. Static pods have 32
+digits."""
 _CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
-"""In both spellings: `…/<id>` and `…/cri-containerd-<id>.scope`; a container may have cgroups below its own."""
+"""The container's cgroup in both spellings: `…/<id>` and `…/cri-containerd-<id>.scope`. A container may have cgroups
+below its own."""
 OUTSIDE: Final = ("", "")
 """The owner of processes of no pod."""
 STEP: Final = 2**30
-"""Bytes to which memory is rounded that is published: it changes all the time, and no decision depends on it."""
+"""Bytes to which published memory is rounded, because it changes all the time and no decision depends on it."""
 
 
 def pod_of(cgroup: str) -> str | None:
@@ -33,9 +35,9 @@ def container_of(cgroup: str) -> str:
 
 
 def memory_by_owner(listed: Iterable[Process], proc: Path) -> Mapping[tuple[str, str], int]:
-    """Return the bytes that processes use of a card, by the UID of their pod and the id of their container.
+    """Return the bytes of a card that processes use, by the UID of their pod and the id of their container.
 
-    Processes that ended are left out, and those whose memory the driver does not report.
+    Ended processes, and processes whose memory the driver does not report, are left out.
     """
     memory: Counter[tuple[str, str]] = Counter()
     for process in listed:

@@ -56,7 +56,7 @@ class UsageReporter:
         """The last reading; None before the first."""
         self._unheld = UnheldUses(proc=settings.proc_root, own_namespace=own_namespace())
         self._minors: Mapping[str, int] = {}
-        """Of the GPUs that the node has now, by their ids."""
+        """Minors of the node's current GPUs, by their ids."""
         self._summaries = Summaries()
         self._use: NodeUse | None = None
         self._is_due = False
@@ -116,7 +116,7 @@ class UsageReporter:
                     await self.admission.changed.wait()
 
     async def _publish_gpu_pods(self) -> None:
-        """Bring the GpuPods up to what pods hold now; what fails is due again."""
+        """Update the GpuPods to what pods hold now. Failed writes become due again."""
         if time.monotonic() >= self._resync_at:
             try:
                 await self._gpu_pods.resync()
@@ -141,7 +141,7 @@ class UsageReporter:
             self._failure = ""
 
     async def _current(self, reading: Reading) -> NodeUse:
-        """Return what pods hold now, and what the processes of a reading show: foreign ones, and pods' excess."""
+        """Return what pods hold now, and what a reading's processes show: foreign processes and pods' excess use."""
         mirror = self.admission.mirror
         pods, holdings, units, proc = mirror.pods, mirror.holdings(), mirror.units, self._settings.proc_root
 

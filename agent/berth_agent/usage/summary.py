@@ -49,7 +49,7 @@ class Summaries:
     """Sums up devices of one node, as its last reading found them."""
 
     units: Mapping[str, _Unit] = field(default_factory=dict)
-    """By id of the card or instance."""
+    """Units by id of the card or instance."""
 
     @classmethod
     def of(cls, spec: DeviceSpec) -> Self:

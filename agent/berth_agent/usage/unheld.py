@@ -28,7 +28,7 @@ class UnheldUses:
     """
 
     def __init__(self, *, proc: Path, own_namespace: str) -> None:
-        """Create it; pods of `own_namespace`, the agent's, are not judged: the MPS daemon's is one of them."""
+        """Create a detector. It ignores pods of the agent's `own_namespace`, such as the MPS daemon's pod."""
         self._proc, self._own_namespace = proc, own_namespace
         self._listed: Mapping[int, Iterable[Process]] = {}
         """The processes of the last reading."""

@@ -25,7 +25,7 @@ Put = tuple[str, int, Object]
 
 VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES: Final = "void"
-"""The value by which the runtime injects neither GPUs nor files of the driver."""
+"""The value with which the runtime injects neither GPUs nor files of the driver."""
 RESOURCES: Final = frozenset(
     prefix + name
     for prefix in (names.PREFIX, names.OTHER_PREFIX)
@@ -61,7 +61,7 @@ class Place:
 
     @property
     def is_filled(self) -> bool:
-        """Return whether the container has the variable; of several entries the last one counts."""
+        """Return whether the container has the variable. If there are several entries, the last one counts."""
         last = _last_entry(self.container)
         if last is None or self.entry is None:
             return last is None and self.entry is None
@@ -92,7 +92,7 @@ def places(
 
 
 def fresh_places(pod: Object, before: Object) -> Iterator[Place]:
-    """Yield the ephemeral containers that an update adds to a pod; existing ones cannot be changed."""
+    """Yield the ephemeral containers that an update adds to a pod. Existing ones cannot be changed."""
     spec = pod["spec"]
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
     seeing = _seeing(spec, labels_of(pod), annotations_of(pod))
@@ -113,9 +113,11 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the containers that would not see exactly their own GPUs; none if no container requests any.
 
-    A pod that requests no GPU may have been created before all pods were injected, and one whose GPUs kubelet knows
-    where nothing injects: such a pod lacks the variable only if another of its containers has it. Other names of
-    NVIDIA's plugin are known only where pods are injected, so a container that requests any `nvidia.com/*` may lack it.
+    A pod that requests no GPU may have been created before all pods were injected, and a pod whose GPUs kubelet knows
+    may have been created where nothing injects. Such pods lack the variable only if another of their containers has it.
+
+    Other names of NVIDIA's plugin are known only where pods are injected, so a container that requests any
+    `nvidia.com/*` may lack it.
     """
     is_asking = next(asking(spec, labels), None) is not None
     if not is_asking and not any(_is_given_gpus(container, ()) for _, _, container in all_containers(spec)):
@@ -133,8 +135,8 @@ def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
 def annotations_read(spec: Object) -> frozenset[str] | None:
     """Return the annotations from which the containers read which cards they see; empty if they see none.
 
-    Only Berth's operator can write these annotations. None if a container may see cards for another reason: its
-    variable is missing or has another source, so that its image decides, or it is privileged.
+    Only Berth's operator can write these annotations. The result is None if a container may see cards for another
+    reason: it is privileged, or its variable is missing or has another source, so that its image decides.
     """
     keys = [_annotation_read(container) for kind in (*_KINDS, EPHEMERAL) for container in spec.get(kind) or ()]
     return None if None in keys else frozenset(key for key in keys if key)
@@ -217,7 +219,7 @@ def _seeing(spec: Object, labels: Mapping[str, str], annotations: Mapping[str, s
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:
-    """Return the variable by which a container sees the cards of the named one, which may be itself."""
+    """Return the variable with which a container sees the cards of the named container, which may be itself."""
     if container not in seeing:
         return _VOID
     path = f"metadata.annotations['{container}{names.VISIBLE_SUFFIX}']"

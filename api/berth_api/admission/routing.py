@@ -27,7 +27,7 @@ RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|r
 
 
 def is_routed(pod: Object) -> bool:
-    """Return whether a new pod is to be routed to Berth; one that names its node passes no scheduler at all."""
+    """Return whether a new pod must be routed to Berth. A pod that names its node passes no scheduler at all."""
     spec = pod["spec"]
     return spec.get("schedulerName") == DEFAULT and not spec.get("nodeName") and _requests_devices(pod)
 
@@ -53,14 +53,14 @@ def meant(name: str, schedulers: Collection[str]) -> str:
 
 
 def not_ours(name: str, schedulers: Collection[str]) -> str:
-    """Return the message about a pod whose scheduler is none of ours."""
+    """Return the message about a pod with another scheduler."""
     nearest = meant(name, schedulers)
     question = f" (did you mean {nearest}?)" if nearest else ""
     return f'Berth does not schedule pods of schedulerName "{name}"{question}'
 
 
 def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
-    """Return the message about a pod whose scheduler is none of ours, with what in it is meant for Berth."""
+    """Return the message about a pod with another scheduler. It names what in the pod is meant for Berth."""
     name, spec = str(pod["spec"].get("schedulerName") or ""), pod["spec"]
     message, ours = not_ours(name, schedulers), ", ".join(sorted(schedulers))
     has = listing.first_of(for_us(pod))

@@ -26,13 +26,13 @@ from berth_api.resources import quantity
 from berth_api.words import TABLE, Role, WordPlace
 
 ORDER: Final = (MPS, HAMI_CORE)
-"""The modes of which `required` is the first, by default."""
+"""The default order of preference of the modes: `required` means the first."""
 MAX_CARDS: Final = 16
-"""Most cards for which limits are set; a node has no more."""
+"""Maximum number of cards for which limits are set. A node has no more."""
 _PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
 _OF_MEMORY: Final = (names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
 _BY_CARDS: Final = tuple(row for row in TABLE.rows() if row.word.role == Role.CARDS)
-"""Words of other systems that say the number of cards."""
+"""Words of other systems that state the number of cards."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _MODES: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
 """Annotations of HAMi and Volcano that ask for HAMI_CORE by its name."""
@@ -48,12 +48,12 @@ def of_pod(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 
 
 def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Object:
-    """Return a pod whose containers with shares are limited, if the pod or the default asks for it.
+    """Return a pod whose containers with shares are limited, if the pod or the default requests limits.
 
     Args:
-        pod: the pod, as it is sent.
+        pod: the pod, as it was sent.
         default: the mode of its namespace, or else of the cluster; empty for none.
-        order: the modes of which `required` is the first.
+        order: the modes, in order of preference: `required` means the first.
 
     Raises:
         ValueError: an amount is not a number.
@@ -75,7 +75,7 @@ def _asked(pod: Object) -> str:
 
 
 def _sharing(pod: Object) -> Iterator[Put]:
-    """Yield the containers with shares; those that request by words of other systems always are."""
+    """Yield the containers with shares. Containers that request by other systems' words always count."""
     spec = pod["spec"]
     by_words = words.asking(spec, annotations_of(pod), labels_of(pod))
     own = {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}

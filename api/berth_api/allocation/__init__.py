@@ -31,16 +31,16 @@ MAX_CARDS: Final = 256
 MAX_ENTRIES: Final = 8 * MAX_CARDS
 """Entries of one type: a card may have several."""
 REPLICAS: Final = "nvidia.com/gpu.shared"
-"""A time-sliced card has as many of this resource as replicas; a grant of a replica has one."""
+"""A time-sliced card has as many of this resource as replicas. A grant of a replica has one."""
 _SUBDEVICES: Final = (REPLICAS, mig.PREFIX)
 REPLICA_MARK: Final = "::"
 """Separates the id of a card from the number of a replica: `GPU-…::3`."""
 FUNCTIONS: Final = "virtual functions"
-"""The name by which the virtual functions of a card are counted; it is no valid resource name."""
+"""The name that counts the virtual functions of a card. It is no valid resource name."""
 DEVICE_LEVEL: Final = "DeviceLevel"
 PCIE_LEVEL: Final = "PCIeLevel"
 EXCLUSIVES: Final = (DEVICE_LEVEL, PCIE_LEVEL)
-"""Exclusive policies, and the names by which pods with them are counted on a card; they are no valid resource names."""
+"""Exclusive policies, and the names that count pods with these policies on a card. They are no valid resource names."""
 MAX_FUNCTIONS: Final = 256
 UNNUMBERED: Final = -1
 """The minor of a virtual function without a minor."""
@@ -76,7 +76,7 @@ class Grant:
 
     @property
     def is_subdevice(self) -> bool:
-        """Return whether this is an instance or a replica, of which a card has several."""
+        """Return whether this is an instance or a replica. A card has several of them."""
         # A loop is faster than any(); this runs at every charge.
         for name, _ in self.amounts:  # noqa: SIM110
             if name.startswith(_SUBDEVICES):
@@ -125,7 +125,7 @@ def short(name: str) -> str:
 
 
 def long(name: str, prefix: str) -> str:
-    """Return a short resource name with a prefix; names such as `huawei.com/npu-core` have their own."""
+    """Return a short resource name with a prefix. Names such as `huawei.com/npu-core` have their own prefix."""
     return name if "/" in name else prefix + name
 
 

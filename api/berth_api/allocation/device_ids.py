@@ -29,7 +29,7 @@ def is_valid_unit(device_type: str, name: str, mark: str) -> bool:
 
 
 def problem(device_type: str, name: str) -> str:
-    """Return what is wrong with an id; empty if it has the form for its type."""
+    """Return the problem with an id; empty if it has the form for its type."""
     if is_valid(device_type, name):
         return ""
     form = "GPU-<UUID> or MIG-<UUID>" if device_type == GPU else "a PCI address, or letters, digits and . _ : / -"

@@ -18,15 +18,16 @@ Amounts = Mapping[str, int]
 CARD: Final = 100
 """A whole card, in hundredths."""
 SLICES: Final = 7
-"""Compute slices of a GPU of which the instances are not known."""
+"""Compute slices of a GPU whose instances are unknown."""
 _UNCOUNTED: Final = frozenset({GPU_MEMORY, FUNCTIONS, *EXCLUSIVES})
 _WHOLE: Final[Amounts] = {GPU_CORE: CARD}
 
 
 def hundredths(parts: Iterable[Amounts], total: Amounts) -> float:
-    """Return how much of one card its parts are together, 0 to 100; a part of which the amounts are not known is all.
+    """Return the sum of one card's parts, in hundredths from 0 to 100.
 
-    `total` is what the card has. Of a GPU only its MIG instances or replicas are needed.
+    A part with unknown amounts counts as the whole card. `total` is the card's total. For a GPU, only its MIG instances
+    or replicas are needed.
     """
     held = Counter[str]()
     for part in parts:

@@ -18,7 +18,7 @@ from berth_api.values import interning
 from berth_api.values.caching import sized_cache
 
 MAX_PARTITIONS: Final = 256
-"""Of one size, in one table."""
+"""The maximum number of partitions of one size in one table."""
 MAX_SIZE: Final = 256
 _SIZES: Final = {str(size): size for size in range(1, MAX_SIZE + 1)}
 
@@ -35,7 +35,7 @@ class Partition:
     link: str = ""
     """The connection between them: `NVLink`."""
     bandwidth: int | None = None
-    """Bandwidth of the ring over all of them; None if it is not known."""
+    """Bandwidth of the ring over all GPUs; None if unknown."""
     score: int = 0
     """Sets with a higher score are preferred."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)

@@ -101,9 +101,9 @@ def of_pod(
     kinds: Kinds = BUILT_IN,
     written: Written = NOTHING_WRITTEN,
 ) -> DeviceRequest:
-    """Return what a pod requests, by its total of resource requests, its annotations and its labels.
+    """Return what a pod requests by its total of resource requests, its annotations and its labels.
 
-    All annotations are checked, also those about devices that the pod does not request; these have no effect.
+    All annotations are checked, even annotations about devices that the pod does not request. These have no effect.
 
     Raises:
         RequestError: a resource, annotation or label is invalid; amounts are quoted as `written`.

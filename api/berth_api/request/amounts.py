@@ -56,7 +56,7 @@ class _Requested(dict[str, int]):
         return names.OTHER_PREFIX if other else names.PREFIX
 
     def only(self, amounts: Amounts) -> "_Requested":
-        """Return some of these amounts, which are written as they were."""
+        """Return some of these amounts, as they were written."""
         return _Requested(amounts, self._full_names, self._written)
 
     def text(self, *names: str) -> str:
@@ -79,9 +79,9 @@ def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
 def is_counted_on_node(name: str) -> bool:
     """Return whether a resource must also fit the Node's allocatable, as in NodeResourcesFit.
 
-    This is true for devices too, because kubelet checks the Node as well as the cards: it ends a pod for good if the
-    sums that Berth writes to the Node do not show its devices yet, and starts a pod without devices if a device plugin
-    has not registered.
+    This is true for devices, too, because kubelet checks the Node as well as the cards. If the Node's sums, which Berth
+    writes, do not show its devices yet, kubelet ends the pod for good. If a device plugin has not registered, kubelet
+    starts the pod without devices.
     """
     return name not in _OFFERED_BY_NOBODY
 
@@ -132,7 +132,7 @@ def _without_prefix(amounts: Amounts, written: Written) -> _Requested:
 
 
 _MAX_CARDS: Final = 8
-"""As many cards a node has; so few hundredths of a card may be meant as cards."""
+"""The number of cards of a large node. A request for at most this many hundredths of a card may mean whole cards."""
 
 
 def _hint(requested: _Requested) -> str:
@@ -143,12 +143,12 @@ def _hint(requested: _Requested) -> str:
 
 
 def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
-    """Check that a pod's total of each device resource is no larger than what is counted.
+    """Check that a pod's total of each device resource does not exceed the maximum that is counted.
 
-    A larger one was truncated: later messages would name a number that is not the user's.
+    A larger total was truncated: later messages would name a number that the user did not write.
 
     Raises:
-        RequestError: it is larger.
+        RequestError: the total is larger.
     """
     for name, amount in total.items():
         if amount >= quantity.MAX and is_device(name, kinds):
@@ -249,7 +249,7 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 """The allowed combinations, each with its check and normal form."""
 
 _ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
-"""Resources that are requested by themselves; so are those of MIG profiles."""
+"""Resources that are requested by themselves. MIG profiles' resources are, too."""
 
 
 def _advice(requested: _Requested) -> str:

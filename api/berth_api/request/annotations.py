@@ -16,7 +16,7 @@ def body(annotations: Annotations, name: str, *allowed: str) -> Body | None:
     """Return the JSON object in an annotation, which may have the allowed fields; None without the annotation.
 
     Raises:
-        RequestError: it is not JSON, not an object, or has other fields.
+        RequestError: the text is not JSON, not an object, or has other fields.
     """
     if name not in annotations:
         return None
@@ -43,7 +43,7 @@ def check_fields(fields: Body, where: str, *allowed: str) -> None:
 
 
 def choice(fields: Body, where: str, name: str, *allowed: str) -> str:
-    """Return a field that must have one of the allowed values; an empty text if it is absent."""
+    """Return a field, whose value must be allowed; an empty text if it is absent."""
     value = fields.get(name) or ""
     if value and value not in allowed:
         raise RequestError(f'{where}: {name} "{value}"; allowed are {", ".join(allowed)}')

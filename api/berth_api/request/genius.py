@@ -19,8 +19,8 @@ MIB: Final = 2**20
 def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequest:
     """Return what the labels request; `NOTHING` without such labels.
 
-    They request `gpu-number` cards, by default one. With a memory label the cards are shared, and each is charged that
-    memory, or its equal part of the total; without one the cards are whole.
+    They request `gpu-number` cards, by default one card. With a memory label, the cards are shared. Each card is
+    charged this memory, or an equal part of the total. Without a memory label, the cards are whole.
 
     Raises:
         RequestError: a label is not a number above 0, or device resources are `requested`, too.

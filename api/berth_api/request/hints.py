@@ -88,7 +88,7 @@ def joint(
 ) -> Joint | None:
     """Return which of the requested types are allocated jointly; None if the annotation names fewer than two of them.
 
-    A type of which every device is requested (ApplyForAll) is left out: there is no choice to make.
+    A type whose devices are all requested (ApplyForAll) is left out, because there is no choice to make.
 
     Raises:
         RequestError: the annotation is invalid.

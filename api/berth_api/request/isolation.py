@@ -20,13 +20,13 @@ _OF_KOORDINATOR: Final = "HAMi-core"
 
 
 def wanted(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """Return what a pod itself asks for, one of ALLOWED if it is valid; empty if it leaves it to its namespace."""
+    """Return the mode that a pod itself requests, one of ALLOWED if it is valid; empty if its namespace decides."""
     by_label = HAMI_CORE if labels.get(names.ISOLATION) == _OF_KOORDINATOR else ""
     return annotations.get(names.ISOLATION_KEY, by_label)
 
 
 def wanted_by(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """Return what in a pod's metadata asks for limits, as messages name it; empty if nothing does."""
+    """Return which part of a pod's metadata requests limits, as messages name it; empty if none does."""
     known = (("annotation", names.ISOLATION_KEY, annotations), ("label", names.ISOLATION, labels))
     modes = (("annotation", name, annotations) for name in _OF_OTHERS)
     return next((f"the {kind} {name}" for kind, name, written in (*known, *modes) if name in written), "")

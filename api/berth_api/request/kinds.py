@@ -21,7 +21,7 @@ _RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za
 
 
 class KindError(ValueError):
-    """The declaration of a type of devices is invalid; the message names the field and what is allowed."""
+    """The declaration of a device type is invalid. The message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +39,7 @@ class Kind:
     counted: tuple[str, ...] = ()
     """What is counted on each device in addition to its hundredths, by the name that Devices use: `npu-memory`."""
     reads: Reader | None = None
-    """Converts a request to a part; without it a pod may request one resource at a time, as for NICs and FPGAs."""
+    """Converts a request to a part. Without it, a pod may request one resource at a time, as for NICs and FPGAs."""
     summed: bool = True
     """Whether Berth writes the resources to the Node; false if a device plugin of kubelet already does."""
     gangs: bool = True
@@ -120,7 +120,7 @@ _OTHERS: Final = (allocation.REPLICAS, allocation.FUNCTIONS, *allocation.EXCLUSI
 
 
 def split(kind: str, amount: int, hint: Hint) -> Part:
-    """Return hundredths of devices as a part: of one card or of several whole cards, unless the hint says otherwise."""
+    """Return hundredths of devices as a part: of one card or of several whole cards, unless the hint differs."""
     if amount > CARD:
         return Part(type=kind, count=amount // CARD, amounts=((kind, CARD),))
     if hint.strategy == APPLY_FOR_ALL:
@@ -134,7 +134,7 @@ def split(kind: str, amount: int, hint: Hint) -> Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """All types of devices, the built-in ones and those added, and the units in which pods request them."""
+    """All device types, built-in and added, and the units in which pods request them."""
 
     added: tuple[Kind, ...] = ()
     units: Mapping[str, int] = field(default_factory=dict)

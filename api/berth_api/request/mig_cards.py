@@ -48,5 +48,5 @@ HUNDREDTHS: Final = _parts()
 
 
 def hundredths(resource: str) -> int:
-    """Return what an instance takes of its card, by its resource; a whole card if the profile is not known."""
+    """Return an instance's part of its card, by its resource; a whole card if the profile is unknown."""
     return HUNDREDTHS.get(mig.profile(resource), CARD)

@@ -34,10 +34,10 @@ _DEVICES: Final = (*_GPUS, RDMA, FPGA)
 
 
 def check_amounts(spec: Mapping[str, Any]) -> None:
-    """Check the amounts that each container of a pod requests; all of them must be valid quantities.
+    """Check the amounts that each container of a pod requests. All of them must be valid quantities.
 
     Raises:
-        RequestError: an amount cannot be meant, or a resource of `kubernetes.io/gpu…` does not exist.
+        RequestError: an amount is certainly a mistake, or a resource of `kubernetes.io/gpu…` does not exist.
     """
     for kind, what in (("initContainers", "init container"), ("containers", "container")):
         for container in spec.get(kind) or ():
@@ -101,9 +101,9 @@ def _check_spread(requests: Mapping[str, Any]) -> None:
 
 
 def excess(spec: Mapping[str, Any]) -> str:
-    """Return what to ask about limits above the requests of devices; empty if there are none.
+    """Return the question about limits above the requests of devices; empty if there are none.
 
-    The API server allows them for `kubernetes.io/` alone. `manifests/base/warnings.yaml` asks the same in CEL.
+    The API server allows such limits for `kubernetes.io/` alone. `manifests/base/warnings.yaml` asks the same in CEL.
     """
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     return "; ".join(question for each in containers for question in _excess(each))

@@ -85,7 +85,7 @@ _REGEX: Final = re.compile(r"\.[*+]|[|^$\\]")
 
 
 def _as_globs(regex: str) -> str:
-    """Return the globs that a simple regular expression stands for; an example if it is not simple."""
+    """Return the globs that match the same models as a simple regular expression; an example if it is not simple."""
     branches = (re.sub(r"\.?[*+]+", "*", branch).strip("^$*") for branch in regex.strip("^$()").split("|"))
     globs = [f"*{branch}*" for branch in branches]
     simple = all(re.fullmatch(r"\*[\w *-]*\w[\w *-]*\*", glob) for glob in globs)

@@ -10,7 +10,7 @@ from berth_api.request.kinds import Kinds
 from berth_api.values import listing, spelling
 
 ALIKE: Final = 0.92
-"""The least similarity of whole names; of the part behind the slash less is enough, if Berth allocates such devices."""
+"""The least similarity of whole names. For the part after the slash, less is enough if Berth allocates such devices."""
 MAX_KNOWN: Final = 512
 """Names that are compared with a name."""
 _PREFIXED: Final = (

@@ -22,7 +22,7 @@ _MEASURES: Final = (
     names.GPU_MEMORY,
     request.NPU_CORE,
 )
-"""The resource by which a GPU request is measured: the first of these that the pod names."""
+"""Resources that measure a GPU request: the first of these that the pod names."""
 _OTHERS: Final = {names.GPU_CORE, names.GPU_SHARED, request.NPU_CPU, request.NPU_DVPP}
 
 

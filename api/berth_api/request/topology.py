@@ -17,7 +17,8 @@ TRUE: Final = "true"
 def of_gpus(annotations: Annotations) -> GpuTopology | None:
     """Return how the GPUs must be connected; None without the annotation.
 
-    It is required unless the pod says otherwise: users see why a pod waits, but would not notice an unmet preference.
+    The connection is required unless the pod declares it a preference. Users see why a pod waits, but would not notice
+    an unmet preference.
 
     Raises:
         RequestError: a value is not allowed.
@@ -30,10 +31,10 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
 
 
 def min_memory(annotations: Annotations) -> int:
-    """Return how many bytes of memory the pod must get of each GPU; 0 without the annotation.
+    """Return the minimum bytes of memory that the pod must get of each GPU; 0 without the annotation.
 
     Raises:
-        RequestError: it is not a quantity above 0.
+        RequestError: the value is not a quantity above 0.
     """
     name = names.MIN_GPU_MEMORY
     if name not in annotations:

@@ -32,7 +32,7 @@ NEVER: Final = "never"
 ONLY: Final = "only"
 """`nvidia.com/gpu` is a replica or instance."""
 WHOLE_CARD: Final = ""
-"""The kind of a card that has neither replicas nor instances."""
+"""The kind of a card without replicas and instances."""
 
 Level = Literal["nvlink", "pcie", "numa"]
 Scope = Literal["", "Device", "PCIe", "NUMANode", "Node"]
@@ -40,10 +40,10 @@ Exclusive = Literal["", "DeviceLevel", "PCIeLevel"]
 
 
 class RequestError(ValueError):
-    """A request is invalid; the message names the field, its value and what is allowed."""
+    """A request is invalid. The message names the field, its value and what is allowed."""
 
     def __init__(self, message: str, *resources: str) -> None:
-        """Create an error about these resources, by their full names; none if it is about none."""
+        """Create an error about these resources, by their full names; empty if it concerns none."""
         super().__init__(message)
         self.resources = resources
 
@@ -63,7 +63,7 @@ class Part:
     selector: LabelSelector = EVERYTHING
     """Selects cards by their labels."""
     functions: LabelSelector | None = None
-    """Selects groups of virtual functions by their labels; each card gives one. None if none is requested."""
+    """Selects groups of virtual functions by their labels. Each card gives one function. None if none is requested."""
     scope: Scope = ""
     """The domain that must contain all cards of the part; `Node` and the empty scope require nothing."""
     exclusive: Exclusive = ""
@@ -112,7 +112,7 @@ class Joint:
     """Types of devices that are allocated close to each other."""
 
     types: tuple[str, ...]
-    """At least two; the first is allocated first."""
+    """At least two types. The first is allocated first."""
     same_pcie: bool = False
     """Whether each PCIe switch with a card of one type must have one of each other type; else this is preferred."""
 

@@ -20,11 +20,11 @@ class Amount:
     """An amount at one place of a spec."""
 
     where: str
-    """In the words of messages: `container main`."""
+    """The place in the words of messages: `container main`."""
     text: str
     """As the user wrote it: memory with its unit, which the API server keeps, and all else as a number."""
     number: int
-    """In whole units, rounded up."""
+    """The amount in whole units, rounded up."""
     init: bool = False
     sidecar: bool = False
 
@@ -36,7 +36,7 @@ class Written:
     spec: Object
 
     def amount(self, name: str, total: int) -> str:
-        """Return a resource's amount as it is written, or the total if it is the sum of several."""
+        """Return a resource's amount as the user wrote it, or the total if it is the sum of several amounts."""
         parts = self._parts(name)
         if len(parts) == 1:
             return parts[0].text
@@ -72,7 +72,7 @@ class Written:
 
 
 NOTHING_WRITTEN: Final = Written({})
-"""For a request whose spec is not known: amounts are quoted as numbers."""
+"""Stands for a request with an unknown spec: amounts are quoted as numbers."""
 
 
 def _origin(parts: Sequence[Amount]) -> str:
@@ -89,7 +89,7 @@ def _sum(parts: Sequence[Amount]) -> int:
 
 
 def _amounts(spec: Object, name: str) -> Iterator[Amount]:
-    """Yield the containers' amounts of a resource, those of init containers first, without zeros."""
+    """Yield the containers' amounts of a resource, without zeros. Init containers come first."""
     for kind, what in (("initContainers", "init container"), ("containers", "container")):
         for container in spec.get(kind) or ():
             text = ((container.get("resources") or {}).get("requests") or {}).get(name, 0)

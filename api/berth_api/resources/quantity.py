@@ -44,7 +44,7 @@ def parse_milli(value: str | int) -> int:
 
 
 def exact(text: str) -> Decimal:
-    """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n; binary ones are at most 2**63 - 1.
+    """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n, and at most 2**63 - 1 if it is binary.
 
     Raises:
         QuantityError: the text is not a quantity.
@@ -57,9 +57,10 @@ def exact(text: str) -> Decimal:
 
 
 def exact_text(value: str | int) -> str:
-    """Return a quantity without its suffix, however large: `100000000000000000` for `100P`, as which it is stored.
+    """Return a quantity without its suffix, however large.
 
-    One that is no whole number of units, or has more than MAX_LENGTH digits, is returned as it is.
+    For example, `100P` becomes `100000000000000000`, which is how it is stored. A quantity that is no whole number of
+    units, or has more than MAX_LENGTH digits, is returned unchanged.
 
     Raises:
         QuantityError: the text is not a quantity.

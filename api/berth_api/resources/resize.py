@@ -21,7 +21,7 @@ READS: Final = ("containerStatuses", "initContainerStatuses", "conditions", "res
 
 
 def held(spec: Object, status: Object, *, by_sums: bool = True) -> Amounts:
-    """Return what a bound pod uses of its node; `by_sums` as from Kubernetes 1.37 on, else as before.
+    """Return a bound pod's use of its node. `by_sums`: compute it as Kubernetes 1.37 and later do, else as before.
 
     Raises:
         ResourceError: as `resources.total`.
@@ -43,7 +43,7 @@ def _held_by_sums(spec: Object, status: Object) -> Amounts:
 
 
 def _sums(spec: Object, status: Object, *, infeasible: bool) -> list[Amounts]:
-    """Return what the containers request together, if it counts, what they were allocated and what they have."""
+    """Return the containers' totals: requested, if requests count, allocated, and actual."""
     parts, statuses = resources.containers(spec), _by_name(status)
     requested = [] if infeasible else [resources.combined(parts)]
     allocated, actual = _allocated(status), _actual(status)
@@ -60,7 +60,7 @@ def _sums(spec: Object, status: Object, *, infeasible: bool) -> list[Amounts]:
 
 
 def _known(part: Container, status: Object, *, infeasible: bool) -> tuple[Amounts, Amounts]:
-    """Return what a container was allocated and what it has; what kubelet does not report counts as requested."""
+    """Return a container's allocated and actual amounts. If kubelet does not report them, its requests count."""
     allocated, actual = _allocated(status), _actual(status)
     if allocated is None:
         allocated = {} if infeasible else dict(part.requests)
@@ -94,7 +94,7 @@ def _counts(part: Container) -> bool:
 
 
 def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
-    """Return the largest of what is requested, allocated and actual, as far as kubelet reports it."""
+    """Return the largest of the requested, allocated and actual amounts, as far as kubelet reports them."""
     if status is None or status.get("resources") is None:
         return dict(requests)
     largest = resources.highest(_actual(status) or {}, _allocated(status) or {})
@@ -105,13 +105,13 @@ def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: 
 
 
 def _actual(status: Object) -> Amounts | None:
-    """Return what a container or pod has; None if it is not reported."""
+    """Return the actual amounts of a container or pod; None if they are not reported."""
     raw = (status.get("resources") or {}).get("requests")
     return resources.amounts(raw, "status.resources.requests") if raw else None
 
 
 def _allocated(status: Object) -> Amounts | None:
-    """Return what was allocated to a container or pod; None if it is not reported."""
+    """Return the allocated amounts of a container or pod; None if they are not reported."""
     raw = status.get("allocatedResources")
     return resources.amounts(raw, "status.allocatedResources") if raw else None
 

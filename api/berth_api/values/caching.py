@@ -19,7 +19,7 @@ _WITHOUT_PARTS: Final = frozenset({int, str, bytes, float, bool, type(None)})
 
 
 def compact(data: bytes) -> bytes:
-    """Return a copy of what orjson returned, to be kept: orjson leaves it in a buffer of 4 KiB or more.
+    """Return a compact copy of an orjson result that is kept: orjson leaves it in a buffer of 4 KiB or more.
 
     `sys.getsizeof` does not count the rest of the buffer, so a cache of such keys would exceed its limit many times.
     """
@@ -75,7 +75,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 class SizedCache(Generic[K, V]):
-    """Values by key; the least recently used ones are dropped once all take more than a number of bytes."""
+    """Values by key. The least recently used values are dropped once all values take more than a number of bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -99,7 +99,7 @@ class SizedCache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int | None = None) -> None:
-        """Keep a value, in place of the one that the key had; `size` is in bytes, by default that of both."""
+        """Keep a value, in place of the key's last one. `size` is in bytes, by default of key and value."""
         size, before = size_of((key, value)) if size is None else size, self._entries.pop(key, None)
         self._bytes -= 0 if before is None else before[1]
         if size * MAX_SHARE > self._max_bytes:

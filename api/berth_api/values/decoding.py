@@ -21,7 +21,9 @@ _ESCAPE: Final = re.compile(
 
 
 def loads(text: bytes) -> Any:
-    """Return the value of JSON; what Go reads and orjson does not is replaced as Go does, and by null below MAX_DEPTH.
+    """Return the value of JSON. Input that Go reads and orjson rejects is replaced as Go does.
+
+    Values below MAX_DEPTH are replaced by null.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON for Go either.

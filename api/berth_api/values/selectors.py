@@ -24,7 +24,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class SelectorError(ValueError):
-    """A label selector cannot be parsed; the message names the field and what is allowed."""
+    """A label selector cannot be parsed. The message names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Requirement:
         return self.accepts(labels.get(self.key))
 
     def accepts(self, value: str | None) -> bool:
-        """Return whether the label's value meets the requirement; None means no such label, which NotIn accepts."""
+        """Return whether the label's value meets the requirement. None means no such label, which NotIn accepts."""
         match self.operator:
             case "In":
                 return value in self.values
@@ -110,16 +110,16 @@ NOTHING: Final = LabelSelector(requirements=(Requirement(key=""),))
 
 
 def integer(text: str) -> int | None:
-    """Return a text as a 64-bit integer; None if it is not one by Kubernetes' rules, which are stricter than `int`."""
+    """Return a text as a 64-bit integer; None if Kubernetes' rules, which are stricter than `int`, reject it."""
     number = int(text) if _INTEGER.fullmatch(text) else _INT64
     return number if -_INT64 <= number < _INT64 else None
 
 
 def read(raw: object) -> LabelSelector:
-    """Parse a label selector in Kubernetes' form; an empty one matches everything.
+    """Parse a label selector in Kubernetes' form. An empty selector matches everything.
 
     Raises:
-        SelectorError: it is not a label selector.
+        SelectorError: the text is not a label selector.
     """
     body = _object(raw, "labelSelector", ("matchLabels", "matchExpressions"))
     exact = [_exact(key, value) for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items()]

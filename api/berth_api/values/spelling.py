@@ -9,7 +9,7 @@ LIKELY: Final = 0.7
 ALMOST_SURE: Final = 0.85
 """The least similarity where the name may be right: `device-alocate-hint`, not another annotation of Koordinator."""
 MAX_LENGTH: Final = 317
-"""Characters of the longest name of an annotation, label or resource; longer ones are not compared."""
+"""Characters of the longest name of an annotation, label or resource. Longer names are not compared."""
 SURE: Final = 0.9
 """The least similarity of whole names of the form `berth-scheduler`, whose second half is common."""
 

@@ -73,7 +73,7 @@ READ_ANNOTATIONS: Final = frozenset(TABLE.annotations) - GANG_NAMES
 
 
 class UnitError(ValueError):
-    """The unit of a word is not valid; the message names the word and what is allowed."""
+    """The unit of a word is not valid. The message names the word and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ class Reading:
     words: tuple[str, ...] = ()
     """The words that were replaced, as messages name them, in the order of the table; empty if there were none."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
+    """Word -> its meaning, for words that are no amounts; empty if a note names it."""
     notes: tuple[str, ...] = ()
-    """A sentence for each word without effect: what has this effect in Berth."""
+    """A sentence for each word without effect, with what has this effect in Berth."""
     replaced: tuple[str, ...] = ()
     """The resources that were replaced."""
     in_metadata: bool = False
@@ -107,10 +107,10 @@ def is_used(spec: Object, annotations: Strings, labels: Strings) -> bool:
 
 
 def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEFAULT_UNITS) -> Reading:
-    """Return what a pod, or the template of one, writes in Berth's words; unchanged if it has no others.
+    """Return a pod, or a pod template, in Berth's words; unchanged if it has no other words.
 
     Raises:
-        RequestError: words contradict each other, a value is not allowed, or Berth cannot honour one.
+        RequestError: words contradict each other, a value is not allowed, or Berth cannot honour a word.
     """
     if not is_used(spec, annotations, labels):
         return Reading(spec=spec, annotations=annotations, labels=labels)
@@ -135,7 +135,7 @@ def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEF
 
 
 def resources_of(container: Object, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the resources that a container requests."""
+    """Return which of the resources a container requests."""
     held = cards.amounts(container) if names else {}
     return tuple(name for name in names if held.get(name, "0") != "0")
 
@@ -203,7 +203,7 @@ def read_units(text: str) -> dict[str, int]:
 
 
 def checked_units(text: str) -> str:
-    """Return the text of a setting if it is valid; raises as `read_units`."""
+    """Return the text of a setting if it is valid; raise the errors of `read_units`."""
     read_units(text)
     return text
 

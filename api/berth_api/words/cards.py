@@ -25,7 +25,7 @@ Where = tuple[str, int]
 
 DEFAULT_UNITS: Final[Units] = {}
 _DIGITS: Final = 10
-"""Of numbers that are read without the parser of quantities."""
+"""Maximum number of digits of numbers that are read without the quantity parser."""
 KINDS: Final = ("initContainers", "containers")
 _ANY_WITH: Final = (names.RDMA, names.FPGA)
 """Devices that may be requested in addition."""
@@ -34,7 +34,7 @@ _SUFFIXES: Final = ("k", "M", "G")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfCard:
-    """What a container takes of each of its cards; the memory is either in bytes or in hundredths."""
+    """The amounts that a container takes of each of its cards. The memory is either in bytes or in hundredths."""
 
     memory: int = 0
     percent: int = 0
@@ -132,9 +132,9 @@ def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]
 
 
 def _in_turn(spec: Object, cards: Sequence[Ask]) -> Iterator[Ask]:
-    """Yield the cards of each container; an init container gets whole ones if those that run after it do.
+    """Yield the cards of each container. An init container gets whole cards if the containers after it do.
 
-    The pod holds them anyhow, and a part of a card cannot be requested next to whole ones.
+    The pod holds whole cards anyway, and a part of a card cannot be requested together with whole cards.
     """
     later = [ask for ask in cards if ask.where[0] == "containers"]
     is_whole = later and all(ask.each == later[0].each for ask in later) and later[0].each.is_whole
@@ -225,7 +225,7 @@ def _check_alone(spec: Object, system: System, word: _Written) -> None:
 
 
 def _chosen(spec: Object, words: _Words) -> tuple[Where, str]:
-    """Return the container for which annotations request."""
+    """Return the container to which the annotations' request applies."""
     named = words.get(Role.CONTAINER)
     containers = [((kind, number), each) for kind in KINDS for number, each in enumerate(spec.get(kind) or ())]
     if named is None:
@@ -260,7 +260,7 @@ def _ask(system: System, words: _Words, where: Where, container: str, units: Uni
 
 
 def _of_hundredths(words: _Words, where: Where, container: str, units: Units) -> Ask:
-    """Return a part of one card, or whole cards, for which the memory has no effect."""
+    """Return a part of one card, or whole cards. The memory has no effect on whole cards."""
     core = words[Role.HUNDREDTHS]
     amount = _number(core)
     if amount >= CARD:
@@ -274,7 +274,7 @@ def _of_hundredths(words: _Words, where: Where, container: str, units: Units) ->
 
 
 def _lacks(system: System, words: _Words, role: Role) -> str:
-    """Return what is missing next to the words that are there."""
+    """Return which words are missing in addition to the existing words."""
     roles = (Role.MEMORY, Role.FRACTION) if role == Role.MEMORY else (role,)
     missing = [word.title for word in system.words if word.role in roles]
     written = next(iter(words.values()))
@@ -290,7 +290,7 @@ def _number(word: _Written) -> int:
 
 
 def _quantity(word: _Written) -> int:
-    """Return a whole quantity such as `3k`; annotations and labels have no quantities."""
+    """Return a whole quantity such as `3k`. Annotations and labels have no quantities."""
     if word.row.word.place != WordPlace.RESOURCE:
         raise word.wrong("whole numbers from 1")
     try:
@@ -324,7 +324,7 @@ def _percent(words: _Words) -> int:
 
 
 def _hundredths(word: _Written, divisor: int) -> int:
-    """Return the hundredths of each card; 0 is what the systems take for an amount that is not written."""
+    """Return the hundredths of each card; 0 is the systems' default for a missing amount."""
     number = 0 if word.value == "0" else _number(word)
     if number % divisor or number // divisor > CARD:
         raise word.wrong(f"1 to {CARD}" if divisor == 1 else f"multiples of {divisor}, up to {CARD * divisor}")

@@ -23,7 +23,7 @@ MEANS: Final[Mapping[Role, str]] = {
     Role.UUIDS: "only GPU",
     Role.NO_UUIDS: "any GPU but",
 }
-"""What a word with a list is said to be, before the texts of its list."""
+"""How messages describe a word with a list, before the texts of its list."""
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class Metadata:
     annotations: dict[str, str]
     labels: dict[str, str]
     notes: list[str] = field(default_factory=list)
-    """What has no effect, and what to do."""
+    """Words without effect, and what to do."""
     read: list[str] = field(default_factory=list)
     """The words that had an effect, as messages name them."""
     said: dict[str, str] = field(default_factory=dict)
-    """Word -> as what it was read, of those that are no amounts; empty if a note says it."""
+    """Word -> its meaning, for words that are no amounts; empty if a note names it."""
 
     def of(self, place: WordPlace) -> dict[str, str]:
         """Return the annotations or the labels."""
@@ -71,10 +71,10 @@ def written(metadata: Metadata) -> Iterator[Row]:
 
 
 def replace_all(metadata: Metadata) -> None:
-    """Replace the words in place, except those about gangs and amounts.
+    """Replace the words in place, except words about gangs and amounts.
 
     Raises:
-        RequestError: a word cannot be honoured; the message says what to do instead.
+        RequestError: a word cannot be honoured; the message names what to do instead.
     """
     rows = list(written(metadata))
     _models(metadata, [row.word for row in rows])
@@ -104,7 +104,7 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
     """Return the value in a text, and what it becomes.
 
     Raises:
-        RequestError: it is not known, or cannot be honoured.
+        RequestError: the value is unknown, or cannot be honoured.
     """
     mentioned = (each for each in word.choices if each in text) if word.role == Role.MENTION else iter((text,))
     value = next(mentioned, "")
@@ -117,7 +117,7 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
 
 
 def said(chosen: Choice) -> str:
-    """Return as what a value is read; empty if a note says it, or it stays."""
+    """Return the meaning of a value; empty if a note names it, or the value stays."""
     if chosen.kept or chosen.note:
         return ""
     becomes = [f"{WordPlace.ANNOTATION} {name}: {value}" for name, value in chosen.annotations.items()]
@@ -163,7 +163,7 @@ def _parts(word: Word, value: str) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return a glob that matches the text as it is."""
+    """Return a glob that matches the text literally."""
     return "".join(f"[{char}]" if char in _GLOB_CHARACTERS else char for char in text)
 
 

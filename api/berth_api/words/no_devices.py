@@ -29,7 +29,7 @@ ABOUT_DEVICES: Final = (
 
 
 def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
-    """Return why a pod holds no device, with what in it looks as if one was meant; empty if it requests one."""
+    """Return why a pod holds no device, with the parts of it that look like a request; empty if it requests one."""
     metadata, spec = pod["metadata"], pod["spec"]
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     if _requests_any(spec, kinds) or any(label in labels for label in genius.LABELS):
@@ -45,7 +45,7 @@ def _requests_any(spec: Object, kinds: Kinds) -> bool:
 
 
 def _zeros(spec: Object, kinds: Kinds) -> Iterator[str]:
-    """Yield the devices of which a container requests 0."""
+    """Yield the devices for which a container requests 0."""
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         written = container.get("resources") or {}
         for name, amount in {**(written.get("limits") or {}), **(written.get("requests") or {})}.items():
@@ -54,7 +54,7 @@ def _zeros(spec: Object, kinds: Kinds) -> Iterator[str]:
 
 
 def _like_resources(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Yield a question for each annotation that is named as a resource of GPUs; `warnings.yaml` asks it in CEL."""
+    """Yield a question for each annotation with the name of a GPU resource. `warnings.yaml` asks it in CEL."""
     for name in annotations:
         if name.endswith(("/gpu", "/gpus")):
             yield f"annotation {name}: did you mean the resource {names.PREFIX}{names.GPU}?"

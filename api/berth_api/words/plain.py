@@ -17,9 +17,9 @@ def text(devices: DeviceRequest) -> str:
 
 
 def reading(words: Iterable[str], said: Mapping[str, str], notes: Iterable[str], devices: DeviceRequest) -> str:
-    """Return as what each word was read, and what has no effect; empty if there are none.
+    """Return the meaning of each word, and which words have no effect; empty if there are none.
 
-    `said` is as what words are read that are no amounts.
+    `said` has the meanings of words that are no amounts.
     """
     titles = tuple(words)
     amounts = [title for title in titles if title not in said]

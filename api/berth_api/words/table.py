@@ -26,7 +26,7 @@ class WordPlace(StrEnum):
 
 
 class Role(StrEnum):
-    """What a word does; each role has one rule in `cards`, `constraints` or `gangs`."""
+    """The effect of a word. Each role has one rule in `cards`, `constraints` or `gangs`."""
 
     # Amounts. What is said of a card is the same for each of the container's cards.
     CARDS = "cards"
@@ -42,13 +42,13 @@ class Role(StrEnum):
     FRACTION = "fraction"
     """The part of each card's memory, as a decimal fraction up to 1."""
     CONTAINER = "container"
-    """The name of the container for which an annotation requests; without it the first one."""
+    """The name of the container to which an annotation's request applies; without it, the first container."""
 
     # Which cards.
     MODELS = "models"
-    """Parts of names of models, of which a card must have one."""
+    """Parts of model names. A card's model must contain one of them."""
     NO_MODELS = "no models"
-    """Parts of names of models, of which a card must have none."""
+    """Parts of model names. A card's model must contain none of them."""
     UUIDS = "uuids"
     """The cards that are allowed, by UUID."""
     NO_UUIDS = "no uuids"
@@ -68,9 +68,9 @@ class Role(StrEnum):
     MENTION = "mention"
     """As a choice, but the first value that the text mentions counts."""
     NO_EFFECT = "no effect"
-    """It has no effect on where the pod runs with what; `Word.answer` says what has."""
+    """It has no effect on the pod's node or devices. `Word.answer` names what has this effect."""
     REFUSED = "refused"
-    """It cannot be honoured; `Word.answer` says what to write instead."""
+    """It cannot be honoured. `Word.answer` names what to write instead."""
 
 
 AMOUNTS: Final = frozenset(
@@ -81,15 +81,15 @@ GANGS: Final = frozenset({Role.GROUP, Role.MIN_MEMBER, Role.GROUP_OBJECT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a value becomes; nothing, if all fields are empty: it is what Berth does anyhow."""
+    """What a value becomes. If all fields are empty, it becomes nothing, because Berth behaves so anyway."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Berth's annotations that say the same."""
+    """Berth's annotations with the same meaning."""
     labels: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    """Why it has no effect, and what has."""
+    """Why it has no effect, and what has this effect in Berth."""
     refused: str = ""
-    """What to do instead; such a pod is refused."""
+    """What to do instead. The pod is refused."""
     kept: bool = False
     """Whether the word itself is Berth's with this value, and stays."""
 
@@ -115,7 +115,7 @@ class Word:
     renamed: str = ""
     """Berth's resource that stands for it in its container once admission has renamed it."""
     only_with: bool = False
-    """Whether it is only read in pods with another word of its system; alone it is Berth's word, too."""
+    """Whether it is only read in pods with another word of its system. Alone it is Berth's word, too."""
     strip: str = ""
     """What the values of this word begin with, and names of models do not."""
 
@@ -137,13 +137,13 @@ class PodGroupKind:
     """Its API group."""
     version: str
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Field of the spec that has no effect -> what has."""
+    """Field of the spec without effect -> what has this effect in Berth."""
     has_status: bool = False
-    """Whether Berth writes its status, and so knows by it what was before."""
+    """Whether Berth writes its status, from which it then reads the earlier state."""
 
     @property
     def path(self) -> str:
-        """Return the path of the list of all of them."""
+        """Return the path of the list of all these objects."""
         return f"/apis/{self.group}/{self.version}/podgroups"
 
     def notes(self, spec: Mapping[str, object]) -> tuple[str, ...]:
@@ -164,17 +164,17 @@ def _because(answer: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system, and the words that belong together: those of one request come from one row of these."""
+    """A system and its words. All words of one request come from the same row."""
 
     name: str
     page: str = ""
     """Name of the page about migrating from it; the first of several rows of a system has it."""
     images: tuple[str, ...] = ()
-    """Parts of the names of images by which its programs are known in a cluster."""
+    """Parts of the image names that identify its programs in a cluster."""
     differs: tuple[str, ...] = ()
     """What else is different with Berth, a sentence each, for documents."""
     opt_out: str = ""
-    """The label by which a namespace is left alone by its webhook."""
+    """The label that excludes a namespace from its webhook."""
     drain: bool = True
     """Whether its pods on a node must end before Berth can allocate there: their cards are recorded nowhere that
     Berth reads."""
@@ -182,11 +182,11 @@ class System:
     schedulers: tuple[str, ...] = ()
     """The `schedulerName` that its manifests have."""
     cards: int = 1
-    """Cards of a container that requests, but not how many; 0 if it must say."""
+    """Cards of a container whose request names no number; 0 if the number is required."""
     total: bool = False
-    """Whether memory and cores are those of all cards together."""
+    """Whether memory and cores are the totals of all cards together."""
     needs_memory: bool = False
-    """Whether a part of a card must say how much memory; else it is all of the card's."""
+    """Whether a request for a part of a card must state its memory; otherwise it gets all of the card's memory."""
     words: tuple[Word, ...]
 
     @property
@@ -212,9 +212,9 @@ class Table:
     annotations: Mapping[str, Row] = field(init=False)
     labels: Mapping[str, Row] = field(init=False)
     telling: frozenset[str] = field(init=False)
-    """The resources by which a pod is known to use a system's words."""
+    """The resources that show that a pod uses a system's words."""
     renamed: Mapping[str, tuple[Row, ...]] = field(init=False)
-    """Berth's resource -> the rows for which it stands."""
+    """Berth's resource -> the rows that it stands for."""
     by_plugin: tuple[Row, ...] = field(init=False)
     """The resources that admission renames."""
     pod_groups: tuple[PodGroupKind, ...] = field(init=False)

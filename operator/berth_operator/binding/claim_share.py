@@ -27,5 +27,5 @@ class ClaimShare:
         return self._saved > 0.0
 
     def spend(self, seconds: float) -> None:
-        """Record how long a decision took; what no other pod waited for is not owed for long."""
+        """Record a decision's duration. Time for which no other pod waited is not owed for long."""
         self._saved = max(self._saved - seconds, -MAX_SAVED)

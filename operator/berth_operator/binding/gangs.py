@@ -39,7 +39,7 @@ PERIOD: Final = 1.0
 AGAIN: Final = 5.0
 """Seconds until a deletion without effect is sent again."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class Binds(Protocol):
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
-        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before."""
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; the last leader's, too."""
 
     async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
         """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""
@@ -149,7 +149,7 @@ class GangBinder:
             self._binds.start_task(self._bind_member(placement, body, term))
 
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
-        """Bind a member's claims; give up when another member fails, which may be to allocate a claim they share."""
+        """Bind a member's claims; give up when another member fails, which may have to allocate a shared claim."""
         try:
             await self._volumes.bind(placement, lambda: self._binds.leads(term))
             await self._claims.bind(placement, lambda: self._binds.leads(term) and not failed)
@@ -173,7 +173,7 @@ class GangBinder:
 
 
 def judge_found(cluster: Cluster, reporter: Reporter) -> None:
-    """Judge the gangs that another leader bound, and report those of which nothing is known: they are kept."""
+    """Judge the gangs that another leader bound, and report the unknown ones, which are kept."""
     for why, members in cluster.gangs.judge():
         log.warning("whether a gang has formed is not known", why=why, kept=[member.pod for member in members])
         for charge in members:

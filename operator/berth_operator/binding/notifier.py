@@ -15,7 +15,7 @@ class Notifier:
     """The `Listener` of a process that schedules; created before the state and the loops that use the state."""
 
     def __init__(self, *, reporter: Reporter, attempts: Attempts, mark: Callable[[StatusKind, str], None]) -> None:
-        """Create a notifier; `mark` is called with each object whose status may have to be written."""
+        """Create a notifier. `mark` is called with each object whose status may need a write."""
         self.work = asyncio.Event()
         """Wakes the scheduling loop."""
         self.drift = asyncio.Event()

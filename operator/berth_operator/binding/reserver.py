@@ -40,11 +40,11 @@ RENEWALS: Final = 2
 """Reservations that one review renews even if no pod of their nodes has changed, because the nodes may have; each takes
 about 2 ms."""
 TRIES: Final = 4
-"""Pods, each of another namespace, for which one review searches a node."""
+"""Maximum number of pods, each of another namespace, for which one review searches a node."""
 RETRY: Final = 30.0
 """Seconds until a class is tried again that no node could take."""
 PAUSE: Final = 10.0
-"""Seconds until another pod of the same namespace is tried then, so that many such pods do not hold up others."""
+"""Seconds until another pod of the same namespace is tried then, so that its pods do not delay others."""
 _OF_NAMESPACE: Final = "namespace"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -65,10 +65,10 @@ class Reserver:
         self._by_uid: dict[str, NodeReservation] = {}
         """UID of the pod -> its reservation; the least recently renewed comes first."""
         self._refused: dict[Hashable, float] = {}
-        """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
-        and UIDs of pods that had their room and were not bound."""
+        """Refused key -> when to try again. The keys are classes that no node could take, (_OF_NAMESPACE, namespace) of
+        these classes, and UIDs of pods that had their room and were not bound."""
         self._backoffs, self._awaited_in_vain = Backoffs[tuple[str, str]](), Backoffs[Hashable]()
-        """Of pods that wait, and of placed pods that reservations waited for."""
+        """Back-offs of waiting pods, and of placed pods for which reservations waited."""
         self._next_review, self._version = cluster.clock(), cluster.waker.version
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Reserver:
         return reservation_note.explained(self._cluster.fleet, pod, failure, policy, self._by_uid)
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
-        """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+        """Return a pod's failure with a sentence about its reservation or about reservations in vain, if any."""
         return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(key_of(pod)))
 
     def note(self, uid: str) -> str:
@@ -116,14 +116,14 @@ class Reserver:
             yield ReservedNode(namespace=namespace, pod=name, uid=uid, node=kept.node, free=kept.free, since=kept.since)
 
     def backoffs(self) -> Iterator[ReservationBackoff]:
-        """Yield for which pods reservations were in vain, for the next leader."""
+        """Yield the pods for which reservations were in vain, for the next leader."""
         for (namespace, owner), backoff in self._backoffs.last_to_end():
             yield ReservationBackoff(namespace=namespace, owner=owner, count=backoff.count, until=backoff.until)
 
     # --- keeping reservations up to date ----------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Adapt the reservations to what has changed."""
+        """Adapt the reservations to changes."""
         for uid, kept in list(self._by_uid.items()):
             pod = self._cluster.pending.get(uid)
             if pod is None or pod.reserved_node != kept.node or uid not in self._cluster.fleet.nominees:

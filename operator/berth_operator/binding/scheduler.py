@@ -49,9 +49,9 @@ CLAIM_WORK: Final = 3_000
 WORK_SECONDS: Final = 2e-6
 """About how long one takes."""
 FULL_SECONDS: Final = 0.1
-"""Seconds for which other namespaces come first if there was no memory for what a decision found out."""
+"""Seconds for which other namespaces come first if a decision's findings did not fit into memory."""
 HINT_WORK: Final = 500
-"""The same for a turn in which other pods wait and the time for claims is used up: for events alone."""
+"""The same limit for a turn in which other pods wait and the time for claims is used up. It serves events alone."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -85,12 +85,12 @@ class Scheduler:
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970.
+        """Create a scheduler.
 
-        `inherited` returns the record of the last leader, once the first lists are read.
-        `fits` decides workloads of Kueue, if any have our AdmissionCheck. `slow` evaluates selectors that take long;
-        without it, the loop does.
-        `cpu` are the seconds of CPU time of the loop's thread.
+        `work` is set whenever a pod may be decided. `wall` returns seconds since 1970. `inherited` returns the record
+        of the last leader, once the first lists are read. `fits` decides Kueue's Workloads, if any have our
+        AdmissionCheck. `slow` evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds
+        of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._volumes, self._claims = volumes, claims
@@ -106,7 +106,7 @@ class Scheduler:
         self._logged_failures: dict[str, str] = {}
         """Device type -> the last failure of its plug-in that was logged."""
         self._restored: int | None = None
-        """The term in which the places of the last leader were restored."""
+        """The term in which the last leader's places were restored."""
         self._unanswered = False
         """Whether a Binding without an answer may still be executed."""
         self.turn_at = cluster.clock()
@@ -162,7 +162,7 @@ class Scheduler:
                     await self._work.wait()
 
     def record(self, term: int) -> LeaderLeaseStatus | None:
-        """Return what the leader of a term leaves to the next one; None if it has not restored what was left to it.
+        """Return what the leader of a term leaves to the next; None if it has not restored the last one's record.
 
         Raises:
             ValueError: the definition of the LeaderLease does not allow it.
@@ -305,9 +305,9 @@ class Scheduler:
         return True
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
-        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; the last leader's, too.
 
-        Those for extended resources are deleted.
+        Claims for extended resources are deleted.
         """
         claims = self._cluster.fleet.claims
         claiming = [pod for pod in pods if pod.request.claims or claims.extended_of(pod.uid)]

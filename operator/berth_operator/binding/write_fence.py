@@ -28,7 +28,7 @@ class WriteFence:
     """The fence of one kind of writes."""
 
     def __init__(self, *, lease: str, what: str, required: bool) -> None:
-        """Create a fence of writes of `what`; `required`: none is sent unless those of other terms are refused."""
+        """Create a fence of writes of `what`. If `required`, none is sent unless writes of other terms are refused."""
         self._lease, self._what, self._required = lease, what, required
         self._tested_for = NO_TERM
 

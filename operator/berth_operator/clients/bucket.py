@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class Bucket:
-    """Fills with `rate` tokens a second up to one second's worth; a write takes one."""
+    """Fills with `rate` tokens a second, up to the tokens of one second. A write takes one token."""
 
     def __init__(self, *, rate: float, clock: Callable[[], float]) -> None:
         self._rate, self._clock = rate, clock

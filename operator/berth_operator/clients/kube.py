@@ -48,7 +48,7 @@ class KubeClient(ApiClient):
         await self._patch(_pod(metadata["namespace"], metadata["name"]), patch, MERGE)
 
     async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> None:
-        """Patch a pod's status by strategic merge: lists such as conditions merge by their key."""
+        """Patch a pod's status by strategic merge. Lists such as conditions merge by their key."""
         await self._patch(f"{_pod(namespace, name)}/status", patch, STRATEGIC)
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:

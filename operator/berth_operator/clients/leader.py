@@ -72,7 +72,7 @@ class LeaderElection:
     identity: str
     """Unique among running processes: a candidate that finds its own identity in the lease takes it at once."""
     address: str = ""
-    """Where other replicas reach the visibility API of this one, as host:port; empty if it serves none."""
+    """The host:port at which other replicas reach this replica's visibility API; empty if it serves none."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
@@ -88,7 +88,7 @@ class LeaderElection:
     inherited: Object = field(default_factory=dict, init=False)
     """The lease as we found it before our last term, with the record that the leader before us left in its status."""
     record: Callable[[int], Object | None] | None = field(default=None, init=False)
-    """Returns what the leader of a term leaves to the next one; None until it has restored what was left to it."""
+    """Returns what the leader of a term leaves to the next; None until it has restored the last leader's record."""
 
     _lease: Object | None = field(default=None, init=False)  # as last answered
     _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed
@@ -122,7 +122,7 @@ class LeaderElection:
 
     @property
     def renewed(self) -> str:
-        """Return when a leader last renewed or released the lease, as last read; empty if that is not known."""
+        """Return when a leader last renewed or released the lease, as last read; empty if unknown."""
         return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
 
     async def acquired(self) -> int:
@@ -303,8 +303,8 @@ class LeaderElection:
     async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
         """Send a request up to `COPIES` times, and return the first answer.
 
-        This waits for a slow API server as long as a term lasts, while a request that hangs in a broken connection
-        delays the election only until the next copy. Only one copy of a write is executed, because all have the same
+        A slow API server has the time of a whole term to answer. A request that hangs in a broken connection delays the
+        election only until the next copy. Only one copy of a write is executed, because all copies have the same
         resourceVersion.
 
         Raises:
@@ -340,7 +340,7 @@ class LeaderElection:
 
 
 def _explained(error: Exception) -> str:
-    """Return an error's text; if the API server does not serve LeaderLeases, with what to do."""
+    """Return an error's text, with what to do if the API server does not serve LeaderLeases."""
     # That answer has no Status object, unlike the one for a missing lease or namespace.
     if isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND and error.reason == "Unknown":
         return f"the API server serves no {names.LEADER_LEASES}.{names.GROUP}: apply crds/"

@@ -18,14 +18,14 @@ class WorkloadClaims:
     """Adds classes, claims and templates of a file to a snapshot, and claims to pods."""
 
     def __init__(self, snapshot: Snapshot, objects: Iterable[Document], namespace: str) -> None:
-        """Add the objects of a file; a claim that the cluster has already stays as it is.
+        """Add the objects of a file. A claim that already exists in the cluster stays unchanged.
 
         Raises:
             InputError: an object cannot be read.
         """
         self._snapshot = snapshot
         self._templates = dict(snapshot.claim_templates)
-        """namespace/name -> template; those of the file come first."""
+        """namespace/name -> template. The file's templates come first."""
         for document in objects:
             metadata = {"namespace": namespace, **document.body["metadata"]}
             key = f"{metadata['namespace']}/{metadata['name']}"
@@ -44,7 +44,7 @@ class WorkloadClaims:
         self._snapshot.put(RESOURCE_CLAIMS, claim)
 
     def of_pod(self, document: Document, pod: Object) -> Object:
-        """Return a pod with the claims that are made for it of templates; those without a template are left out.
+        """Return a pod with the claims made for it from templates. Claims without a template are left out.
 
         Raises:
             InputError: a template cannot be read.

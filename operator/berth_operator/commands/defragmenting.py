@@ -33,7 +33,7 @@ class PodApi(Protocol):
 
 
 async def make_room(pods: PodApi, pod: PendingPod, node: str, *, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109 - a deadline of the whole work
-    """Request room for a pod on a node, and wait until it is bound; return whether it is, and a message.
+    """Request room for a pod on a node, and wait until the pod is bound; return whether it is bound, and a message.
 
     Raises:
         InputError: the pod already has a nominated node.
@@ -69,7 +69,7 @@ async def _nominate(pods: PodApi, pod: PendingPod, node: str) -> None:
 
 
 async def _read(pods: PodApi, pod: PendingPod) -> Object | None:
-    """Return the pod; None if it is gone, or was replaced by another of its name."""
+    """Return the pod; None if it is gone, or was replaced by another pod of its name."""
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except ApiError as error:

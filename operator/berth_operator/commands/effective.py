@@ -26,7 +26,7 @@ Get = Callable[[str, Mapping[str, str]], Awaitable[Any]]
 """Returns what a path answers with these parameters."""
 
 ANY_POD: Final = "-"
-"""In place of a pod's name: settings are those of its namespace."""
+"""Stands for a pod's name: the settings are the settings of its namespace."""
 NOT_SERVED: Final = "the visibility API is not served"
 ASK: Final = {SETTINGS_PARAMETER: "true"}
 DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
@@ -36,7 +36,7 @@ LIMITS: Final = "namespaceLimits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What the command line sets; None or empty for what it does not."""
+    """The values that the command line sets; None or empty for values that it does not set."""
 
     config: Path | None = None
     genius_priorities: str | None = None
@@ -56,14 +56,14 @@ class Served:
     settings: OperatorSettings = field(default_factory=OperatorSettings)
     """Empty if nothing is served."""
     why_not: str = ""
-    """Why not all of them are served; empty if they are."""
+    """Why some settings are not served; empty if all are."""
     is_forbidden: bool = False
-    """Whether the user lacks the right for all of them."""
+    """Whether the user lacks the right to read all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """The settings by which a command decides."""
+    """The settings with which a command decides."""
 
     configuration: Configuration
     priorities: PriorityLimits
@@ -76,16 +76,16 @@ class Effective:
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
     mix: PodMix | None = None
-    """The mix of pods that the operator has seen; None if it is not known."""
+    """The operator's pod mix; None if it is unknown."""
     note: str = ""
-    """What is assumed, and why; empty if nothing is."""
+    """The assumptions and their reasons; empty if there are none."""
 
 
 # --- asking the operator ------------------------------------------------------------------------------------
 
 
 async def ask(get: Get, namespaces: Collection[str]) -> Served:
-    """Return the settings for the cluster, or else for those of these namespaces of which the user may read pods.
+    """Return the settings for the cluster, or else for the given namespaces whose pods the user may read.
 
     Raises:
         Unreachable: the API server did not answer.
@@ -111,7 +111,7 @@ async def _answer(get: Get, path: str) -> Served:
 
 
 def _with_namespace(known: Served, answer: Served) -> Served:
-    """Return what is known with the answer for one more namespace."""
+    """Return the known settings, with the answer for one more namespace."""
     if not answer.settings:
         return known if known.settings else replace(known, why_not=answer.why_not)
     priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
@@ -129,7 +129,7 @@ def _with_namespace(known: Served, answer: Served) -> Served:
 
 
 def combined(given: Given, served: Served) -> Effective:
-    """Return the settings by which a command decides.
+    """Return the settings with which a command decides.
 
     Raises:
         InputError: a setting of the command line is invalid.
@@ -168,7 +168,7 @@ def combined(given: Given, served: Served) -> Effective:
 
 
 def _readable(served: Served) -> tuple[Served, Configuration]:
-    """Return what is served, and its profiles; nothing of it if an operator of another version serves others."""
+    """Return the served settings and their profiles; none if an operator of another version serves other settings."""
     if not served.settings:
         return served, DEFAULT
     try:
@@ -191,7 +191,7 @@ def _note(given: Given, served: Served) -> str:
 
 
 def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:
-    """Yield what is assumed, with the flag that sets it."""
+    """Yield the assumptions, each with the flag that sets it."""
     if given.config is None and not settings:
         yield f"a default profile for {names.SCHEDULER} (--config)"
     if given.config is None and settings:

@@ -2,4 +2,4 @@
 
 
 class InputError(Exception):
-    """An input is invalid; the text names the place, the value and what is allowed."""
+    """An input is invalid. The text names the place, the value and what is allowed."""

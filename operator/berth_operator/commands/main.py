@@ -78,7 +78,7 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _defragment(options: argparse.Namespace) -> int:
-    """Show which pods would be moved; unless it is a dry run, have the operator move them."""
+    """Show which pods would be moved. Unless it is a dry run, the operator then moves them."""
     pod, advice, first = _planner(options).defragment(options.pod, options.at_once)
     report, write = reports.of_defragmentation(pod, advice, first), tables.console()
     _print_json(report) if options.output == "json" else tables.show_defragmentation(report, write)

@@ -36,10 +36,11 @@ OTHERS: Final = ("BERTH_AGENT_", "BERTH_WEBHOOK_", "BERTH_API_", "BERTH_CLEANUP_
 """Prefixes of the variables of other programs."""
 
 COLLECT: Final = (5_000, 10, 160)
-"""Thresholds of `gc`: net new objects before a collection, and collections before one of older objects.
+"""Thresholds of `gc`: net new objects before a collection, and collections before a collection of older objects.
 
-Nearly all objects of pods stay, so collections of old ones are rare. Those of young ones scan few at a time, 50,000 at
-most, since they hold the loop: 400,000 took 95 ms."""
+Nearly all objects of pods stay, so collections of old objects are rare. Collections of young objects scan few at a
+time, at most 50,000, because they block the loop: 400,000 took 95 ms.
+"""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -98,7 +99,7 @@ async def _work(
     election: LeaderElection,
     after: contextlib.AsyncExitStack,
 ) -> None:
-    """Work until the end; what need not end before the LeaderLease is released is left to `after`."""
+    """Work until the end. `after` gets the work that need not end before the LeaderLease is released."""
     # Most of the program. Loading it takes half of the pause after a takeover, so it runs during that pause.
     app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
     gc.freeze()

@@ -165,7 +165,9 @@ class Planner:
         )
 
     def advise(self, key: str = "") -> tuple[PendingPod, Advice]:
-        """Return a pod and which pods to move for it: the workload's only pod, or a pending one (namespace/name).
+        """Return a pod and the pods to move for it.
+
+        The pod is the workload's only pod, or a pending pod (namespace/name).
 
         Raises:
             InputError: there is no such pod, or it is a member of a gang.
@@ -194,7 +196,7 @@ class Planner:
         return pod, advise(fleet, pod, tenants, self._policies, self._cluster.budgets)
 
     def claims(self, pod: PendingPod) -> list[str]:
-        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep it from a node."""
+        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep the pod from a node."""
         steps = claim_devices.of_pod(self._cluster.fleet.copy(), pod, self._policies[pod.scheduler])
         try:
             while True:
@@ -206,7 +208,10 @@ class Planner:
         return [*map(claim_devices.sentence, answer["requests"]), *filter(None, [answer["together"]])]
 
     def defragment(self, key: str, most: int) -> tuple[PendingPod, Advice, tuple[Move, ...]]:
-        """Return a pending pod (namespace/name), which pods that allow it to move for it, and which of them first.
+        """Return a pending pod and the pods to move for it.
+
+        The pod is given as namespace/name. Only pods that allow it are moved. The result also has which of them to move
+        first.
 
         Raises:
             InputError: there is no such pod, or it is a member of a gang.

@@ -30,7 +30,7 @@ class Inputs:
     """Namespace/name of a pod in the cluster; empty if there is none."""
     settings: Given = NOTHING
     namespace: str = "default"
-    """Of objects that name none."""
+    """The namespace of objects that name none."""
     min_age: float = 0.0
     """Seconds; younger pods are not moved."""
 
@@ -40,7 +40,7 @@ class Origin:
     """Where the state of a cluster comes from."""
 
     ask: Callable[[Collection[str]], Served]
-    """Returns what the operator serves of its settings, at least for the pods of these namespaces."""
+    """Returns the settings that the operator serves, at least for the pods of these namespaces."""
     read: Callable[[Snapshot, Effective], None]
     """Puts the objects that an operator with these settings reads."""
 

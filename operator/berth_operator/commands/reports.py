@@ -15,7 +15,7 @@ from berth_operator.core.values.request import PendingPod
 
 Report = dict[str, Any]
 K = TypeVar("K", bound=tuple[str, ...])
-"""Key of a row of what is left: device type and model come last."""
+"""Key of a row of free capacity. Device type and model come last."""
 
 
 def of_simulation(answer: Answer) -> Report:
@@ -38,7 +38,7 @@ def of_simulation(answer: Answer) -> Report:
 
 
 def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Report:
-    """Return the report of which pods to move for a pod; `claims` is what its ResourceClaims find."""
+    """Return the report of which pods to move for a pod. `claims` is the search result for its ResourceClaims."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(move) for move in advice.moves],
@@ -71,7 +71,7 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
 
 
 def _claims(placement: Placement) -> Report:
-    """Return what each claim gets; the last one may be for extended resources, and has no name yet."""
+    """Return what each claim gets. The last claim may be for extended resources, and has no name yet."""
     chosen = placement.claims
     named = [str(claimed.claim) for claimed in chosen.of_claims]
     if chosen.mappings:

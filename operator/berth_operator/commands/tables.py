@@ -13,7 +13,7 @@ from berth_operator.commands.reports import Report
 
 GI: Final = 2**30
 WIDTH: Final = 100_000
-"""Columns of output to a file or a pipe, in which no line is wrapped: each row is one line for grep and awk."""
+"""Columns of output to a file or a pipe, where no line is wrapped. Each row is one line for grep and awk."""
 
 
 def console() -> Console:

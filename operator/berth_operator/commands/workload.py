@@ -26,8 +26,8 @@ MAX_PODS: Final = 100_000
 """Most pods of one file."""
 HASH: Final = "simulated"
 CREATED: Final = "9999-01-01T00:00:00Z"
-"""When all pods and PodGroups of a file are created: later than all that exist, because the queue orders by age. In one
-second, so that it orders them as they stand in the file."""
+"""Creation time of all pods and PodGroups of a file. It is later than the time of any existing object, because the
+queue orders by age. All have the same second, so the queue keeps the order of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,7 @@ _CLAIM_FORMS: Final[Mapping[str, type[_Form]]] = {
     "ResourceClaimTemplate": _ClaimTemplate,
     "DeviceClass": _ClaimObject,
 }
-"""Kind -> its form, of objects that say what devices pods request."""
+"""Kind -> its form, for objects that define the devices that pods request."""
 
 
 def read(text: str, name: str) -> WorkloadFile:
@@ -272,10 +272,10 @@ def read(text: str, name: str) -> WorkloadFile:
 
 
 def check_template(body: Any) -> None:
-    """Check that a value has the form of a pod or of the template of one.
+    """Check that a value has the form of a pod or a pod template.
 
     Raises:
-        InputError: it has not; the message names the field.
+        InputError: it does not; the message names the field.
     """
     _check_form(body, _Template)
 

@@ -25,7 +25,7 @@ class Family:
     counter: bool = False
 
     def metric(self, values: Values) -> Metric:
-        """Return what is exposed."""
+        """Return the exposed metric."""
         make = CounterMetricFamily if self.counter else GaugeMetricFamily
         metric = make(self.name, self.text, labels=self.labels)
         for labels, value in values.items():

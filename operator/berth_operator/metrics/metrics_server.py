@@ -20,7 +20,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.settings.flags import Settings
 
 CONNECTIONS: Final = 2
-"""To the API server, for reviews of clients."""
+"""Connections to the API server, for reviews of clients."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -13,13 +13,13 @@ SCHEDULED: Final = "scheduled"
 UNSCHEDULABLE: Final = "unschedulable"
 """The result of an attempt that found no node."""
 ERROR: Final = "error"
-"""The result of an attempt that failed otherwise, such as by a refused Binding."""
+"""The result of an attempt that failed otherwise, for example because a Binding was refused."""
 MOST_ATTEMPTS: Final = 15
 """From this number on, attempts have one label, as in kube-scheduler."""
 
 
 def exponential(start: float, count: int) -> Sequence[float]:
-    """Return the upper limits of buckets, each twice the one before."""
+    """Return the upper limits of buckets, each twice the previous one."""
     return [start * 2**exponent for exponent in range(count)]
 
 
@@ -58,7 +58,7 @@ PREEMPTION_VICTIMS: Final = Histogram(
 
 @cache
 def attempts_of(result: str, profile: str) -> tuple[Callable[[], None], Callable[[float], None]]:
-    """Return what counts attempts with this result, and what observes their durations."""
+    """Return a function that counts attempts with this result, and a function that observes their durations."""
     return SCHEDULE_ATTEMPTS.labels(result, profile).inc, ATTEMPT_DURATION.labels(result, profile).observe
 
 

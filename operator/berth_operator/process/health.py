@@ -43,9 +43,10 @@ class Watches:
 
 
 def problem(*, idle_seconds: float, ages: Mapping[str, float]) -> str:
-    """Return what is wrong with a leader; empty if nothing is.
+    """Return a leader's problem; empty if there is none.
 
-    `idle_seconds` is the time since the last turn of the scheduling loop, `ages` that since each watch was last heard.
+    `idle_seconds` is the time since the last turn of the scheduling loop. `ages` has the time since each watch last
+    received something.
     """
     if idle_seconds > STUCK_SECONDS:
         return f"the scheduling loop has not run for {idle_seconds:.0f} s; allowed are {STUCK_SECONDS:.0f}"

@@ -39,7 +39,7 @@ FENCE_SECONDS: Final = 0.5
 """Seconds that lists wait for the first test of the fence, which takes milliseconds if the fence is loaded."""
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
-"""What runs until it is cancelled."""
+"""A loop that runs until it is cancelled."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -54,11 +54,11 @@ class ProcessParts:
     election: LeaderElection
     fence: Fence
     takeover_pause: float
-    """Seconds that a new leader waits for Bindings of the last one, if that did not end in order."""
+    """Seconds that a new leader waits for the last leader's Bindings, if the last leader did not end properly."""
     reporter: Reporter
     scheduler: Scheduler
     reflectors: Mapping[str, Reflector]
-    """Of everything but pods."""
+    """The reflectors of everything but pods."""
     pods: PodWatches
     watches: Watches
     extender: ExtenderService

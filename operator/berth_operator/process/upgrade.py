@@ -17,7 +17,7 @@ async def run(version: Callable[[], Awaitable[int | None]], known: int, period: 
     """Compare the API server's minor version with the known one every `period` seconds, until cancelled.
 
     Raises:
-        TermLostError: it is another one.
+        TermLostError: the version has changed.
     """
     while True:
         await asyncio.sleep(period)

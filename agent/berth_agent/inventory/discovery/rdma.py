@@ -52,10 +52,11 @@ class RdmaFunction:
     """One PCI function with an RDMA device."""
 
     name: str
-    """Of its RDMA device: `mlx5_0`."""
+    """The name of its RDMA device: `mlx5_0`."""
     address: str
     parent: str
-    """PCI address of the physical function; empty for one that is physical itself, or whose own another machine has."""
+    """PCI address of the physical function; empty if this function is physical, or another machine has its physical
+    function."""
     model: str
     ports: tuple[RdmaPort, ...]
 
@@ -84,7 +85,7 @@ class RdmaNics:
         return [self._device(functions[address], minor, functions) for minor, address in enumerate(physical)]
 
     def _device(self, function: RdmaFunction, minor: int, functions: Collection[str]) -> DeviceInfo:
-        """Return a NIC, with those of its virtual functions that are among `functions`: they have an RDMA device."""
+        """Return a NIC with its virtual functions in `functions`, all of which have an RDMA device."""
         numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / function.address)
         virtual = [VirtualFunction(minor=number, bus_id=bus_id) for number, bus_id in numbered if bus_id in functions]
         layers = sorted({port.link_layer for port in function.ports})
@@ -105,7 +106,7 @@ class RdmaNics:
 
 
 def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
-    """Return the fault of a NIC of which no port can carry anything."""
+    """Return the fault of a NIC without a working port."""
     if any(port.state == ACTIVE for port in ports):
         return []
     states = "; ".join(f"port {port.number} is {port.state}, physically {port.physical}" for port in ports)

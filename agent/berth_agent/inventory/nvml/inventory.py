@@ -63,7 +63,7 @@ class NvmlInventory:
         )
         self._last = without_driver(reason="NotReadYet", message="")
         self._sampled: Mapping[str, Handle] = {}
-        """Of the cards of the last reading in this session, by their UUIDs; for the owner's thread."""
+        """Samples of the cards of this session's last reading, by their UUIDs; for the owner's thread."""
         self._xids: Counter[tuple[str, int]] = Counter()
         self._counting = threading.Lock()
 
@@ -83,7 +83,7 @@ class NvmlInventory:
         return {self._node: self._last}
 
     async def sample(self) -> Mapping[str, CardSample]:
-        """Return what the cards of the last reading measure now, by their UUIDs; waits as long as the driver does."""
+        """Return current measurements of the last reading's cards, by UUID; wait as long as the driver does."""
         try:
             return await self._session.run(self._sample_cards)
         except NvmlError:
@@ -105,7 +105,7 @@ class NvmlInventory:
         self._session.close()
 
     def _read_cards(self) -> Reading:
-        """Read all cards; open the session first if it is closed or the driver gained or lost a card."""
+        """Read all cards. Open the session first if it is closed, or if the driver gained or lost a card."""
         self._sampled = {}
         bound = sysfs.bound_cards(self._sysfs)
         if bound != self._bound:
@@ -126,7 +126,7 @@ class NvmlInventory:
         return {card: sampling.sample(handle) for card, handle in handles.items()}
 
     def _report(self, card: str, event: NvmlEvent | None) -> None:
-        """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
+        """Pass an event on, from the thread that waits for events. An event of an unknown card concerns all cards."""
         if event is None:
             if self._listener:
                 self._listener(FaultEvent(node=self._node))

@@ -67,7 +67,7 @@ _VOLATILE: Final = pynvml.NVML_VOLATILE_ECC
 
 
 class NvmlError(Exception):
-    """NVML refused; `reason` is one word, such as GpuIsLost or DriverNotLoaded."""
+    """NVML refused a call. `reason` is one word, such as GpuIsLost or DriverNotLoaded."""
 
     def __init__(self, message: str, *, reason: str, code: int = pynvml.NVML_ERROR_UNKNOWN) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def unless_unsupported(*, default: T, function: Callable[..., T], of: tuple[Any, ...]) -> T:
-    """Call one of ours, and take the default where this card or driver knows no such thing."""
+    """Call one of our functions; return the default if this card or driver does not support it."""
     try:
         return function(*of)
     except NvmlError as error:
@@ -127,7 +127,7 @@ def open_session() -> None:
 
 
 def close_session() -> None:
-    """End the session; one that is lost already cannot be ended, and need not be."""
+    """End the session. A lost session cannot be ended, and need not be."""
     try:
         call(pynvml.nvmlShutdown)
     except NvmlError as error:
@@ -203,7 +203,7 @@ def processes(handle: Handle) -> tuple[Process, ...]:
 
 
 def memory_use(handle: Handle) -> MemoryUse:
-    """Return how much memory is used; drivers before 510 count as used what they reserve."""
+    """Return the used memory. Drivers before 510 count the memory that they reserve as used."""
     try:
         memory = call(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     except NvmlError as error:
@@ -255,7 +255,7 @@ def memory_clock(handle: Handle) -> int:
 
 
 def throttle_reasons(handle: Handle) -> int:
-    """Return the bits of THROTTLE_REASONS for which the clocks are not at their highest."""
+    """Return the bits of THROTTLE_REASONS that keep the clocks below their highest rate."""
     return int(call(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle))
 
 
@@ -290,7 +290,7 @@ def peer_to_peer(left: Handle, right: Handle) -> bool:
 
 
 def nvlink_is_active(handle: Handle, link: int) -> bool:
-    """Return whether an NVLink is up. Of a link that a card does not have, drivers say one of two things."""
+    """Return whether an NVLink is up. For a link that a card does not have, drivers return one of two errors."""
     try:
         return bool(call(pynvml.nvmlDeviceGetNvLinkState, handle, link))
     except NvmlError as error:
@@ -382,7 +382,7 @@ def remapping_failed(handle: Handle) -> bool:
 
 
 def retirement_pending(handle: Handle) -> bool:
-    """Return whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
+    """Return whether a page of memory is retired at the next reset. Cards that remap rows do not support this."""
     return bool(call(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
 
 
@@ -392,7 +392,7 @@ def retired_pages(handle: Handle) -> int:
 
 
 def recovery_action(handle: Handle) -> int:
-    """Return what the driver says that the card needs (nvmlDeviceGpuRecoveryAction_t), 0 for nothing."""
+    """Return the recovery action that the driver reports for the card (nvmlDeviceGpuRecoveryAction_t), 0 for none."""
     (value,) = call(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     # Drivers before 560 do not know the field, and report that in the value.
     return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else 0
@@ -437,7 +437,7 @@ def wait(events: Handle, milliseconds: int) -> NvmlEvent | None:
 
 
 def free(events: Handle) -> None:
-    """Return a set back; with a session that is lost it is gone already."""
+    """Free a set. If the session is lost, the set is already freed."""
     try:
         call(pynvml.nvmlEventSetFree, events)
     except NvmlError as error:

@@ -53,7 +53,7 @@ class Reader:
         self._known: dict[int, DeviceInfo] = {}
         self._facts: dict[str, CardFacts] = {}
         self.handles: Mapping[str, Handle] = {}
-        """Of the cards that answered the last reading, by their UUIDs."""
+        """Handles of the cards that answered the last reading, by their UUIDs."""
 
     def read(self) -> Reading:
         """Return a reading of all cards.

@@ -30,10 +30,10 @@ class Session:
         threading.Thread(target=self._serve, name="nvml", daemon=True).start()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a function in the owner's thread; it may use `library`.
+        """Run a function in the owner's thread. It may use `library`.
 
         Raises:
-            NvmlError: the session cannot be opened, or what the function raised.
+            NvmlError: the session cannot be opened, or the function raised it.
         """
         future: Future[T] = Future()
         self._work.put((work, future))
@@ -45,7 +45,7 @@ class Session:
         return self._open
 
     def ensure_open(self) -> None:
-        """Open the session where it is not; for use in the owner's thread."""
+        """Open the session if it is closed; for use in the owner's thread."""
         if not self._open:
             if self._path:
                 library.load(self._path)

@@ -41,11 +41,11 @@ MigProfile = Annotated[str, AfterValidator(_mig_profile)]
 Count = Annotated[int, Field(ge=0, le=64)]
 Others = Annotated[int, Field(ge=0, le=32)]
 MAX_NODES: Final = 20_000
-"""Nodes of one file; a range of more would fill the memory before anything is published."""
+"""Nodes of one file. A range of more nodes would fill the memory before anything is published."""
 
 
 class FleetError(Exception):
-    """A fleet file cannot be used; the text says where and why."""
+    """A fleet file cannot be used. The text shows where and why."""
 
 
 class _FleetModel(BaseModel):

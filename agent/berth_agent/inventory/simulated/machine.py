@@ -19,7 +19,7 @@ FIRST_GPU: Final = 0x2
 FIRST_NIC: Final = 0x8
 FIRST_FPGA: Final = 0xC
 SLOTS: Final = 4
-"""Buses for NICs, and as many for FPGAs; more of them become functions of one."""
+"""Buses for NICs, and as many for FPGAs. Further devices become functions of one device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

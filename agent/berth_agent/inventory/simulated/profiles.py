@@ -30,7 +30,7 @@ class CardProfile(BaseModel):
     memory_bandwidth: Annotated[str, AfterValidator(_quantity)] | None = None
     """Peak bandwidth of its memory in bytes per second."""
     nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
-    """NVLinks of each card into an NVSwitch, by which it reaches all others."""
+    """NVLinks of each card into an NVSwitch, which connects it with all other cards."""
     mesh: tuple[tuple[int, int, int], ...] = ()
     """Direct NVLinks without NVSwitch: one minor, another, and how many."""
     per_switch: Annotated[int, Field(ge=0, le=6)] = 2

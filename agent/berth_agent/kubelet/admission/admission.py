@@ -110,7 +110,7 @@ class Admission:
         self.changed = asyncio.Event()
         """Set when something may have changed."""
         self.answers: bool | None = None
-        """Whether kubelet answered when it was asked last; None before the first time."""
+        """Whether kubelet answered the last query; None before the first one."""
         self.has_news = False
         """Whether the last refresh may have found something new."""
         self._kubelet = kubelet
@@ -150,7 +150,7 @@ class Admission:
         """Admit that kubelet allocates these devices to a container.
 
         Raises:
-            AllocationRefusedError: no pod that waits can be the one that gets them.
+            AllocationRefusedError: no waiting pod can be the pod that gets them.
         """
         requested = frozenset(ids)
         async with self._lock:
@@ -175,9 +175,9 @@ class Admission:
         return self.known.is_set() and self.answers is True
 
     async def until_admitted(self) -> None:
-        """Wait until kubelet has asked for every pod that is bound, and none has come for a moment.
+        """Wait until kubelet has requested devices for every bound pod, and no pod has arrived for a moment.
 
-        A pod of which kubelet never asks holds it up forever: bound the wait.
+        A pod for which kubelet never requests devices would block forever, so limit the wait.
         """
         quiet_since = self._clock()
         while self._clock() - quiet_since < QUIET:
@@ -189,7 +189,7 @@ class Admission:
     # --- what the reporter of usage asks ---------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Read what pods have from kubelet and the machine; `has_news` says whether it may have changed."""
+        """Read the pods' devices from kubelet and the machine. `has_news` reports whether they may have changed."""
         async with self._lock:
             await self._read_kubelet()
             is_open = self.mirror.has_lingering or not self.mirror.is_confirmed

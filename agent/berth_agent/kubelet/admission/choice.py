@@ -45,7 +45,7 @@ class PreferenceRequest:
 def propose(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> Proposal | None:
-    """Choose for the container that kubelet most likely asks for; None if no pod is waiting."""
+    """Choose for the container for which kubelet most likely requests devices; None if no pod is waiting."""
     must = frozenset(request.must)
     candidates = snapshot.pending_containers(request.resource, request.size)
     if not candidates:
@@ -82,7 +82,10 @@ def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Prop
 
 
 def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
-    """Return whether a container can be given these: of what it reuses all that it needs, then what it is allowed."""
+    """Return whether a container can be given these devices.
+
+    They must include everything that it reuses, or be part of it. The rest must be allowed.
+    """
     return ids <= candidate.reusable or (candidate.reusable <= ids and ids - candidate.reusable <= allowed)
 
 
@@ -120,7 +123,7 @@ def _pools(
 def prefer_unclaimed(
     snapshot: AdmissionSnapshot, request: PreferenceRequest, default_preference: DefaultPreference
 ) -> list[str]:
-    """Choose among what no pod has and no annotation names, as for an unknown pod; all of it if it is not enough."""
+    """Choose among devices that no pod holds and no annotation names, as for an unknown pod; all if too few."""
     free = dict.fromkeys((*request.must, *_unclaimed(snapshot, request.available, request.must)))
     if len(free) <= request.size:
         return list(free)
@@ -128,7 +131,7 @@ def prefer_unclaimed(
 
 
 def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
-    """Return the set that a pod gets: its own, or that of the pod that it changed places with."""
+    """Return the set that a pod gets: its own set, or the set of the pod with which it changed places."""
     holders, owners = snapshot.holders(), snapshot.owners()
     held = snapshot.had_by(pod)
     if held and held.isdisjoint(pod.granted):
@@ -144,7 +147,7 @@ def _role(snapshot: AdmissionSnapshot, pod: Pod) -> tuple[str, ...]:
 
 
 def _orphans(snapshot: AdmissionSnapshot) -> list[str]:
-    """Return what annotations name and their pods will not ask for: these have others already."""
+    """Return the devices that annotations name and their pods no longer request, because they already have others."""
     settled = [pod for pod in snapshot.pods if pod.uses_plugin and pod.grants and not snapshot.is_waiting(pod)]
     promised = snapshot.promised(without=frozenset(pod.uid for pod in settled))
     holders = snapshot.holders()

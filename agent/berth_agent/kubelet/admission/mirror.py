@@ -50,7 +50,7 @@ class PendingAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReport:
-    """What kubelet reports that a container has; it names pods, but not their UIDs."""
+    """A container's devices as kubelet reports them. The report names pods, but not their UIDs."""
 
     namespace: str
     pod: str
@@ -64,7 +64,7 @@ class Mirror:
     def __init__(self) -> None:
         self.units = Units()
         self._pods: dict[str, Pod] = {}
-        """In kubelet's order."""
+        """The pods in kubelet's order."""
         self._reports: dict[ContainerKey, ContainerReport] = {}
         self._pending: dict[tuple[ContainerKey, str], PendingAllocation] = {}
         self._lingering: dict[ContainerKey, Holding] = {}
@@ -76,7 +76,7 @@ class Mirror:
         self._doubtful: set[str] = set()
         """UIDs of pods with an allocation that kubelet never reported."""
         self._version = -1
-        """Of the last list."""
+        """The resourceVersion of the last list."""
 
     # --- the node's pods ----------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Mirror:
         return previous is None or replace(previous, version=pod.version) != pod
 
     def remove(self, pod: Pod) -> bool:
-        """Remove a pod unless the event is older than the last list; what it had may be in use for a while."""
+        """Remove a pod unless the event is older than the last list. Its devices may stay in use for a while."""
         is_there = pod.version > self._version and pod.uid in self._pods
         if is_there:
             self._remove(pod.uid)
@@ -132,7 +132,7 @@ class Mirror:
         self._pending[key, resource] = allocation
 
     def _reassign(self, mistake: PendingAllocation, uid: str) -> None:
-        """Assign an allocation to the first init container of another pod that wants so many; later ones reuse it."""
+        """Assign an allocation to another pod's first init container of this size. Later containers reuse it."""
         for container in self._pods[uid].containers if uid in self._pods else ():
             if container.ends and container.wants.get(mistake.resource) == len(mistake.ids):
                 owner = ContainerKey(uid=uid, container=container.name)
@@ -186,7 +186,10 @@ class Mirror:
                 self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
 
     def _named(self, report: ContainerReport) -> ContainerKey:
-        """Return the container of a report; a pod named like a removed one owns it only if it has that allocation."""
+        """Return the container of a report.
+
+        A pod with a removed pod's name owns the report only if it has that allocation.
+        """
         name = keys.join(report.namespace, report.pod)
         pod = next((candidate for candidate in self._pods.values() if candidate.key == name), None)
         key = ContainerKey(uid=pod.uid if pod else name, container=report.container)
@@ -262,7 +265,7 @@ class Mirror:
         )
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Return what containers have, each pod's by the order of its containers, and what they had that are gone."""
+        """Return the devices of containers, by the order of each pod's containers, and of removed containers."""
         holdings = {holding.key: holding for pod in self._pods.values() for holding in self._had_of_kubelet(pod)}
         return tuple((self._lingering | holdings).values())
 
@@ -291,7 +294,7 @@ class Mirror:
         return tuple(_holding(pod, name, ids) for name, ids in listed)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
-        """Return what kubelet gave a pod. What an init container had and no other took on stays with it."""
+        """Return what kubelet gave a pod. An init container keeps devices that no later container took over."""
         ids_by_container: dict[str, Ids] = {
             key.container: NONE.union(*report.by_resource.values())
             for key, report in self._reports.items()

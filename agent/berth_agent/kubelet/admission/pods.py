@@ -15,7 +15,7 @@ WHOLE: Final = "nvidia.com/gpu"
 PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
 """Resources of the device plugin; MIG instances have one for each profile."""
 OF_GPUS: Final = ("nvidia.com/", "gpu", "cuda")
-"""Parts of names of resources by which other device plugins may give cards."""
+"""Parts of the names of resources with which other device plugins may allocate cards."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -23,13 +23,13 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What one container wants."""
+    """The requests of one container."""
 
     name: str
     wants: Mapping[str, int] = field(default_factory=dict)
     """Resource of the device plugin -> how many."""
     ends: bool = False
-    """Whether it ends before the next begins, so that kubelet gives its devices to later ones too."""
+    """Whether it ends before the next container begins, so that kubelet gives its devices to later containers, too."""
     visible: tuple[str, ...] = ()
     """Ids of the cards and instances that were annotated for it."""
     by_mps: bool = False
@@ -51,19 +51,21 @@ class Pod:
     version: int = 0
     """Its object's resourceVersion."""
     containers: tuple[ContainerSpec, ...] = ()
-    """In the order in which kubelet asks for them."""
+    """The containers in the order in which kubelet allocates for them."""
     grants: tuple[Grant, ...] = ()
     """The GPUs of its annotation."""
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
     may_hold_any: bool = False
-    """Whether it may hold cards that neither its allocation nor the plugin's resources show: by ResourceClaims, by
-    resources of other plugins, or, if it requests nothing of the plugin, by an allocation that cannot be read."""
+    """Whether it may hold cards that neither its allocation nor the plugin's resources show. ResourceClaims or other
+    plugins' resources may give it such cards. So may an allocation that cannot be read, if it requests nothing of the
+    plugin."""
     static_uid: str = ""
-    """Of a static pod: its UID in the cgroups of its processes."""
+    """The UID of a static pod in the cgroups of its processes; empty for other pods."""
     container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Id of the runtime -> name of the container. Nothing is allocated by it, so a change of it is none of the pod."""
+    """Container id of the runtime -> name of the container. Allocations do not depend on these ids, so a changed id
+    does not change the pod."""
 
     started_at: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Name of a container that runs -> since when, in RFC 3339."""
@@ -96,7 +98,7 @@ class Pod:
 
 
 def of_object(raw: Object) -> Pod:
-    """Read a pod. A wrong annotation counts as none: the operator reports what is wrong with it."""
+    """Read a pod. An invalid annotation counts as absent, because the operator reports it."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
     first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
@@ -153,7 +155,7 @@ def is_of_plugin(resource: str) -> bool:
 
 
 def _uses_other_plugin(spec: Object) -> bool:
-    """Return whether a container requests a resource by which another device plugin may give cards."""
+    """Return whether a container requests a resource with which another device plugin may allocate cards."""
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     requests = [(container.get("resources") or {}).get("limits") or {} for container in containers]
     wanted = {name for limits in requests for name, amount in limits.items() if quantity.parse(amount)}

@@ -34,9 +34,9 @@ class PendingContainer:
     pod: Pod
     container: ContainerSpec
     reusable: Ids
-    """What init containers before it had: kubelet gives it these first."""
+    """Devices of the init containers before it, which kubelet gives it first."""
     order: tuple[bool, ...]
-    """Sort key: most likely first; equal ones keep the order of their pods."""
+    """Sort key: the most likely first. Equal containers keep the order of their pods."""
 
     @property
     def key(self) -> ContainerKey:
@@ -49,11 +49,11 @@ class AdmissionSnapshot:
     """The node's pods, and what their containers have."""
 
     pods: tuple[Pod, ...] = ()
-    """That have not ended, in the order in which kubelet admits them."""
+    """Pods that have not ended, in the order in which kubelet admits them."""
     unreported: frozenset[str] = frozenset()
-    """UIDs of those that kubelet admitted and does not report any more: their end is not in our watch yet."""
+    """UIDs of the pods that kubelet admitted and no longer reports. Their end has not reached our watch yet."""
     doubtful: frozenset[str] = frozenset()
-    """UIDs of those with an allocation that kubelet never reported: they failed, or were taken for others."""
+    """UIDs of the pods with an allocation that kubelet never reported. They failed, or were taken for other pods."""
     allocated: Allocated = field(default_factory=dict)
     """What kubelet reports, and pending allocations."""
     recorded: frozenset[str] = frozenset()
@@ -61,13 +61,13 @@ class AdmissionSnapshot:
     unconfirmed: tuple[Ids, ...] = ()
     """Pending allocations: their containers are our guess."""
     lingering: Mapping[str, Ids] = field(default_factory=dict)
-    """By the pod's UID: of containers that run though their pod was removed. Kubelet believes these to be free."""
+    """UID of a removed pod -> devices of its containers that still run. Kubelet believes that these are free."""
     running: frozenset[str] = frozenset()
-    """UIDs of those of them that were seen to have processes."""
+    """UIDs of the pods in `lingering` that were seen to have processes."""
     units: Units = field(default_factory=Units)
 
     def pending_containers(self, resource: str, size: int) -> list[PendingContainer]:
-        """Return the containers for which kubelet may ask for so many of a resource, most likely first."""
+        """Return the containers for which kubelet may request this number of a resource, most likely first."""
         candidates = (candidate for pod in self.pods for candidate in self._pending_containers(pod, resource))
         return sorted(
             (candidate for candidate in candidates if candidate.container.wants[resource] == size),
@@ -122,24 +122,24 @@ class AdmissionSnapshot:
         return {unit: pod for pod in self.pods for unit in pod.granted}
 
     def promised(self, *, without: Ids = NONE) -> Taken:
-        """Return what annotations name, but for some pods'."""
+        """Return the devices that annotations name, except the annotations of some pods."""
         grants = [grant for pod in self.pods if pod.uid not in without for grant in pod.grants]
         # A share of a card leaves kubelet nothing of it: it would hand out all.
         whole = (grant.id for grant in grants if not grant.is_subdevice)
         return Taken.of((grant.id for grant in grants), self.units, whole=whole)
 
     def had_by_others(self, pod: Pod) -> Taken:
-        """Return what no container of a pod can have, whatever its annotation says."""
+        """Return the devices that no container of a pod can have, whatever the pod's annotation names."""
         others = {unit for unit, uid in self.holders().items() if uid != pod.uid}
         lingering = (ids for uid, ids in self.lingering.items() if uid != pod.uid)
         return Taken.of(others.difference(*self.unconfirmed).union(*lingering), self.units)
 
     def withheld(self) -> frozenset[str]:
-        """Return the ids of the cards that kubelet must not hand out.
+        """Return the ids of the cards that kubelet must not allocate.
 
-        They are charged to pods that kubelet knows no devices of, or containers of removed pods still use them.
-        A card of which it handed out anything is never one of them: a pod whose devices turn unhealthy can neither
-        be restarted nor admitted again.
+        These cards are charged to pods for which kubelet knows no devices, or containers of removed pods still use
+        them. A card of which kubelet allocated any part is never among them: a pod whose devices turn unhealthy can
+        neither be restarted nor admitted again.
         """
         shared = {self.units.card(unit) for pod in self.pods if not pod.uses_plugin for unit in pod.granted}
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)

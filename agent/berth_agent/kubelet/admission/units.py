@@ -20,7 +20,7 @@ class Units:
 
     @classmethod
     def of(cls, spec: DeviceSpec) -> Self:
-        """Return those of a Device."""
+        """Return the units of a Device."""
         cards = [card for card in spec.devices if card.type == "gpu"]
         instances = [(instance.id, card) for card in cards if card.mig for instance in card.mig.instances]
         return cls(
@@ -53,9 +53,9 @@ class Taken:
 
     ids: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
-    """Ids of the cards of which nothing is left, or it is unknown what is left."""
+    """Ids of the cards with nothing left, or with an unknown rest."""
     touched: frozenset[str] = frozenset()
-    """Ids of the cards of which a part is taken."""
+    """Ids of the cards that are taken in part."""
 
     @classmethod
     def of(cls, ids: Iterable[str], units: Units, *, whole: Iterable[str] = ()) -> Self:

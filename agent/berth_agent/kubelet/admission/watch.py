@@ -75,7 +75,7 @@ class NodePods:
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
-    """Return the Event that says why kubelet was refused."""
+    """Return the Event that shows why kubelet was refused."""
     time = times.time(times.now())
     return {
         "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},

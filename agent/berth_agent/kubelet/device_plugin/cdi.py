@@ -19,7 +19,7 @@ from berth_api.device import DeviceSpec
 VERSION: Final = "0.5.0"
 """The first with hostPath; containerd reads it since 1.7."""
 MODE: Final = 0o644
-"""As nvidia-ctk's: others than the container runtime read specifications, too."""
+"""The file mode, as nvidia-ctk's. Programs other than the container runtime read specifications, too."""
 NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 """Vendor of the devices that `nvidia-ctk cdi generate` specifies."""
 
@@ -27,7 +27,7 @@ Specification = dict[str, Any]
 
 
 def specifications(context: AllocationContext) -> dict[str, Specification]:
-    """Return each specification by its class; none without cards, or where no container is given its devices by CDI."""
+    """Return each specification by its class; none without cards, or if no container gets its devices by CDI."""
     flags = context.options.flags
     if not flags.by_cdi or not any(_cards(context.spec)):
         return {}
@@ -80,7 +80,7 @@ class CdiFolder:
         self._written: dict[str, Specification] | None = None
 
     def write(self, specifications: dict[str, Specification]) -> None:
-        """Write these specifications, each file atomically, and delete those of other classes.
+        """Write these specifications, each file atomically, and delete specifications of other classes.
 
         Raises:
             OSError: the folder cannot be written.

@@ -7,7 +7,7 @@ from berth_agent.kubelet.device_plugin.handler import RefusedError
 
 
 class AllocationRefusedError(RefusedError):
-    """A container must not have these units; kubelet shows the text on the pod that it refuses."""
+    """A container must not have these units. Kubelet shows the text on the pod that it refuses."""
 
 
 class Chooser(Protocol):

@@ -71,7 +71,7 @@ def check(nodes: DeviceNodes, *, channels: Iterable[int]) -> None:
 
 
 def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of each card and each instance by its id, without those that all share."""
+    """Return the nodes of each card and each instance by its id, without nodes that all share."""
     nodes_by_device: dict[str, tuple[str, ...]] = {}
     for card in spec.devices:
         if card.type == "gpu":

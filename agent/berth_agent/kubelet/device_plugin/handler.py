@@ -13,7 +13,7 @@ from berth_agent.kubelet.device_plugin.resources import Offer
 
 
 class RefusedError(Exception):
-    """Kubelet must not do what it asks for; it shows the text on the pod."""
+    """Kubelet must not do what it requests. It shows the text on the pod."""
 
 
 class ResourceHandler(Protocol):
@@ -30,7 +30,7 @@ class ResourceHandler(Protocol):
         ...
 
     async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the units that a container should get, of those that are offered.
+        """Return the offered units that a container should get.
 
         Raises:
             RefusedError: there are too few.
@@ -56,7 +56,7 @@ class ResourceHandler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A resource as it is served: what is offered, and who decides."""
+    """A served resource: the offered devices, and the chooser that decides."""
 
     offer: Offer
     handler: ResourceHandler

@@ -86,7 +86,7 @@ class PluginManager:
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
     def with_withheld(self, reading: Reading) -> Reading:
-        """Return the reading; all GPUs are withheld while kubelet would refuse pods that ask for some (decision 19)."""
+        """Return the reading; withhold all GPUs while kubelet would refuse pods that request some (decision 19)."""
         if reading.use is None or (self._kubelet_ready and not self._is_leaving):
             return reading
         gpus = tuple(device.minor for device in reading.spec.devices if device.type == "gpu")
@@ -114,7 +114,7 @@ class PluginManager:
         return preferred.prefer(self._spec, offer, available, must_include, size, policy=policy)
 
     def refresh(self) -> None:
-        """Offer at once what is not withheld."""
+        """Offer at once all devices that are not withheld."""
         self._wake.set()
 
     def reload(self) -> None:

@@ -42,7 +42,7 @@ MAX_CONTAINERS: Final = 64
 MAX_RECEIVED: Final = 2**21
 """Bytes of a call: 256 cards with 100 replicas each have ids of a megabyte."""
 FOLDER_MODE: Final = 0o750
-"""As kubelet creates its own folder of sockets."""
+"""The mode with which kubelet creates its own folder of sockets."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
@@ -127,7 +127,7 @@ class PluginServer(DevicePluginServicer):
 
     @property
     def watched(self) -> bool:
-        """Whether kubelet listens to what is offered: only then can it give any of it."""
+        """Whether kubelet listens to the offers. Only then can it allocate them."""
         return self._watch.is_there
 
     @property
@@ -146,7 +146,7 @@ class PluginServer(DevicePluginServicer):
             self._announce()
 
     async def stop(self, *, grace: float = GRACE) -> None:
-        """Remove the socket, and end all calls after they have sent what is left."""
+        """Remove the socket, and end all calls after they have sent their remaining answers."""
         self._ending = True
         self._announce()
         if self._server is not None:
@@ -230,7 +230,7 @@ class PluginServer(DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: PreStartContainerRequest, context: _Context
     ) -> PreStartContainerResponse:
-        """Prepare a container's start; only called where the options say so."""
+        """Prepare a container's start. Kubelet calls it only if the options request it."""
         try:
             await self._handler.before_start(request.devices_ids)
         except RefusedError as error:
@@ -244,10 +244,10 @@ class PluginServer(DevicePluginServicer):
 
 
 def _check_containers(request: AllocateRequest | PreferredAllocationRequest) -> None:
-    """Check the number of containers of a call, each of which is decided in turn.
+    """Check the number of containers of a call. Each of them is decided in turn.
 
     Raises:
-        InvalidRequestError: kubelet calls for one container at a time.
+        InvalidRequestError: the call is not for one container; kubelet calls for one at a time.
     """
     if len(request.container_requests) > MAX_CONTAINERS:
         raise InvalidRequestError(

@@ -24,15 +24,15 @@ PATHS: Final = {
     "SameBoard": 60,
 }
 NVLINK: Final = 100
-"""For each one between two cards."""
+"""The score of each NVLink between two cards."""
 MAX_SETS: Final = 20_000
-"""As many are compared, in some 0.2 s; of more cards than that makes they are picked one by one."""
+"""Maximum number of sets that are compared, in some 0.2 s. If there are more sets, cards are picked one by one."""
 
 Policy = Literal["distributed", "packed"]
 
 
 class PreferenceError(RefusedError):
-    """There is no such set; the text is NVIDIA's."""
+    """There is no set of the requested size. The text is NVIDIA's."""
 
 
 def prefer(

@@ -25,7 +25,7 @@ class Unit:
 
     id: str
     minor: int
-    """Of its card."""
+    """The minor of its card."""
     healthy: bool
     numa: int = -1
     """NUMA node of its card; -1 if unknown."""
@@ -33,7 +33,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One resource, as it is reported to kubelet."""
+    """One resource, as the plugin reports it to kubelet."""
 
     resource: str
     units: tuple[Unit, ...]
@@ -54,7 +54,7 @@ class _Device:
     resource: str
     id: str
     profile: str = ""
-    """Of an instance that is offered by it."""
+    """The profile of an instance that is offered by profile; empty otherwise."""
 
 
 def device_of(unit: str) -> str:
@@ -63,7 +63,7 @@ def device_of(unit: str) -> str:
 
 
 def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = frozenset()) -> Offers:
-    """Return what a node offers; units of withheld cards are unhealthy, as those of unhealthy cards.
+    """Return what a node offers. Units of withheld cards are unhealthy, like units of unhealthy cards.
 
     Raises:
         LayoutError: the cards contradict the MIG strategy `single`.
@@ -96,7 +96,7 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
 
 
 def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
-    """Return the spec with the MIG strategy and the replicas by which its cards are offered."""
+    """Return the spec with the MIG strategy and the replicas with which its cards are offered."""
     strategy = options.flags.mig_strategy
     shown_devices = []
     for device in spec.devices:

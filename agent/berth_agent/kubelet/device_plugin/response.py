@@ -24,7 +24,7 @@ OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 
 
 class InvalidRequestError(RefusedError):
-    """Kubelet requests what is not offered; the text is NVIDIA's."""
+    """Kubelet requests devices that are not offered. The text is NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class AllocationContext:
 
 
 class OfferedIds:
-    """The ids of an offer, by which requests are checked in time that depends on the offer alone."""
+    """The ids of an offer. They allow checking requests in a time that depends on the offer alone."""
 
     def __init__(self, offer: Offer) -> None:
         self._resource, self._known = offer.resource, frozenset(unit.id for unit in offer.units)

@@ -13,8 +13,8 @@ from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 
 SETTLING: Final = 5.0
-"""Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in
-use, and refuses for good what it cannot give."""
+"""Seconds until a starting kubelet has seen its pods. Until then, it counts the devices of removed pods as in use, and
+permanently refuses pods whose devices it cannot allocate."""
 
 FAST_CHECK_INTERVAL: Final = 0.005
 """Seconds between two looks for a new kubelet while none listens."""
@@ -34,7 +34,7 @@ class PluginServers:
 
     @property
     def watched(self) -> bool:
-        """Whether kubelet listens to all of them; always if there is no kubelet to register with."""
+        """Whether kubelet listens to all servers; always true if there is no kubelet to register with."""
         return self._kubelet is None or all(server.watched for server in self._running.values())
 
     @property

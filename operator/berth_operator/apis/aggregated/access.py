@@ -35,7 +35,7 @@ class FrontProxyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxy:
-    """The program whose headers name users, which is the API server; without an authority there is none."""
+    """The program whose headers name users, which is the API server. Without an authority, there is none."""
 
     authorities: str = ""
     """PEM; TLS verifies client certificates by it."""
@@ -92,7 +92,7 @@ class FrontProxy:
 
 
 def _groups(name: str, groups: Sequence[str]) -> tuple[str, ...]:
-    """Return a user's groups, with the one of all authenticated users: the API server leaves it out for itself."""
+    """Return a user's groups, with the group of all authenticated users, which the API server leaves out."""
     if name == ANONYMOUS or AUTHENTICATED in groups or UNAUTHENTICATED in groups:
         return tuple(groups)
     return (*groups, AUTHENTICATED)

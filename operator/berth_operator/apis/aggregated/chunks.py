@@ -22,11 +22,11 @@ class Chunk:
 
     entries: Sequence[Entry]
     version: int
-    """Of the whole list."""
+    """The version of the whole list."""
     token: str = ""
-    """With which the client gets the next chunk; empty for the last one."""
+    """The token with which the client gets the next chunk; empty for the last chunk."""
     remaining: int | None = None
-    """Objects after this chunk; None for the last one and, as in the API server, for lists with selectors."""
+    """Objects after this chunk; None for the last chunk and, as in the API server, for lists with selectors."""
 
     @classmethod
     def of(cls, cache: WatchCache, wanted: ListOptions) -> Self:

@@ -17,7 +17,7 @@ from berth_operator.apis.aggregated.statuses import StatusError, bad_request
 
 TOKEN_VERSION: Final = "meta.k8s.io/v1"  # noqa: S105 - of its form
 NEWEST: Final = -1
-"""In place of a version: the list continues in the newest one, which need not agree with the chunks before."""
+"""Stands for a version: the list continues in the newest version, which may differ from the earlier chunks."""
 MAX_VERSION: Final = 2**63 - 1
 INVALID: Final = "continue key is not valid"
 
@@ -41,7 +41,7 @@ class Continuation:
         """Read a token.
 
         Raises:
-            StatusError: this API has written no such token; Kubernetes' words.
+            StatusError: this API has not written the token. The message uses Kubernetes' words.
         """
         version, start = _fields(token)
         rank, separator, key = start.partition("/")

@@ -50,7 +50,7 @@ def wants_table(accept: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """In which form a client gets objects: as they are, or as tables."""
+    """The form in which a client gets objects: unchanged, or as tables."""
 
     kind: Kind
     table: bool = False
@@ -115,7 +115,7 @@ class Form:
 
 
 def form(kind: Kind, accept: str, include_object: str) -> Form:
-    """Return the form that a client wants, by its Accept header and its parameter `includeObject`.
+    """Return the form that a client requests, by its Accept header and its parameter `includeObject`.
 
     Raises:
         StatusError: there is no such form.

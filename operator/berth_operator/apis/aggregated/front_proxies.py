@@ -23,7 +23,7 @@ class ConfigMapReader(Protocol):
 
 
 async def another(api: ConfigMapReader, known: FrontProxy | None, period: float) -> FrontProxy:
-    """Return the front proxy's configuration once it is not the known one; it is read every `period` seconds."""
+    """Return the front proxy's configuration once it differs from the known one. It is read every `period` seconds."""
     while True:
         if known is not None:
             await asyncio.sleep(period)

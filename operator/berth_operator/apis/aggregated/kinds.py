@@ -19,13 +19,13 @@ Cells = list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object as it is served."""
+    """An object in the form in which it is served."""
 
     key: Key
     version: int
     labels: Mapping[str, str]
     fields: Mapping[str, str]
-    """The fields by which field selectors select, with their values."""
+    """The fields that field selectors can select, with their values."""
     metadata: Object
     cells: Cells
     """Its row in a table, without the name."""
@@ -62,7 +62,7 @@ class Kind:
 
 
 def column(name: str, kind: str = "string", *, wide: bool = False) -> Mapping[str, Any]:
-    """Return a column of `kubectl get`; one that is `wide` is shown with `-o wide` alone."""
+    """Return a column of `kubectl get`. A `wide` column is shown with `-o wide` alone."""
     return {"name": name, "type": kind, "format": "", "description": "", "priority": int(wide)}
 
 

@@ -50,7 +50,7 @@ def of_type(of: Any, description: str = "") -> Schema:
 
 
 def documents(group: str, version: str, objects: Mapping[str, type], lists: Iterable[Kind]) -> dict[str, Schema]:
-    """Return path -> document of a group; `objects` has the TypedDict of each kind, `lists` what is listed."""
+    """Return path -> document of a group. `objects` has the TypedDict of each kind, `lists` the listed kinds."""
     info = {"title": group, "version": version}
     definitions = _definitions(group, version, objects)
     path = f"{V3}/apis/{group}/{version}"
@@ -74,7 +74,7 @@ def _definitions(group: str, version: str, objects: Mapping[str, type]) -> Schem
 
 
 def _paths(kinds: Iterable[Kind]) -> Schema:
-    """Return the paths of lists, by which kubectl finds the schema of a resource."""
+    """Return the paths of lists, in which kubectl finds the schema of a resource."""
     paths = {}
     for kind in kinds:
         operation = {

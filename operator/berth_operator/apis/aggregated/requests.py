@@ -39,7 +39,7 @@ class Limits:
     watches_of_user: int
     """One user cannot take all watches."""
     write_seconds: float = 10.0
-    """For which the client of a watch may not read."""
+    """Seconds for which the client of a watch may stop reading."""
 
 
 class OpenWatches:
@@ -93,7 +93,10 @@ async def answer(
 async def serve_watch(
     request: web.Request, watch: Watch, write_seconds: float, pace: Callable[[Write], Write] = lambda write: write
 ) -> web.StreamResponse:
-    """Serve a watch until its time is over, the client goes, or it cannot continue; `pace` may delay its writes."""
+    """Serve a watch until its time is over, the client disconnects, or it cannot continue.
+
+    `pace` may delay its writes.
+    """
     response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
     await response.prepare(request)
 
@@ -111,7 +114,7 @@ async def serve_watch(
 
 
 def duration(seconds: float) -> float:
-    """Return the length of a watch whose client asks for `seconds`, or for none in particular by 0."""
+    """Return the length of a watch whose client requests `seconds`; 0 means no particular length."""
     return seconds or random.uniform(*WATCH_SECONDS)  # noqa: S311 - no secret
 
 

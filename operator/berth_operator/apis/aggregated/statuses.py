@@ -6,7 +6,7 @@ from typing import Final
 from berth_client.objects import Object
 
 TOO_LARGE: Final = "ResourceVersionTooLarge"
-"""The cause by which clients know that a replica does not have their version yet."""
+"""The cause by which clients recognize that a replica does not have their version yet."""
 
 
 class StatusError(Exception):
@@ -17,7 +17,7 @@ class StatusError(Exception):
         reason: Kubernetes' word for it, such as `Expired`.
         retry_after: seconds after which the client may try again; 0 if it need not wait.
         cause: a further word, for clients that look for it.
-        token: with which a list may continue; empty if it cannot.
+        token: the token with which a list may continue; empty if it cannot.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ def forbidden(message: str) -> StatusError:
 
 
 def not_found(message: str) -> StatusError:
-    """Return the failure of a request for what is not there."""
+    """Return the failure of a request for an object that does not exist."""
     return StatusError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
 
@@ -83,7 +83,7 @@ def expired(version: int, oldest: int) -> StatusError:
 
 
 def too_large(version: int, current: int) -> StatusError:
-    """Return the failure of a request for a version that is not known yet; Kubernetes' words."""
+    """Return the failure of a request for a version that is not known yet, in Kubernetes' words."""
     message = f"Too large resource version: {version}, current: {current}"
     return StatusError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, retry_after=1, cause=TOO_LARGE)
 

@@ -20,7 +20,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class Watch:
-    """One watch: its place in the history, and the version up to which the client knows everything."""
+    """One watch: its place in the history, and the version up to which the client knows all changes."""
 
     def __init__(self, cache: WatchCache, form: Form, wanted: ListOptions, *, seconds: float) -> None:
         """Begin a watch of `seconds`.
@@ -68,7 +68,7 @@ class Watch:
             await self._send(write, self._form.bookmark(self._known, ends_state=True))
 
     def _next(self) -> bytes:
-        """Return the frames of further changes, and a bookmark that is due; empty if there is neither."""
+        """Return the frames of further changes, and a bookmark if it is due; empty if there is neither."""
         changes = self._cache.read(self._place, BATCH)
         events = self._events(changes) if changes else b""
         self._place += len(changes)

@@ -21,11 +21,11 @@ from berth_operator.apis.aggregated.options import Selection
 from berth_operator.apis.aggregated.statuses import expired, too_large, unavailable
 
 HISTORY_BYTES: Final = 32 * 2**20
-"""Of the objects in the history; the history of one kind takes about as much memory."""
+"""Bytes of the objects in the history. The history of one kind takes about as much memory."""
 MAX_JOINED: Final = 16
 """Batches of changes whose frames are kept for other watches."""
 WAIT_SECONDS: Final = 3.0
-"""For a version that is not known yet, as the API server has it."""
+"""Seconds to wait for a version that is not known yet, as in the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class CacheChange:
 
     type: EventType
     entry: Entry
-    """The object after the change, or as it was deleted; its version is that of the change."""
+    """The object after the change, or before its deletion. Its version is the change's version."""
     previous: Entry | None
 
     def seen_by(self, selection: Selection) -> EventType | None:
@@ -50,7 +50,7 @@ class WatchCache:
     """Objects and history of one kind.
 
     Attributes:
-        version: the cache has all changes up to this one; 0 before the first list.
+        version: the cache has all changes up to this version; 0 before the first list.
         oldest: the history has all changes after this version.
     """
 
@@ -69,7 +69,7 @@ class WatchCache:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def replace(self, entries: dict[Key, Entry], version: int) -> None:
-        """Take the objects as of a version; what changed before is unknown from now on."""
+        """Take the objects at a version. Earlier changes are unknown from now on."""
         self._entries = entries
         # One more than the last: a watch that has seen all changes ends, too.
         self._first += len(self._history) + 1
@@ -79,7 +79,7 @@ class WatchCache:
         self._notify()
 
     def put(self, event_type: EventType, entry: Entry) -> None:
-        """Take a change of an object, whose version is that of the change."""
+        """Apply a change of an object, whose version is the version of the change."""
         self.record(event_type, entry)
         self.advance(entry.version)
 
@@ -118,7 +118,7 @@ class WatchCache:
         return sorted(filter(selection.matches, entries.values()), key=lambda entry: entry.place)
 
     def _as_of(self, version: int) -> dict[Key, Entry]:
-        """Return the objects as they were, by undoing the changes since."""
+        """Return the objects at a version, by undoing the later changes."""
         entries = self._entries.copy()
         for change in reversed(self._history):
             if change.entry.version <= version:

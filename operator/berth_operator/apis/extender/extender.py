@@ -41,7 +41,8 @@ FREE_CARDS: Final = "free-cards"
 ANSWERED_PART: Final = 0.8
 """The part of kube-scheduler's timeout after which a call is answered at the latest."""
 EXPLAINED_NODES: Final = 100
-"""Nodes of a request up to which other nodes get a reason even if one was chosen; kube-scheduler then reads none."""
+"""Up to this number of nodes in a request, the other nodes get a reason even if one was chosen. kube-scheduler does not
+read these reasons."""
 USE_BERTH: Final = f"use schedulerName: {names.SCHEDULER}"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -82,7 +83,7 @@ class ExtenderOptions:
 
 
 class BindError(Exception):
-    """A pod is not bound; the text says why."""
+    """A pod is not bound. The text shows why."""
 
 
 class Extender:
@@ -168,7 +169,7 @@ class Extender:
         return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
-        """Place a pod where the bias allows; only where nothing else is left on what is kept for less urgent pods."""
+        """Place a pod where the bias allows. Use capacity kept for less urgent pods only if nothing else is left."""
         return self._cluster.decide(pod.priority, functools.partial(cycle.place, self._fleet, pod, policy, bias))
 
     # --- prioritize -------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Extender:
     # --- bind -------------------------------------------------------------------------------------------------
 
     async def bind(self, args: BindArgs) -> str:
-        """Bind a pod; return why it is not bound, or not known to be bound before kube-scheduler gives up."""
+        """Bind a pod; return why it is not bound, or was not confirmed before kube-scheduler's timeout."""
         seconds = ANSWERED_PART * self._options.timeout
         try:
             async with asyncio.timeout(seconds):
@@ -350,7 +351,7 @@ class Extender:
 
     @contextmanager
     def _without_reservation(self, uid: str) -> Iterator[None]:
-        """Return a context in which the Fleet lacks what is reserved for a pod."""
+        """Return a context in which the capacity reserved for a pod is removed from the Fleet."""
         held = self._fleet.charges.get(uid) if self.reservations.get(uid) is not None else None
         with released(self._fleet, () if held is None else (held,)):
             yield

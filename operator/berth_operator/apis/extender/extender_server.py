@@ -27,7 +27,7 @@ JSON: Final = "application/json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Call = Callable[[Extender, bytes], Awaitable[tuple[str, bytes]]]
-"""Returns the result by which a call is counted, and the answer."""
+"""Returns the result under which a call is counted, and the answer."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 

@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class ProtocolError(ValueError):
-    """A request does not follow the protocol; the text names the field and what is allowed."""
+    """A request does not follow the protocol. The text names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Victims:
 
     uids: Sequence[str]
     violations: int
-    """How many of them violate a PodDisruptionBudget."""
+    """How many of the victims violate a PodDisruptionBudget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def node_args(body: bytes) -> NodeArgs:
     """Read a request for filter or prioritize.
 
     Raises:
-        ProtocolError: the body is no such request.
+        ProtocolError: the body is not a valid request.
     """
     raw = _decoded(body)
     pod, names, nodes = _pod(raw), _get(raw, "NodeNames"), _get(raw, "Nodes")
@@ -109,7 +109,7 @@ def preempt_args(body: bytes) -> PreemptArgs:
     """Read a request for preempt, with the victims' UIDs or with whole pods.
 
     Raises:
-        ProtocolError: the body is no such request.
+        ProtocolError: the body is not a valid request.
     """
     raw = _decoded(body)
     for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
@@ -125,7 +125,7 @@ def bind_args(body: bytes) -> BindArgs:
     """Read a request for bind.
 
     Raises:
-        ProtocolError: the body is no such request.
+        ProtocolError: the body is not a valid request.
     """
     raw = _decoded(body)
     return BindArgs(
@@ -137,10 +137,10 @@ def bind_args(body: bytes) -> BindArgs:
 
 
 def read_pod(raw: Object, kinds: Kinds, scheduler: str) -> PendingPod:
-    """Read the pod of a request; `scheduler` is its scheduler's name if it has none.
+    """Read the pod of a request. `scheduler` is the default for its scheduler's name.
 
     Raises:
-        ProtocolError: it is not a pod.
+        ProtocolError: the value is not a pod.
     """
     try:
         spec = {"schedulerName": scheduler, **resources.from_limits(raw["spec"])}
@@ -185,7 +185,7 @@ def _decoded(body: bytes) -> Object:
 
 
 def _get(raw: Object, key: str) -> Any:
-    """Return a field, whose key may be in any case; None if it is missing."""
+    """Return a field, whose key may be in upper or lower case; None if it is missing."""
     if key in raw:
         return raw[key]
     lower = key.lower()

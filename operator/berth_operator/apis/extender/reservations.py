@@ -52,12 +52,12 @@ class Reservations:
         self._cluster, self._is_waiting, self._limit = cluster, is_waiting, limit
         self._by_uid: dict[str, Reservation] = {}
         self._nominated: dict[str, float] = {}
-        """UID of a pod for which devices of its nominated node are kept -> since when."""
+        """UID of a pod -> since when devices of its nominated node are kept for it."""
         self._rejected: dict[str, Counter[str]] = {}
         """UID of a pod -> node -> how often kube-scheduler did not take it after our answer."""
 
     def get(self, uid: str) -> Placement | None:
-        """Return what is reserved for a pod."""
+        """Return the placement reserved for a pod."""
         reservation = self._by_uid.get(uid)
         return None if reservation is None or not self._cluster.placements.is_assumed(uid) else reservation.placement
 
@@ -116,7 +116,7 @@ class Reservations:
         counters.EXTENDER_RESERVATIONS.set(len(self._by_uid))
 
     def release(self, uid: str) -> None:
-        """End a pod's reservation and free what it holds; nodes that kube-scheduler did not take stay known."""
+        """End a pod's reservation and free its capacity. Nodes that kube-scheduler did not take stay known."""
         if self._by_uid.pop(uid, None) is not None:
             # Without effect if a watch has shown the pod as bound.
             self._cluster.placements.forget(uid)

@@ -25,7 +25,7 @@ class ForeignWaitingPods:
         return uid in self._uids
 
     def put(self, pod: Mapping[str, Any]) -> None:
-        """Add a pod; one that is being deleted no longer waits, even if finalizers keep it."""
+        """Add a pod. A terminating pod no longer waits, even if finalizers keep it."""
         metadata = pod["metadata"]
         if metadata.get("deletionTimestamp"):
             self.remove(metadata["uid"])

@@ -72,7 +72,7 @@ class ReflectedCache(WatchCache):
         return first
 
     def read_object(self, obj: Object) -> Entry | None:
-        """Return the object of a custom resource; None, and a log line, if it is not one by its definition."""
+        """Return the object of a custom resource; None, and a log line, if it violates its definition."""
         try:
             return self._convert(obj)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -84,7 +84,7 @@ class ReflectedCache(WatchCache):
 
 
 class _Listing:
-    """One list; the cache takes it when it is complete."""
+    """One list. The cache takes it when it is complete."""
 
     def __init__(self, cache: ReflectedCache) -> None:
         self._cache = cache

@@ -24,7 +24,7 @@ GROUP: Final = "nvidia-gpu-scheduler"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 NODE_LABEL: Final = "nvidia-gpu-scheduler.node"
-"""On GpuPods: the name of the node."""
+"""The label of GpuPods with the name of the node."""
 MAX_LABEL: Final = 63
 MIG_PREFIX: Final = "MIG-"
 NODE_FIELD: Final = "spec.node_name"
@@ -32,7 +32,7 @@ NODE_FIELD: Final = "spec.node_name"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourcedKind(kinds.Kind):
-    """One kind of object; there are exactly those in `KINDS`."""
+    """One kind of object. `KINDS` has all of them."""
 
     group: str = GROUP
     version: str = VERSION
@@ -41,7 +41,7 @@ class SourcedKind(kinds.Kind):
     cells: Callable[[Any], Cells]
     """Returns an object's cells in its columns."""
     convert: Callable[[Object], Mapping[str, Any]]
-    """Returns the object's name if it has not that of the resource, its labels, spec and status."""
+    """Returns the object's labels, spec and status, and its name if it differs from the resource's name."""
 
     @property
     def path(self) -> str:
@@ -79,7 +79,7 @@ class SourcedKind(kinds.Kind):
 
 
 def gpu_node(device: Object) -> GpuNode:
-    """Return spec and status of the GpuNode of a Device: its GPUs, and which of them are not wholly free."""
+    """Return spec and status of the GpuNode of a Device: its GPUs, and which GPUs are not wholly free."""
     name, status = device["metadata"]["name"], device.get("status") or {}
     cards = [card for card in device["spec"].get("devices") or () if card["type"] == names.GPU]
     uses = {use["minor"]: use for use in status.get("devices") or () if use["type"] == names.GPU}
@@ -123,7 +123,7 @@ def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str
 
 
 def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
-    """Return whether all of a card can be allocated, by the operator's account; without one it cannot."""
+    """Return whether a whole card can be allocated, by the operator's status; False without a status."""
     if use is None or use.get("holders"):
         return False
     free = {short(name): quantity.parse(amount) for name, amount in (use.get("free") or {}).items()}
@@ -136,7 +136,7 @@ def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
 
 
 def gpu_pod(source: Object) -> Object:
-    """Return name, labels, spec and status of the GpuPod of a custom resource: its name is that of the pod."""
+    """Return name, labels, spec and status of the GpuPod of a custom resource. Its name is the pod's name."""
     metadata, spec = source["metadata"], source["spec"]
     node = spec["nodeName"]
     pod = gpupod.pod_of(metadata["name"], node)

@@ -66,7 +66,7 @@ class Files:
 
 
 class Trusting(Protocol):
-    """An object that has the bundle by which the API server trusts us."""
+    """An object with the bundle by which the API server trusts us."""
 
     @property
     def path(self) -> str:
@@ -98,7 +98,7 @@ class Webhooks:
 
 @dataclass(frozen=True, slots=True)
 class ApiService:
-    """An APIService, by which the API server passes on requests."""
+    """An APIService, through which the API server forwards requests."""
 
     name: str
 
@@ -178,7 +178,7 @@ class Shared:
     component: str = ""
     """The folder in `manifests/components` that has them."""
     host: str
-    """Host name or address by which the API server calls us."""
+    """Host name or address at which the API server calls us."""
     lifetime: timedelta
     of_client: bool = False
     """Whether replicas also show it when they call each other."""
@@ -188,7 +188,7 @@ class Shared:
         """Return the certificate, renewed if due, after writing it to the objects that must trust it.
 
         Raises:
-            CertificateError: there is no such object, other replicas changed the Secret at each attempt, or the Secret
+            CertificateError: an object does not exist, other replicas changed the Secret at each attempt, or the Secret
                 has no bundle.
             ApiError: the API server refused a request.
             Unreachable: the API server did not answer.
@@ -197,7 +197,7 @@ class Shared:
         return pair.certificate + pair.key
 
     async def current_with_bundle(self) -> tuple[Pair, str]:
-        """Do the same, and return the certificate with the bundle (PEM) by which it is trusted; raises the same."""
+        """Do the same, and return the certificate with the bundle (PEM) that verifies it; raises the same errors."""
         for _ in range(TRIES):
             known = await self._read(self._path)
             pair = _pair(known)
@@ -255,7 +255,7 @@ class Shared:
             raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
 
     async def _write(self, bundle: str, trusting: Trusting) -> bool:
-        """Write the bundle to an object, unless it is there; return whether the object exists."""
+        """Write the bundle to an object, unless the object already has it; return whether the object exists."""
         current = await self._read(trusting.path)
         if current and (body := trusting.change(current, bundle)) is not None:
             await self.api.request("PATCH", trusting.path, body=body, content_type=STRATEGIC)

@@ -19,15 +19,15 @@ import structlog
 SHARE: Final = 4
 """One address gets at most a quarter of the connections, as long as it has not shown a certificate on them."""
 MAX_REFUSED: Final = 32
-"""Connections that wait for a refusal; further ones are closed at once."""
+"""Connections that wait for a refusal. Further connections are closed at once."""
 SECONDS: Final = 10.0
-"""For a handshake, and for the request of a connection that is refused."""
+"""Seconds for a handshake, and for the request of a refused connection."""
 BACKLOG: Final = 128
 """Connections that the kernel keeps for us."""
 PAUSE_SECONDS: Final = 1.0
 """After a connection could not be accepted."""
 LOG_SECONDS: Final = 60.0
-"""Between two log lines about connections that were refused."""
+"""Seconds between two log lines about refused connections."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -51,11 +51,11 @@ class Connections:
         """Create the connections of a server.
 
         Args:
-            tls: of the server.
+            tls: the server's TLS settings.
             limit: connections that are served at once.
             serve: returns what answers a connection.
             refusal: what a connection beyond the limits gets after its first bytes.
-            count_refused: called for each of these.
+            count_refused: called for each refused connection.
         """
         self._tls, self._limit, self._serve = tls, limit, serve
         self._refusal, self._count_refused = refusal, count_refused
@@ -117,7 +117,7 @@ class Connections:
                 self.ended(address, answer, is_known=False)
 
     def _admit(self, address: str) -> asyncio.Protocol | None:
-        """Count a connection, and return what answers it; None if it is to be closed at once."""
+        """Count a connection, and return what answers it; None if it must be closed at once."""
         if self.served < self._limit and self._unknown[address] < self._limit // SHARE:
             self.served += 1
             self._unknown[address] += 1

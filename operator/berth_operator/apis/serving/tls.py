@@ -58,7 +58,7 @@ class ServedCertificate:
     def __init__(
         self, *, source: Source, period: float, clients: Clients | None = None, settle: float = SETTLE
     ) -> None:
-        """Create a context that has no certificate yet; a new one is used after `settle` seconds."""
+        """Create a context without a certificate. A new certificate is used after `settle` seconds."""
         self._source, self._period, self._clients, self._settle = source, period, clients, settle
         self._loaded: tuple[bytes, str] | None = None
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -70,7 +70,7 @@ class ServedCertificate:
 
     @classmethod
     def of_files(cls, certificate: Path, key: Path | None, clients: Clients | None = None) -> Self:
-        """Create a context for a certificate in files; `key` is None if it is in the same file."""
+        """Create a context for a certificate in files. `key` is None if the key is in the same file."""
         source = Files(certificate=certificate, key=key)
         return cls(source=source, period=RELOAD_SECONDS, clients=clients, settle=0.0)
 

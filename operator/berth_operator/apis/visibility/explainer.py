@@ -73,15 +73,16 @@ class Explainer:
     ) -> None:
         """Create an explainer.
 
-        `managed` returns the scheduler names whose pods Berth places, `ranking` the points of the bind of a pod's UID,
-        `reservation` the sentence about the node reservation of a pod's UID, `term` the leader's term.
+        `managed` returns the scheduler names whose pods Berth places. `ranking` returns the points of the bind of a
+        pod's UID. `reservation` returns the sentence about the node reservation of a pod's UID. `term` returns the
+        leader's term.
         """
         self._cluster, self._pods, self._policy = cluster, pods, policy
         self._managed, self._ranking, self._reservation, self._term = managed, ranking, reservation, term
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
-        """User -> what is left of their rate."""
+        """User -> the rest of their rate."""
         self._budget = TurnBudget(cluster.clock)
         self._queue: tuple[float, dict[str, Place]] | None = None
         """When the order of the queue was computed, and the places by UID."""
@@ -90,7 +91,7 @@ class Explainer:
         """Return the explanation of a pod for a user.
 
         Raises:
-            StatusError: there is no such pod, or there are too many requests.
+            StatusError: the pod does not exist, or there are too many requests.
             ApiError: the API server refused to show the pod.
             Unreachable: the API server did not answer.
         """

@@ -36,13 +36,13 @@ _OF_PLACES: Final = {
 MAX_REQUESTS: Final = 64
 """Requests of claims."""
 MAX_CAUSES: Final = 8
-"""Reasons for which a request does not find devices, the largest numbers first."""
+"""Reasons why a request does not find devices, the largest numbers first."""
 _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
 
 
 def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
-    """Return where a bound pod is, and with which devices; of the `unknown` types it may hold any."""
+    """Return where a bound pod runs, and with which devices. It may hold any device of the `unknown` types."""
     if unknown:
         return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
     return f"bound to {node} with {devices}" if devices else f"bound to {node}"
@@ -73,8 +73,8 @@ def of_waiting(
     Args:
         wait: the pod.
         place: its place in the queue; None if it is not there.
-        why: why it fits nowhere; of a gang, why its first member without a node does not.
-        found: what ends its wait.
+        why: why it fits nowhere; for a gang, why its first member without a node does not.
+        found: the changes that end its wait.
         nodes: number of nodes that the decision considered.
         queued: number of pods in the queue.
         now: monotonic seconds.

@@ -17,12 +17,12 @@ EXPLANATIONS: Final = "explanation"
 """The subresource of `PODS`."""
 SETTINGS: Final = "OperatorSettings"
 SETTINGS_PARAMETER: Final = "settings"
-"""Of a request for an explanation or the fleet, which is answered with the settings instead."""
+"""Parameter of a request for an explanation or the fleet. The request is answered with the settings instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowKind(kinds.Kind):
-    """One kind of row; there are exactly those in `KINDS`."""
+    """One kind of row. `KINDS` has all of them."""
 
     group: str = GROUP
     version: str = VERSION

@@ -27,17 +27,17 @@ PERIOD: Final = 10.0
 AWAY_PERIOD: Final = 60.0
 """The same while the API is switched off: replicas of before the change may create it once more before they end."""
 LEAVE_SECONDS: Final = 2.0
-"""Seconds for which the end of the process waits until it is deleted."""
+"""Seconds for which the process, before it exits, waits for the deletion."""
 OWNER: Final = "berth-operator-visibility"
 """Name of the ClusterRole in `manifests/base/visibility.yaml`."""
 PRIORITY: Final = 100
-"""Below that of CustomResourceDefinitions."""
+"""Lower than the priority of CustomResourceDefinitions."""
 _API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 _PATH: Final = f"{_API_SERVICES}/{API_SERVICE}"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 _OWNER_PATH: Final = f"/apis/{_RBAC}/clusterroles/{OWNER}"
 _GONE: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
-"""There is no such object, or not for us."""
+"""The object does not exist, or is not accessible."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -66,14 +66,17 @@ class Registration:
     """What one replica does to the APIService."""
 
     def __init__(self, *, namespace: str, service: str, port: int, pod: str, period: float = PERIOD) -> None:
-        """Create it for a Service and its port; `pod` is the name of our own pod, empty if it is not known."""
+        """Create it for a Service and its port. `pod` is the name of our own pod; empty if it is unknown."""
         self._own = {"namespace": namespace, "name": service}
         self._port, self._pod, self._period = port, pod, min(period, PERIOD)
         self._core = f"/api/v1/namespaces/{namespace}"
         self._problem = ""
 
     async def keep(self, api: ApiServiceApi, bundle: Callable[[], str]) -> None:
-        """Register until cancelled; `bundle` returns the certificates (PEM) by which the API server trusts us."""
+        """Register until cancelled.
+
+        `bundle` returns the certificates (PEM) by which the API server trusts us.
+        """
         while True:
             await self._try(self._register(api, base64.b64encode(bundle().encode()).decode()))
             await asyncio.sleep(self._period)
@@ -150,10 +153,10 @@ class Registration:
         return all(service.get(key) == value for key, value in self._own.items())
 
     async def _others(self, api: ApiServiceApi) -> bool:
-        """Return whether another pod of the Service serves and stays; without a selector none is known.
+        """Return whether another pod of the Service serves and stays; without a selector, none is known.
 
-        It serves if it has a port of the Service: a pod of an older version, or with the API off, has none. It stays if
-        it is ready, and is not being deleted.
+        It serves if it has a port of the Service. A pod of an older version, or with the API off, has no such port. It
+        stays if it is ready, and is not being deleted.
         """
         service = await _read(api, f"{self._core}/services/{self._own['name']}")
         spec = (service or {}).get("spec") or {}

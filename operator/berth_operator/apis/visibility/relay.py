@@ -21,7 +21,7 @@ CONNECT_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 30.0
 """From a request to the beginning of its answer."""
 CHECK_SECONDS: Final = 1.0
-"""Between two checks whether the leader of an answer that goes on still leads; a watch may be silent for long."""
+"""Seconds between two checks whether the leader that answers a watch still leads. A watch may be silent for long."""
 WRITE_SECONDS: Final = 10.0
 PASSED_ON: Final = ("Accept", "Accept-Encoding")
 ANSWERED: Final = ("Content-Type", "Content-Encoding", "Content-Length", "Retry-After", "Cache-Control")
@@ -60,8 +60,8 @@ class Relay:
     ) -> None:
         """Create a relay.
 
-        `leader` returns its host:port, empty if it serves no such API, and None without a leader; `heard` when a leader
-        last renewed its LeaderLease.
+        `leader` returns the leader's host:port; empty if the leader serves no such API, and None without a leader.
+        `heard` returns when a leader last renewed its LeaderLease.
         """
         self._certificate, self._host = certificate, host
         self._leader, self._heard = leader, heard
@@ -115,7 +115,7 @@ class Relay:
             yield chunk
 
     def _last_heard(self) -> str:
-        """Return when a leader was last heard of, as the end of a message; empty if that is not known."""
+        """Return when a leader was last seen, as the end of a message; empty if that is unknown."""
         heard = self._heard()
         return f"; a leader was last heard of at {heard}" if heard else ""
 

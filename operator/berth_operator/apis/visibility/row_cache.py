@@ -26,22 +26,22 @@ from berth_operator.apis.visibility.slices import LoopTurns, Sending, Slices
 from berth_operator.metrics import counters
 
 COUNTER_BITS: Final = 33
-"""Of a version: at 1,000 changes a second the counter lasts for 100 days. The rest holds terms, which are seconds since
-2025, until 2059."""
+"""Bits of a version for the counter. At 1,000 changes a second, the counter lasts for 100 days. The other bits hold
+terms, which are seconds since 2025, until 2059."""
 HISTORY_BYTES: Final = 8 * 2**20
 KEPT_SECONDS: Final = 1.0
 """Age of the rows of a list at most, unless they take long to render."""
 KEPT_SHARE: Final = 20.0
 """The same, as a multiple of what rendering all rows took."""
 IDLE_SECONDS: Final = 600.0
-"""After which rows are dropped that no request has read."""
+"""Seconds after which rows that no request has read are dropped."""
 PAUSES: Final = (1.0, 10.0)
 """Seconds between two renderings for watches."""
 SHARE: Final = 60.0
-"""The pause, as a multiple of what the last rendering took, and again of sending: of three kinds together, a tenth of
-the loop's time."""
+"""The pause, as a multiple of the last rendering's time, and also of sending. For three kinds together, this is a tenth
+of the loop's time."""
 SECONDS_PER_BYTE: Final = 8e-9
-"""To compose, encrypt and write to a watch."""
+"""Seconds to compose, encrypt and write one byte to a watch."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     stamp: object
     """The same, compared by value."""
     render: Callable[[], Mapping[str, Any] | None]
-    """Returns the row, of which the cache adds kind, version and `metadata.resourceVersion`; None if it is gone."""
+    """Returns the row; None if it is gone. The cache adds kind, version and `metadata.resourceVersion`."""
 
 
 class Source(Protocol):
@@ -63,7 +63,7 @@ class Source(Protocol):
 
     kind: RowKind
     is_volatile: bool
-    """Whether rows have fields that change with time alone; these are updated for lists, and for new watches."""
+    """Whether rows have fields that change with time alone. These fields are updated for lists, and for new watches."""
 
     def rows(self) -> Iterator[Row | None]:
         """Yield all rows in their order, and None where other work may be done."""
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rendered:
-    """A row as it was rendered."""
+    """A rendered row."""
 
     anchor: object
     stamp: object
@@ -110,7 +110,7 @@ class RowCache(WatchCache):
     # --- readers ------------------------------------------------------------------------------------------------
 
     def select(self, selection: Selection, version: int = 0) -> list[Entry]:
-        """Return the selected rows by their places, as of a version; those of the newest are in order already."""
+        """Return the selected rows by their places, at a version. Rows of the newest version are already sorted."""
         if version not in (0, self.version):
             return super().select(selection, version)
         entries = [self._entries[key] for key in self._order]
@@ -203,7 +203,7 @@ class RowCache(WatchCache):
         return slices.spent
 
     async def _render(self, slices: Slices, *, complete: bool) -> None:
-        """Render what has changed."""
+        """Render the changed rows."""
         self._renders.inc()
         order, is_first = dict[Key, None](), not self._has_rendered
         async for row in slices.of(self._source.rows()):

@@ -40,11 +40,11 @@ from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 
 CONNECTIONS: Final = 4
-"""To the API server, for reviews of clients."""
+"""Connections to the API server, for reviews of clients."""
 REQUEST_CONNECTIONS: Final = 112
-"""Connections beyond those of watches; each API server keeps up to 25 that are idle."""
+"""Connections in addition to the connections of watches. Each API server keeps up to 25 idle connections."""
 SHUTDOWN_SECONDS: Final = 0.05
-"""For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
+"""Seconds for which watches delay the end of a leader. The next leader waits for its LeaderLease."""
 PAUSE_SECONDS: Final = 5.0
 """After a failure, before the API is served again."""
 

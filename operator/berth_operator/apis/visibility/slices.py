@@ -12,9 +12,9 @@ from berth_operator.apis.aggregated.statuses import too_many
 from berth_operator.apis.aggregated.watch import Write
 
 SLICE: Final = 0.001
-"""Seconds of the processor for which rendering may hold the loop; other programs on the machine do not count."""
+"""Seconds of processor time for which rendering may block the loop. Other programs on the machine do not count."""
 MAX_WAITING: Final = 64
-"""Requests that wait for their turn; further ones are refused."""
+"""Requests that wait for their turn. Further requests are refused."""
 PAUSE: Final = 9.0
 """The pause after a piece of work, as a multiple of the time that it took."""
 CHUNK: Final = 2**17
@@ -93,10 +93,10 @@ class TurnBudget:
 
 
 class Sending:
-    """Lets one watch write at a time, since a change wakes all of them.
+    """Lets one watch write at a time, because a change wakes all watches.
 
     Attributes:
-        sent: bytes that were written so far.
+        sent: bytes written so far.
     """
 
     def __init__(self, turns: Turns) -> None:

@@ -146,7 +146,7 @@ class QueueRows:
         self._cluster = cluster
 
     def rows(self) -> Iterator[Row | None]:
-        """Yield the rows, in the order of the queue; those that have no place in it come last."""
+        """Yield the rows, in the order of the queue. Pods without a place in the queue come last."""
         cluster = self._cluster
         waiting = places(cluster.queue, cluster.pending, cluster.fleet.charges)
         for place in itertools.chain(waiting, self._gated()):
@@ -207,7 +207,7 @@ _SHARES: Final = frozenset({GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO})
 
 
 def requests(pod: PendingPod) -> dict[str, int]:
-    """Return what a pod requests; shares that it requests by other systems' words or labels in Berth's resources."""
+    """Return what a pod requests. Shares requested by other systems' words or labels are in Berth's resources."""
     counted = {name: amount for name, amount in pod.request.resources if name != PODS}
     requested = {**counted, **dict(pod.request.plugin_requests)}
     if not (pod.request.read or pod.request.devices.labelled) or not _SHARES.isdisjoint(map(short, requested)):

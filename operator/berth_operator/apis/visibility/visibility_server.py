@@ -44,7 +44,7 @@ from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.metrics import counters
 
 MIN_COMPRESSED: Final = 128 * 1024
-"""Bytes of an answer from which on it is compressed for clients that accept that, as the API server does."""
+"""Bytes from which an answer is compressed for clients that accept compression, as the API server does."""
 GZIP_LEVEL: Final = 1
 BODIES: Final = {path: orjson.dumps(body) for path, body in DOCUMENTS.items()}
 IS_RELAYED: Final = web.RequestKey("is_relayed", bool)
@@ -76,7 +76,7 @@ class VisibilityServer:
         leads: Callable[[], bool],
         limits: Limits,
     ) -> None:
-        """Create a server; `leading` returns what to answer from, None until this replica has read the cluster."""
+        """Create a server. `leading` returns the data to answer from; None until this replica has read the cluster."""
         self._access, self._certificate, self._relay = access, certificate, relay
         self._leading, self._leads, self._limits = leading, leads, limits
         self.watches = OpenWatches(limits)
@@ -202,7 +202,7 @@ class VisibilityServer:
         return as_json(orjson.dumps({"kind": SETTINGS, "apiVersion": API_VERSION, **render(leading.settings)}))
 
     def _ours(self, request: web.Request) -> Leading | None:
-        """Return what to answer a request from; None if it is to be relayed.
+        """Return the source that answers a request; None if the request must be relayed.
 
         Raises:
             StatusError: this replica cannot answer it yet, or it has been relayed to the wrong replica.

@@ -23,7 +23,7 @@ class Mutations:
     renamed: frozenset[str] = frozenset()
     """Resources that NVIDIA's device plugin serves under other names than its own."""
     runtime_class: str = ""
-    """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
+    """RuntimeClass for pods that request GPUs and name none; empty to leave these pods unchanged."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
         """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
@@ -60,9 +60,9 @@ class Isolation:
     """The mutation that limits containers to their shares of cards."""
 
     default: str = ""
-    """The mode of pods that do not say it: of their namespace's label, else of the cluster; empty for none."""
+    """The mode of pods that name none: from their namespace's label, or else for the cluster; empty for none."""
     order: Sequence[str] = shares.ORDER
-    """The modes of which `required` is the first."""
+    """The modes in order of preference: `required` means the first."""
 
     def made_of(self, pod: Object, _before: Object | None) -> Object:
         """Return the pod with limits for its containers with shares.
@@ -93,7 +93,7 @@ class WordsRouting:
     """The scheduler name of routed pods."""
 
     def made_of(self, pod: Object, _before: Object | None) -> Object:
-        """Return the pod, routed if it has such a word and names no scheduler."""
+        """Return the pod, routed to Berth if it has other systems' words for devices and names no scheduler."""
         return routing.routed_by_words(pod, self.scheduler)
 
 

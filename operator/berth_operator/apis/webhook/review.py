@@ -29,7 +29,7 @@ Responder = Callable[[bytes], dict[str, Any]]
 
 
 class ReviewError(ValueError):
-    """A request is not a valid AdmissionReview of a pod; the text says why."""
+    """A request is not a valid AdmissionReview of a pod. The text shows why."""
 
 
 class Mutator(Protocol):

@@ -43,7 +43,7 @@ POLL: Final = 0.2
 AGAIN: Final = 60.0
 """Seconds after which pods are searched again for a class of pods that could not be helped."""
 SEARCHES: Final = 16
-"""Searches for one wave, if the state changes during each of them."""
+"""Searches for one wave, if the state changes during each search."""
 REFUSALS: Final = 3
 """Refused evictions after which a pod is not helped any more."""
 REFUSED_SECONDS: Final = 10.0
@@ -59,7 +59,7 @@ REPLACED_SECONDS: Final = 20.0
 PLACED_SECONDS: Final = 5.0
 """Seconds that the new pods may take to be placed before the rest is dropped."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 SearchResult = tuple[Advice, tuple[Move, ...]]
 """The advice, and the moves to make first."""
@@ -144,14 +144,14 @@ class Defragmenter:
         return self._most - sum(map(self._is_leaving, self._leaving))
 
     def _is_leaving(self, uid: str) -> bool:
-        """Return whether an evicted pod is not gone yet; a pod whose eviction was refused stays."""
+        """Return whether an evicted pod still exists. A pod whose eviction was refused stays."""
         charge = self._cluster.fleet.charges.get(uid)
         return charge is not None and self._cluster.fleet.is_leaving(charge)
 
     # --- which pod ----------------------------------------------------------------------------------------------
 
     def _next(self) -> PendingPod | None:
-        """Return the next pod to help: one that was nominated by others, or else the first of those that wait."""
+        """Return the next pod to help: a pod that another program nominated, or else the first waiting pod."""
         for uid in self._moves.requested:
             if (pod := self._cluster.pending.get(uid)) is not None and self._moves.kept_for(pod) is not None:
                 return pod
@@ -259,7 +259,7 @@ class Defragmenter:
         return await self._run_search(functools.partial(search, node=work.node, most=self._allowed()))
 
     def _may_still(self, pod: PendingPod, moves: Iterable[Move], tenants: Tenants) -> bool:
-        """Return whether what a search has found is still so, as far as a look at each pod shows."""
+        """Return whether a search's result still holds, as far as a check of each pod shows."""
         fleet, current = self._cluster.fleet, self._cluster.pending.get(pod.uid)
         if current is None or current.nominated_node != pod.nominated_node or pod.uid in fleet.charges:
             return False

@@ -23,7 +23,7 @@ class KeptCapacity:
 
 
 class Moves:
-    """What is kept, by UID of the pod for which others are moved; empty if defragmentation is disabled."""
+    """Kept capacity, by UID of the pod for which others are moved; empty if defragmentation is disabled."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -33,11 +33,11 @@ class Moves:
 
     @property
     def requested(self) -> list[str]:
-        """Return the pods for which room is to be made on their nominated node, the first request first."""
+        """Return the pods that need room on their nominated node, the first request first."""
         return list(self._requested)
 
     def kept_for(self, pod: PendingPod) -> KeptCapacity | None:
-        """Return what is kept for a pod on its nominated node; None if no pods are moved for it."""
+        """Return the capacity kept for a pod on its nominated node; None if no pods are moved for it."""
         kept = self._kept.get(pod.uid)
         return kept if kept is not None and kept.nominee.node == pod.nominated_node else None
 
@@ -46,9 +46,9 @@ class Moves:
         self._kept[nominee.uid] = KeptCapacity(nominee=nominee, note=note)
 
     def request(self, pod: PendingPod, policy: Policy) -> KeptCapacity | None:
-        """Keep the capacity of a pod's nominated node, if it may become free by moving pods; None if it may not.
+        """Keep the capacity of a pod's nominated node, if moving pods may free it; None otherwise.
 
-        Which pods to move, and whether they fit elsewhere, is decided when it is this pod's turn.
+        When it is this pod's turn, Berth decides which pods to move, and whether they fit elsewhere.
         """
         tenants, fleet = self._cluster.tenants, self._cluster.fleet
         if tenants is None or pod.gang is not None:

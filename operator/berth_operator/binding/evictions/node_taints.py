@@ -32,7 +32,7 @@ PATIENCE: Final = 60.0
 LONGEST: Final = 900.0
 """Seconds after which the taint is removed even if victims are still leaving."""
 SEEN: Final = 1.0
-"""Seconds after the pod was bound in which other schedulers see it on its node."""
+"""Seconds after the pod was bound within which other schedulers see it on its node."""
 MAX_NODES: Final = 256
 """Nodes that may have the taint at once; beyond that pods are evicted without it."""
 PAUSES: Final = (0.2, 1.0, None)
@@ -74,7 +74,7 @@ class NodeTaints:
     def __init__(self, *, cluster: Cluster, nodes: Nodes, leads: Callable[[], bool]) -> None:
         self._cluster, self._nodes, self._leads = cluster, nodes, leads
         self._holds: dict[str, _Hold] = {}
-        """Node -> for which pods it is kept."""
+        """Node -> the pods for which it is kept."""
         self._retry_at: dict[str, tuple[float, float]] = {}
         """Node whose taint could not be removed -> when to try again, and the pause after that."""
 

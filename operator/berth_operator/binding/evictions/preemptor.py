@@ -52,7 +52,7 @@ from berth_operator.state.cache.cluster import Cluster
 EVICTIONS: Final = 16
 """Victims that are evicted concurrently."""
 PAUSES: Final = (1.0, 2.0, 4.0)
-"""Seconds between the attempts of one request; if the last fails, the pod is decided again after its back-off."""
+"""Seconds between the attempts of one request. If the last fails, the pod is decided again after its back-off."""
 
 _NODE_CHANGES: Final = (
     Change.CAPACITY_FREED
@@ -96,7 +96,7 @@ class Preemptor:
         taints: NodeTaints,
         moves: Moves | None = None,
     ) -> None:
-        """Create a preemptor; `moves` is what is kept while pods are moved, None if no pods are."""
+        """Create a preemptor. `moves` is the capacity kept while pods are moved; None if no pods are moved."""
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._taints, self._moves = taints, moves
         self.progress = progress

@@ -24,14 +24,14 @@ from berth_operator.state.cache.cluster import Cluster
 PERIOD: Final = 1.0
 """Seconds between two looks at what evictions have led to."""
 FAILED_SECONDS: Final = 5.0
-"""Seconds after a bound pod is gone in which another watch shows that it has failed."""
+"""Seconds after a bound pod is gone within which another watch shows that it failed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Attempt:
-    """A set of victims, and those who wait for their place; there is one for each unit at most."""
+    """A set of victims, and the pods that wait for their place. Each unit has at most one attempt."""
 
     preemptor: str
     nodes: frozenset[str]
@@ -41,7 +41,7 @@ class _Attempt:
     """UIDs of the pods that were on these nodes."""
     limit: int
     evicted: int
-    """Victims, but for those that the API server would not delete."""
+    """Number of victims, without victims that the API server refused to delete."""
     is_bound: bool = False
     """Whether a pod of the unit was assumed."""
     gone_at: float | None = None
@@ -59,12 +59,12 @@ class EvictionProgress:
         self._of_pod: dict[str, _Attempt] = {}
         """UID of a pod that a node is nominated for -> the same."""
         self._backing_off: dict[str, Membership | None] = {}
-        """UID of a pod, or key of a gang with its membership, whose failure says that its preemption backs off."""
+        """UID of a pod, or key of a gang with its membership, whose failure reports that its preemption backs off."""
         self._due = 0.0
         cluster.placements.on_assume = self._assumed
 
     def restore(self, lost: Sequence[LostPlace] | None) -> None:
-        """Restore the lost places of the last leader; if they are not known (None), no pods are evicted for a while."""
+        """Restore the lost places of the last leader. If they are unknown (None), no pods are evicted for a while."""
         if lost is None:
             self._lost.back_off_all(self._cluster.wall())
         else:
@@ -90,7 +90,7 @@ class EvictionProgress:
         self._of_pod |= dict.fromkeys(attempt.pods, attempt)
 
     def refused(self, pod: PendingPod) -> None:
-        """Record that a victim could not be deleted; a set of which none was deleted does not count."""
+        """Record that a victim could not be deleted. A set of victims counts only if at least one was deleted."""
         attempt = self._attempts.get(pod.uid if pod.gang is None else pod.gang.key)
         if attempt is not None:
             attempt.evicted -= 1
@@ -104,7 +104,7 @@ class EvictionProgress:
         return self._lost.has_lost(preemptor_of(unit))
 
     def of_pod(self, pod: PendingPod) -> PendingPod:
-        """Return a pod that looks for victims, with where it backs off; what was freed for it before is lost."""
+        """Return a pod that looks for victims, with its back-off. Capacity freed for it before is lost."""
         self._look_at(pod.uid)
         backoff = self._lost.backoff(preemptor_of(pod), self._cluster.wall())
         if backoff:
@@ -112,7 +112,7 @@ class EvictionProgress:
         return pod if backoff == pod.backoff else self._cluster.nominator.set_backoff(pod, backoff)
 
     def of_gang(self, gang: Gang) -> PreemptionBackoff:
-        """Return where a gang that looks for victims backs off; what was freed for it before is lost."""
+        """Return the back-off of a gang that looks for victims. Capacity freed for it before is lost."""
         self._look_at(gang.uid)
         backoff = self._lost.backoff(preemptor_of(gang), self._cluster.wall())
         if backoff:
@@ -135,7 +135,7 @@ class EvictionProgress:
     # --- from time to time --------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Count what was lost, and try those again whose back-off has ended."""
+        """Count lost places, and retry pods and gangs whose back-off has ended."""
         if (now := self._cluster.clock()) < self._due:
             return
         self._due = now + PERIOD
@@ -146,7 +146,7 @@ class EvictionProgress:
         counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
 
     def _assumed(self, placement: Placement) -> None:
-        """Record that a pod no longer waits for its place; one that runs without evictions has lost nothing, too."""
+        """Record that a pod no longer waits for its place. Without evictions, it has lost nothing, either."""
         pod = placement.pod
         if pod.uid in self._of_pod:
             self._of_pod[pod.uid].is_bound = True

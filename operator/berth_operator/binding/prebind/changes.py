@@ -39,7 +39,7 @@ class Changes:
             self.changed(key)
 
     async def wait_until(self, is_done: Callable[[], bool], objects: Collection[str]) -> None:
-        """Wait until a condition holds; check it when one of the objects changed, and each second.
+        """Wait until a condition holds. Check it when one of the objects changes, and each second.
 
         Raises what `is_done` raises.
         """

@@ -22,11 +22,11 @@ from berth_operator.core.values.request import PendingPod
 Object = dict[str, Any]
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-"""Of allocated claims; the resource claim controller of Kubernetes removes it."""
+"""The finalizer of allocated claims. The resource claim controller of Kubernetes removes it."""
 
 
 MAX_CONSUMERS: Final = 256
-"""Pods and other objects for which the API lets a claim be reserved."""
+"""Maximum number of pods and other objects for which the API allows reserving a claim."""
 
 
 class ResourceClaimError(PreBindError):
@@ -67,7 +67,7 @@ def read(raw: Object) -> ClaimState:
 
 
 def protected(current: Object, lease: str) -> Object | None:
-    """Return a claim with the finalizer, and the label by which the fence selects it; None if it has both."""
+    """Return a claim with the finalizer and the label by which the fence selects it; None if the claim has both."""
     metadata = current["metadata"]
     finalizers, labels = metadata.get("finalizers") or [], metadata.get("labels") or {}
     if FINALIZER in finalizers and labels.get(names.FENCED_BY) == lease:
@@ -80,7 +80,7 @@ def protected(current: Object, lease: str) -> Object | None:
 
 
 def extended(pod: PendingPod, claim: ResourceClaim, lease: str) -> Object:
-    """Return the claim for a pod's extended resources as it is created."""
+    """Return the claim for a pod's extended resources, ready to create."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -98,10 +98,10 @@ def extended(pod: PendingPod, claim: ResourceClaim, lease: str) -> Object:
 
 
 def without_finalizer(current: Object, pod: PendingPod) -> Object | None:
-    """Return a pod's claim for extended resources without our finalizer, before it is deleted; None if it has none.
+    """Return a pod's claim for extended resources without our finalizer, before its deletion; None if it has none.
 
     Raises:
-        ResourceClaimError: it is not this pod's, but got its name.
+        ResourceClaimError: another claim has taken its name.
     """
     state = read(current)
     if not (state.extended and state.owner == pod.uid):
@@ -114,10 +114,10 @@ def without_finalizer(current: Object, pod: PendingPod) -> Object | None:
 
 
 def check_unallocated(current: Object, allocation: Allocation) -> None:
-    """Check that a claim is the one for which an allocation was made, and waits for it.
+    """Check that a claim is the claim for which an allocation was made, and still waits for it.
 
     Raises:
-        ResourceClaimError: it is not.
+        ResourceClaimError: it is another claim, or no longer waits.
     """
     metadata, key = current["metadata"], key_of(allocation.claim)
     if metadata.get("deletionTimestamp"):
@@ -174,9 +174,9 @@ def is_reserved(current: Object, pod: PendingPod) -> bool:
 
 
 def released(current: Object, pod: PendingPod) -> Object | None:
-    """Return a claim that is not reserved for a pod, deallocated if no other pod uses it; None if nothing changes.
+    """Return a claim without the reservation for a pod, deallocated if no other pod uses it; None if unchanged.
 
-    The API server removes what drivers reported of devices that are deallocated.
+    The API server removes drivers' reports of deallocated devices.
     """
     others = [reference for reference in _references(current) if reference.get("uid") != pod.uid]
     if others:
@@ -202,7 +202,7 @@ def keeps_free_json(current: Object, changed: Object, subresource: str) -> bool:
 
 
 def without_parameters(claim: Object) -> Object:
-    """Return a claim without the configurations in its spec, to write its status: they stay as they are stored."""
+    """Return a claim without the configurations in its spec, to write its status. The stored ones stay."""
     if not _has_parameters(claim["spec"]):
         return claim
     devices = {key: value for key, value in claim["spec"]["devices"].items() if key != "config"}

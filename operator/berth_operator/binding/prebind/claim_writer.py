@@ -20,7 +20,7 @@ FIRST_PAUSE: Final = 0.05
 """Seconds before the second attempt; each next pause is twice as long."""
 
 Change = Callable[[Object], Object | None]
-"""Returns a claim as it shall be; None if it is right. Raises ResourceClaimError."""
+"""Returns the desired claim; None if the claim is right. Raises ResourceClaimError."""
 
 
 class ResourceClaimApi(Protocol):
@@ -39,7 +39,7 @@ class ResourceClaimApi(Protocol):
 
 
 class ClaimWriter:
-    """Writes claims, and what pods show of them."""
+    """Writes claims, and the statuses that pods show of them."""
 
     def __init__(self, *, api: ResourceClaimApi, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
         """Create a writer; `fenced`: no status is written unless the API server refuses the writes of other terms."""
@@ -51,7 +51,7 @@ class ClaimWriter:
         """Claim -> the lock that its writers hold or wait for."""
 
     def alone(self, key: str) -> asyncio.Lock:
-        """Return the lock of a claim: pods that share it write it one by one, or most would fail by conflicts."""
+        """Return the lock of a claim. Pods that share the claim write it one by one to avoid conflicts."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def read(self, path: str) -> Object:
@@ -63,11 +63,11 @@ class ClaimWriter:
         return await self._api.get_protobuf(path, params)
 
     async def change(self, key: str, change: Change, *, current: Object | None = None, subresource: str = "") -> Object:
-        """Write a change of a claim; read it again if it changed meanwhile, or if an answer was lost.
+        """Write a change of a claim. If the claim changed meanwhile, or an answer was lost, read it and try again.
 
         Raises:
             CallError: the last of `TRIES` attempts failed, or the API server refused one.
-            ResourceClaimError: the claim, as it is now, cannot be changed.
+            ResourceClaimError: the current claim cannot be changed.
         """
         pause, path = FIRST_PAUSE, claim_objects.path(key)
         for attempt in range(1, TRIES + 1):

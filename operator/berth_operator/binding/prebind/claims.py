@@ -62,7 +62,7 @@ class ClaimBinder:
         self._claims.writer = f"{lease}/"
         self._changes = Changes()
         self._deallocating: set[str] = set()
-        """UIDs of pods whose claims are being deallocated: none of these pods is bound meanwhile."""
+        """UIDs of pods whose claims are being deallocated. None of these pods is bound meanwhile."""
 
     @property
     def unanswered(self) -> bool:
@@ -81,7 +81,7 @@ class ClaimBinder:
         """Write a placement's claims, and wait until the watch has shown them; release them if that fails.
 
         Args:
-            placement: a placement that is assumed.
+            placement: an assumed placement.
             leads: returns whether we still lead.
 
         Raises:
@@ -109,7 +109,7 @@ class ClaimBinder:
             self._extended.forget(placement.pod)
 
     async def release(self, placement: Placement, leads: Leads) -> None:
-        """Remove what is reserved for a pod that was not bound, and allocations that no other pod uses."""
+        """Remove the reservations of a pod that was not bound, and allocations that no other pod uses."""
         await self._release(placement.pod, _keys(placement), leads)
         await self._delete_extended(placement.pod, leads)
 

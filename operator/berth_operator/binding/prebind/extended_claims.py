@@ -44,7 +44,7 @@ class ExtendedClaims:
         self._made.pop(pod.uid, None)
 
     async def make(self, pod: PendingPod, claim: ResourceClaim) -> tuple[str, Object]:
-        """Create a pod's claim, and delete those of earlier attempts; return its namespace/name and the claim.
+        """Create a pod's claim, and delete the claims of earlier attempts; return its namespace/name and the claim.
 
         Raises:
             CallError: a write was refused, or not answered.

@@ -28,12 +28,12 @@ class Read(Protocol):
 
 
 async def written(allocation: Allocation, read: Read) -> Object:
-    """Return `status.allocation` with the parameters as they are stored.
+    """Return `status.allocation` with the stored parameters.
 
     Raises:
         CallError: a claim or class could not be read.
         NodeError: the allocation cannot be written.
-        ResourceClaimError: what is stored cannot be read, or a class has other configurations than it had.
+        ResourceClaimError: the stored claim or class cannot be read, or a class's configurations have changed.
     """
     body, configs = allocation.written(), list(allocation.configs())
     try:

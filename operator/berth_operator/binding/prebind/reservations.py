@@ -47,17 +47,17 @@ class ClaimReservations:
     def __init__(self, writer: ClaimWriter, lease: str) -> None:
         self._writer, self._lease = writer, lease
         self._waiting: defaultdict[str, list[Turn]] = defaultdict(list)
-        """Claim -> pods that wait, with the one that has its turn."""
+        """Claim -> pods that wait, including the pod whose turn it is."""
 
     async def reserve(self, key: str, turn: Turn) -> None:
-        """Reserve an allocated claim for a pod, unless it is.
+        """Reserve an allocated claim for a pod, if it is not reserved yet.
 
-        It is read at quorum: the watch may still show what was released since.
+        The claim is read at quorum, because the watch may still show reservations that were released since.
 
         Raises:
-            CallError: it could not be read or written.
+            CallError: the claim could not be read or written.
             GoneError: the pod is gone, or our term has ended.
-            ResourceClaimError: it cannot be reserved for the pod.
+            ResourceClaimError: the claim cannot be reserved for the pod.
         """
         self._waiting[key].append(turn)
         try:
@@ -102,7 +102,7 @@ class ClaimReservations:
 
 
 def _reserved(current: Object, turns: Sequence[Turn]) -> Object | None:
-    """Return a claim that is reserved for the pods that may use it; None if it is already. The others get an error."""
+    """Return a claim reserved for the pods that may use it; None if it already is. Other pods get an error."""
     state, most = claim_objects.read(current), claim_objects.MAX_CONSUMERS
     wanted: list[PendingPod] = []
     for turn in turns:

@@ -27,16 +27,17 @@ class StoredConfig(NamedTuple):
 
     driver: str
     parameters: bytes
-    """JSON as it was written."""
+    """The stored JSON, unchanged."""
 
 
 def merged(stored: bytes, claim: Object) -> bytes:
     """Return a stored claim with the labels, finalizers, `reservedFor` and the resourceVersion of `claim`.
 
-    Its allocation and what drivers report of devices stay as they are stored, or go if `claim` has none.
+    The stored allocation and the drivers' stored reports of devices stay unchanged if `claim` has them. Each of the two
+    is removed if `claim` lacks it.
 
     Raises:
-        WireError: what is stored cannot be read.
+        WireError: the stored claim cannot be read.
     """
     message = wire.opened(stored)
     fields, labels = claim["metadata"], claim["metadata"].get("labels") or {}

@@ -139,7 +139,7 @@ class VolumeBinder:
     # --- waiting ----------------------------------------------------------------------------------------------
 
     def _is_done(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> bool:
-        """Return whether the watch shows all claims as bound; raise VolumeError if one cannot be any more."""
+        """Return whether the watch shows all claims as bound; raise VolumeError if a claim can no longer be bound."""
         self._check(placement, leads)
         all_bound = True
         for key, name in placement.volumes.bindings:

@@ -64,7 +64,7 @@ class Attempts:
             self._end(pod, scheduler.UNSCHEDULABLE)
 
     def failed(self, pods: Iterable[PendingPod]) -> None:
-        """End attempts that failed otherwise; has no effect on pods whose attempt has ended."""
+        """End attempts that failed for another reason. This has no effect on pods whose attempt has ended."""
         for pod in pods:
             self._end(pod, scheduler.ERROR)
 
@@ -78,7 +78,7 @@ class Attempts:
             counters.waiting_of(size(pod.request))(max(0.0, self._wall() - created))
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that no longer waits; an attempt that has not ended goes on."""
+        """Forget a pod that no longer waits. An attempt that has not ended goes on."""
         self._numbers.pop(uid, None)
 
     def _end(self, pod: PendingPod, result: str) -> _Attempt | None:

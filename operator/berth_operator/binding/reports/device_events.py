@@ -33,7 +33,7 @@ _Faults = Mapping[_Card, tuple[Fault, ...]]
 
 
 def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -> Iterator[Event]:
-    """Yield the Events about what a Device reports since it was read before; `before` is None the first time."""
+    """Yield the Events about a Device's changes since its last reading. `before` is None the first time."""
     earlier, current = _failed(before), _failed(after)
     failed = {card: of_card for card, of_card in current.items() if _kinds(of_card) - _kinds(earlier.get(card, ()))}
     if before is None:
@@ -48,7 +48,7 @@ def of_change(before: DeviceRecord | None, after: DeviceRecord, now: datetime) -
 
 
 def _failed(record: DeviceRecord | None) -> dict[_Card, tuple[Fault, ...]]:
-    """Return the unhealthy devices, without those that a person cordoned."""
+    """Return the unhealthy devices, without devices that a person cordoned."""
     reported = () if record is None else record.faults
     failed = ((card, tuple(fault for fault in of_card if fault.kind != faults.CORDONED)) for card, of_card in reported)
     return {card: of_card for card, of_card in failed if of_card}

@@ -43,7 +43,7 @@ class Subject:
     """What an Event is about: a pod, its controller, or an object without a namespace."""
 
     namespace: str
-    """Of the pod or its controller, and of the Event."""
+    """The namespace of the pod or its controller, and of the Event."""
     name: str
     uid: str
     controller: str

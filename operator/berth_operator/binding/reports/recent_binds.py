@@ -9,7 +9,7 @@ from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.ranking import Ranking
 
 MAX_BINDS: Final = 1000
-"""Binds whose rankings are kept; each takes about 1 KiB."""
+"""Binds whose rankings are kept. Each takes about 1 KiB."""
 
 
 class RecentBinds:
@@ -17,7 +17,7 @@ class RecentBinds:
 
     def __init__(self) -> None:
         self._rankings: dict[str, Ranking] = {}
-        """By UID of the pod, the oldest first."""
+        """UID of the pod -> ranking, the oldest first."""
 
     def keep(self, placement: Placement) -> None:
         """Keep the ranking of a placement, and drop the oldest if there are too many."""

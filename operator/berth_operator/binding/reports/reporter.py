@@ -28,7 +28,7 @@ from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.objects.devices import DeviceRecord
 
 MAX_READ: Final = 10_000
-"""Events that are remembered; for one that is forgotten an Event is sent again, which exists already."""
+"""Events that are remembered. For a forgotten Event, the same Event is sent again, which exists already."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -122,7 +122,7 @@ class Reporter:
         )
 
     def _words_read(self, pod: PendingPod) -> None:
-        """Report what was read of other systems' words and PodGroups, once for each controller, or pod without one."""
+        """Report the words read of other systems and PodGroups, once for each controller or lone pod."""
         self._read_once(pod, "words", pod.request.read)
         if pod.gang is not None:
             self._read_once(pod, "group", self._lost_of(pod.gang))
@@ -158,7 +158,10 @@ class Reporter:
             self._events.put(event)
 
     def doubled(self, claim: ClaimState, device: str, others: Sequence[str]) -> None:
-        """Report on a claim that others (namespace/name) hold one of its devices too, of other namespaces unnamed."""
+        """Report on a claim that others also hold one of its devices.
+
+        The others are namespace/name. Claims of other namespaces are not named.
+        """
         namespace, name = keys.split(claim.key)
         named = [other if keys.split(other)[0] == namespace else "a claim of another namespace" for other in others]
         note = (

@@ -43,11 +43,11 @@ RATE: Final = 250.0
 WRITERS: Final = 16
 """Reports in flight: at 250 a second each may take 64 ms."""
 PATIENCE: Final = 0.25
-"""Seconds that a report lets binds go first; a pod's first report should come within one second."""
+"""Seconds for which a report lets binds go first. A pod's first report should come within one second."""
 QUIET: Final = 10.0
 """Seconds between two reports of a pod while the state keeps changing."""
 SETTLE: Final = 0.5
-"""Seconds for which reason and state must not have changed before another reason is written."""
+"""Seconds without a change of reason and state after which another reason is written."""
 LONG_SETTLE: Final = 2.5
 """The same for a pod that has no credit left."""
 CREDIT: Final = 4
@@ -55,7 +55,7 @@ CREDIT: Final = 4
 REFILL: Final = 30.0
 """Seconds after which a pod may have one more."""
 STABLE: Final = 5.0
-"""Seconds for which a reason must last while the state keeps changing: more than `review.INTERVAL`, so that it was
+"""Seconds that a reason must last while the state keeps changing. They are more than `review.INTERVAL`, so that it was
 decided twice."""
 MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
@@ -92,7 +92,7 @@ class Reason:
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """Events of one pod with one reason, shown as one; its note stays that of the first occurrence."""
+    """Events of one pod with one reason, shown as one Event, which keeps the note of the first occurrence."""
 
     event: Event
     began: float
@@ -113,7 +113,7 @@ class _Series:
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """A waiting pod: what is to be written, and what has been written."""
+    """A waiting pod: what must be written, and what has been written."""
 
     pod: PendingPod
     written: str
@@ -180,7 +180,7 @@ class _Record:
         return max(self.retry_at, min(settled, unsettled))
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> bool:
-        """Set the pod's current reason; return whether that may change what is due."""
+        """Set the pod's current reason; return whether the due writes may change."""
         differed, self.pod, self.decided_at = self.differs, pod, now
         if self.reason != reason:
             self.reason, self.changed_at = reason, now
@@ -262,7 +262,7 @@ class WaitingPods:
         self._held: dict[str, float] = {}
         """UID -> when the record is due, if that is later."""
         self._dues: list[tuple[float, str]] = []
-        """Heap of (when it is due, UID); entries are skipped if the record is no longer held until then."""
+        """Heap of (when it is due, UID). Entries are skipped if the record is no longer held until then."""
         self._sooner = asyncio.Event()
         """Set when another record is the first that is due."""
         self._ready = asyncio.Event()
@@ -355,7 +355,7 @@ class WaitingPods:
                     self._plan(self._records[uid])
 
     async def _next(self, bucket: Bucket) -> _Record:
-        """Wait for a ready record and a token; the record is taken last, so that it is the most urgent one."""
+        """Wait for a ready record and a token. The record is taken last, so that it is the most urgent one."""
         async with self._turn:
             while True:
                 while not (ready := self._most_urgent()):

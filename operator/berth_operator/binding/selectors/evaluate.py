@@ -20,7 +20,7 @@ MAX_MEMORY: Final = 256 * 2**20
 """Bytes of address space."""
 NICENESS: Final = 10
 MAX_SECONDS: Final = 0.5
-"""Seconds after which a job ends; devices that are left are asked for again."""
+"""Seconds after which a job ends. The remaining devices are requested again."""
 MAX_TEXT: Final = 500
 """Characters of an error."""
 HEADER: Final = struct.Struct("!I")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def answer(expression: str, views: Sequence[DeviceView]) -> dict[str, Any]:
-    """Return why an expression does not compile, or what it is for the first of the devices, or why it fails."""
+    """Return why an expression does not compile, or its value for the first devices, or why it fails."""
     try:
         selector = compile_selector(expression)
     except SelectorError as error:

@@ -30,10 +30,10 @@ class StartError(WorkerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What the process found."""
+    """The results of the process."""
 
     results: Sequence[bool | str] = ()
-    """For the first of the devices: the value, or why there is none."""
+    """The value for each of the first devices, or why there is none."""
     invalid: str = ""
     """Why the expression does not compile; empty if it does."""
 
@@ -46,7 +46,7 @@ class SelectorProcess:
         self._process: Process | None = None
 
     async def evaluate(self, expression: str, views: Sequence[DeviceView]) -> Evaluated:
-        """Evaluate an expression for devices; one job at a time.
+        """Evaluate an expression for devices, one job at a time.
 
         Raises:
             StartError: there is no process.

@@ -56,7 +56,7 @@ class SlowSelectors:
         self._offload.asked.clear()
 
     def wait(self, class_key: Hashable) -> None:
-        """Wake a parked class when the worker has answered what its decision has asked for."""
+        """Wake a parked class when the worker has evaluated the expressions of its decision."""
         for expression in self._offload.asked:
             self._waiting.setdefault(expression, set()).add(class_key)
 
@@ -99,7 +99,7 @@ class SlowSelectors:
         self._cluster.listener.work_ready()
 
     def _failed(self, job: Job, error: WorkerError) -> Evaluated:
-        """Return what is kept of a job without an answer: nothing until it has ended the worker several times."""
+        """Return the kept result of a job without an answer: none until the job has ended the worker several times."""
         if isinstance(error, StartError):
             log.error("selectors that take long are not evaluated", error=str(error))
             return Evaluated()

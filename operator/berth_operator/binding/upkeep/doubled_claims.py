@@ -23,7 +23,7 @@ class Reporter(Protocol):
     """The subset of `reporter.Reporter` that is used here."""
 
     def doubled(self, claim: ClaimState, device: str, others: Sequence[str]) -> None:
-        """Report on a claim that others (namespace/name) hold one of its devices too."""
+        """Report on a claim that others (namespace/name) also hold one of its devices."""
 
 
 async def run(cluster: Cluster, reporter: Reporter) -> None:

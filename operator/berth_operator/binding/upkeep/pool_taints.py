@@ -69,9 +69,10 @@ class PoolTaints:
             await asyncio.sleep(PERIOD)
 
     async def keep(self) -> None:
-        """Delete the rules that are not wanted or were changed, and create those that are missing.
+        """Delete rules that are not needed or were changed, and create missing rules.
 
-        A right rule without its label stays: while it is replaced, other schedulers would get the pool's devices.
+        A right rule without its label stays, because other schedulers would get the pool's devices while it is
+        replaced.
 
         Raises:
             ApiError: the API server refused a call.

@@ -27,7 +27,7 @@ from berth_operator.state.watches.kueue import QuotaObjects
 IN_FLIGHT: Final = 8
 """Writes under way at the same time."""
 PAUSE: Final = 2.0
-"""Seconds without a write after one that was not answered, and until a refused one is sent again."""
+"""Seconds without a write after an unanswered write, and until a refused write is sent again."""
 MAX_PAUSE: Final = 300.0
 """Seconds at most until a refused write is sent again: they are doubled each time, up to this."""
 ACTIVE_SECONDS: Final = 30.0
@@ -222,7 +222,7 @@ class CheckWriter:
 
 
 def _is_outdated(view: WorkloadView, answer: CheckAnswer) -> bool:
-    """Return whether a Workload is not the one that was decided, or no longer in the same quota reservation."""
+    """Return whether a Workload is not the decided Workload, or no longer in the same quota reservation."""
     now, then = view.workload, answer.workload
     return (now.uid, now.since) != (then.uid, then.since) or not now.has_quota or now.finished
 

@@ -15,7 +15,7 @@ Patch = list[Object]
 MAX_MESSAGE: Final = 32768
 """Characters of an entry's message."""
 ACTIVE: Final = "Active"
-"""The type of the condition by which Kueue learns whether an AdmissionCheck is served."""
+"""The type of the condition that shows Kueue whether an AdmissionCheck is served."""
 
 
 def path(key: str) -> str:
@@ -79,7 +79,7 @@ def check_path(name: str) -> str:
 
 
 def condition(check: Object, problem: str, reason: str, now: str) -> Object:
-    """Return the condition `Active` that an AdmissionCheck should have; it is not active if there is a problem."""
+    """Return the condition `Active` that an AdmissionCheck should have. It is not active if there is a problem."""
     shown = _active(check)
     status = "False" if problem else "True"
     is_same = shown.get("status") == status

@@ -38,7 +38,7 @@ MAX_PLACES: Final = leader_lease.MAX_PLACES
 """Places that are promised at once; further workloads wait until pods have taken theirs. Each adds some 0.03 ms to
 a decision of a higher priority that fits nowhere, and nothing to others."""
 MAX_WAITING: Final = 1000
-"""Workloads that keep their quota while they wait; further ones return it."""
+"""Workloads that keep their quota while they wait. Further workloads return their quota."""
 BATCH: Final = 32
 """Workloads that are decided before pods are."""
 MAX_TURN: Final = 0.005
@@ -100,9 +100,9 @@ class FitsCheck:
         self._refused: dict[Hashable, float] = {}
         """Requests of a workload that could not fit in the empty cluster -> when to look again."""
         self._vain = Counter[Hashable]()
-        """Requests of a workload -> seconds in which places were gathered for such ones, and none became free."""
+        """Requests of a workload -> seconds for which places were gathered for such workloads, and none became free."""
         self._backoffs = Backoffs[Hashable]()
-        """Of such requests, by the wall clock."""
+        """Back-offs of such requests, by the wall clock."""
         self._arrivals = itertools.count()
         self._next_review = cluster.clock()
 
@@ -235,7 +235,7 @@ class FitsCheck:
             self._retry(examined, plugin_failure(error).message)
 
     def _place(self, examined: Examined) -> FoundPlaces:
-        """Place the pods of a workload that have no promised place; if it gathers, as many as fit.
+        """Place the pods of a workload that have no promised place. While gathering, place as many as fit.
 
         All of them may also take the places of workloads of lower priority.
         """
@@ -399,7 +399,7 @@ class FitsCheck:
             self._retry(examined, f"its places were kept for {settings.promise:.0f} s, but it was not admitted")
 
     def _gathered_for(self, examined: Examined, seconds: float) -> None:
-        """Count the time for which places were gathered in vain; after a while such workloads wait for the next time.
+        """Count the time for which places were gathered in vain. After a while, such workloads must wait.
 
         A new leader counts from the beginning.
         """

@@ -24,7 +24,7 @@ SEARCHES: Final = 8
 """Places that one review searches again; each takes about a millisecond."""
 
 MAX_RESERVED: Final = 4
-"""Nodes that are reserved while places are gathered; each takes some 5 ms whenever pods of one of them change."""
+"""Nodes that are reserved while places are gathered. Each takes some 5 ms whenever its pods change."""
 
 
 class PromisedPlaces:
@@ -33,9 +33,9 @@ class PromisedPlaces:
     def __init__(self, *, cluster: Cluster, policy: Callable[[str], Policy]) -> None:
         self._cluster, self._policy = cluster, policy
         self._reserved: dict[str, tuple[Charge, ...]] = {}
-        """UID of a pod that does not exist yet and for which a node is reserved -> the pods of the node then."""
+        """UID of a pod that does not exist yet and has a reserved node -> the pods that were on the node then."""
         self._seen: tuple[ColumnCache, int] | None = None
-        """The changes of rows up to which places were checked."""
+        """The version of the rows' changes up to which places were checked."""
         self._doubtful: dict[str, str] = {}
         """UID of a pod that does not exist yet, and whose place may be lost -> its workload."""
 
@@ -66,7 +66,7 @@ class PromisedPlaces:
     def ready(self, seconds: float) -> list[QuotaWorkload]:
         """Return the workloads whose pods have promised places, in the order in which they get them.
 
-        They are those that were not admitted more than `seconds` ago.
+        They are not admitted yet, or were admitted at most `seconds` ago.
         """
         since = self._cluster.wall() - seconds
         promised = [

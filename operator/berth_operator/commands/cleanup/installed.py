@@ -14,7 +14,7 @@ ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POD_GROUP: Final = f"{names.POD_GROUPS}.{names.POD_GROUP_GROUP}"
 PROGRAM_LABEL: Final = "app.kubernetes.io/name"
-"""On every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
+"""The label of every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
 DEPLOYMENTS: Final = ("berth-webhook", "berth-api", "berth-operator")
 DAEMON_SETS: Final = ("berth-agent", "berth-mps")
 
@@ -39,7 +39,10 @@ class Item:
 
 
 def callers() -> tuple[Item, ...]:
-    """Return what makes the API server call Berth: without its servers, such requests would wait or fail."""
+    """Return the objects that make the API server call Berth.
+
+    Without Berth's servers, such requests would wait or fail.
+    """
     return (
         *map(_api_service, ("v1.nvidia-gpu-scheduler", _VISIBILITY)),
         *_admission("MutatingWebhookConfiguration", ["berth-injection"]),
@@ -52,10 +55,11 @@ def _api_service(name: str) -> Item:
 
 
 def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
-    """Return what runs Berth's programs, the agents in their namespace, or in the other one as of earlier versions.
+    """Return the objects that run Berth's programs.
 
-    They are deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would
-    keep such a change, or report a conflict, when Berth is installed again.
+    The agents are in their own namespace, or in the other one, as earlier versions installed them. The objects are
+    deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would keep such a
+    change, or report a conflict, when Berth is installed again.
     """
     apps = "/apis/apps/v1/namespaces"
     deployments = [_program("Deployment", name, f"{apps}/{namespace}/deployments", namespace) for name in DEPLOYMENTS]
@@ -68,10 +72,10 @@ def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
 
 
 def policies() -> tuple[Item, ...]:
-    """Return the admission policies, each kind of binding before its policies.
+    """Return the admission policies. For each kind, the bindings come before the policies.
 
-    A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies all
-    that its binding selects, so all of them go before any definition.
+    A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies
+    everything that its binding selects. So all policies are deleted before any definition.
     """
     mutating = ["berth-injection", "berth-routing", "berth-isolation", "berth-runtime-class", "berth-rewriting"]
     mutating += [f"berth-words-{verb}" for verb in _OF_WORDS]
@@ -102,7 +106,10 @@ def policies() -> tuple[Item, ...]:
 
 
 def written(namespace: str) -> tuple[Item, ...]:
-    """Return what the programs created and no manifest contains; an APIService only if its operator was killed."""
+    """Return the objects that the programs created and no manifest contains.
+
+    An APIService is among them only if its operator was killed.
+    """
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     return (
@@ -119,7 +126,7 @@ _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")
 
 
 def definitions() -> tuple[Item, ...]:
-    """Return the definitions (CRDs); other programs may own the one of PodGroups."""
+    """Return the definitions (CRDs). Other programs may own the definition of PodGroups."""
     plurals = (names.DEVICES, names.GPUPODS, names.LEADER_LEASES)
     listed = [*(f"{plural}.{names.GROUP}" for plural in plurals), POD_GROUP]
     return tuple(Item(kind="CustomResourceDefinition", name=name, collection=DEFINITIONS) for name in listed)

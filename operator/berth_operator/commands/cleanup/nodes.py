@@ -121,7 +121,10 @@ def read_node(raw: Object) -> Node:
 
 
 def _sums(raw: Object, field: str) -> Sums:
-    """Return the amounts that Berth wrote; on a Node with Berth's label also those of its names without a manager."""
+    """Return the amounts that Berth wrote.
+
+    On a Node with Berth's label, amounts under Berth's names that have no manager are included.
+    """
     shown: Sums = raw.get("status", {}).get(field) or {}
     ours = ownership.owned(raw, "status", field)
     if MANAGED in (raw["metadata"].get("labels") or ()):

@@ -15,7 +15,7 @@ MANAGERS: Final = frozenset({names.OPERATOR, names.AGENT, names.AGENT_LABELS})
 
 
 def owned(obj: Object, *path: str) -> frozenset[str]:
-    """Return the keys of a map, such as `metadata.labels`, that Berth wrote and no other manager claims, too."""
+    """Return the keys of a map, such as `metadata.labels`, that Berth wrote and no other manager claims."""
     return _keys(obj, path, ours=True) - _keys(obj, path, ours=False)
 
 

@@ -9,7 +9,7 @@ from berth_client.objects import Object
 TOKEN_SECONDS: Final = 60.0
 """The API server refuses the token of a pod this long after the pod should have ended."""
 GRACE_SECONDS: Final = 30.0
-"""Kubernetes' default, for a pod that does not say."""
+"""Kubernetes' default, for a pod that does not set it."""
 
 
 @dataclass(slots=True)

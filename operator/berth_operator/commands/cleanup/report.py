@@ -41,7 +41,7 @@ DELETE_CHECK: Final = "kubectl delete admissionchecks.kueue.x-k8s.io"
 
 
 def stays(definitions: Sequence[Item], kept: Sequence[Plan], waiting: int, checks: Iterable[str] = ()) -> list[str]:
-    """Return the lines that say what stays.
+    """Return the lines that list the remaining objects.
 
     Args:
         definitions: the definitions that still exist.

@@ -32,9 +32,9 @@ T = TypeVar("T")
 CONCURRENT: Final = 16
 """Requests at a time: a thousand nodes take seconds, and the API server has room for others."""
 POLL_SECONDS: Final = 1.0
-"""Between two looks at pods that end."""
+"""Seconds between two checks of terminating pods."""
 READS_PER_SECOND: Final = 100
-"""Of pods whose end is waited for."""
+"""Reads a second of the pods whose end the command waits for."""
 ROUNDS: Final = 5
 """Times that all Nodes are read: the first writes, the others repeat what conflicted and check the result."""
 MAX_ERRORS: Final = 10
@@ -55,7 +55,7 @@ class Order:
     node_selector: str
     drain: bool
     seconds: float
-    """To wait for the programs, for definitions, and for pods to end; of each."""
+    """Seconds to wait for each of the programs, the definitions, and the end of pods."""
     delete_definitions: bool
 
 
@@ -81,10 +81,10 @@ class Cleanup:
         self._api, self._order, self._say = api, order, say
 
     async def run(self) -> bool:
-        """Take all steps; return whether all pods that were waited for have ended.
+        """Take all steps; return whether all awaited pods have ended.
 
         Raises:
-            CleanupError: a step failed; the later ones were not taken.
+            CleanupError: a step failed; the later steps were not taken.
         """
         await self._delete(installed.callers())
         await self._delete(installed.programs(self._order.namespace, self._order.agent_namespace))
@@ -121,7 +121,7 @@ class Cleanup:
             raise CleanupError("\n".join(problems))
 
     async def _definitions(self) -> list[Item]:
-        """Return the definitions that stay; delete those of Berth first if that is ordered."""
+        """Return the definitions that stay. If the command is to delete definitions, delete Berth's first."""
         present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
         if not self._order.delete_definitions:
             return [item for item, _ in present]
@@ -191,7 +191,9 @@ class Cleanup:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _list(self, path: str, params: dict[str, str], read: Callable[[Object], T]) -> list[T]:
-        """Return what is read of each object of a list, page by page: whole objects of a large cluster need gigabytes.
+        """Return the needed part of each object of a list, page by page.
+
+        Whole objects of a large cluster take gigabytes.
 
         Raises:
             CleanupError: the list or an object cannot be read.
@@ -208,7 +210,7 @@ class Cleanup:
     # --- nodes ------------------------------------------------------------------------------------------------
 
     async def _clean_nodes(self) -> list[Plan]:
-        """Write to the Nodes until there is nothing left to write; return the plans of those that keep capacity."""
+        """Write to the Nodes until nothing is left to write; return the plans of Nodes that keep capacity."""
         selected = {"labelSelector": self._order.node_selector} if self._order.node_selector else {}
         for _ in range(ROUNDS):
             read = await self._list("/api/v1/nodes", selected, nodes.read_node)
@@ -231,9 +233,10 @@ class Cleanup:
         )
 
     async def _write_one(self, plan: Plan) -> str:
-        """Write a plan, sums first: the label shows that there may be sums. Return a problem, or an empty text.
+        """Write a plan; return a problem, or an empty text.
 
-        A Node that has changed meanwhile is planned again in the next round; one that is gone needs nothing.
+        The sums are written first, because the label shows that there may be sums. A Node that has changed meanwhile is
+        planned again in the next round. A deleted Node needs nothing.
         """
         path, version = f"/api/v1/nodes/{plan.node}", plan.version
         try:
@@ -247,7 +250,7 @@ class Cleanup:
         return ""
 
     async def _at_once(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """Return the results of all calls, of which `CONCURRENT` run at a time."""
+        """Return the results of all calls. `CONCURRENT` of them run at a time."""
         slots = asyncio.Semaphore(CONCURRENT)
 
         async def run(call: Coroutine[Any, Any, T]) -> T:

@@ -24,7 +24,7 @@ Definition = dict[str, Any]
 
 
 class DefinitionsError(Exception):
-    """The definitions are not in force; the text says which and why."""
+    """The definitions are not in force. The text shows which ones and why."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,7 +46,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def apply(client: ApiClient, seconds: float) -> None:
-    """Apply every definition except those of other projects, and wait until all are established.
+    """Apply every definition except other projects' definitions, and wait until all are established.
 
     Raises:
         CallError: the API server refused a call or did not answer.
@@ -65,7 +65,7 @@ async def apply(client: ApiClient, seconds: float) -> None:
 
 
 async def _applied(client: ApiClient, definition: Definition) -> str:
-    """Apply one definition; return its name, or nothing if it is another project's."""
+    """Apply one definition; return its name, or nothing if it belongs to another project."""
     name: str = definition["metadata"]["name"]
     existing: Definition | None
     try:

@@ -15,7 +15,7 @@ import yaml
 _PLAIN: Final = re.compile(r"[A-Za-z][\w./-]*|[1-9]\d*[KMGT]i")
 """Texts that need no quotes..."""
 _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-"""...and those of them that do, since YAML has values of these names."""
+"""Texts that match `_PLAIN` and do need quotes, because YAML has values of these names."""
 _ALIAS: Final = re.compile(r"\s*:\s*\*[^\s,}\]]+")
 _TOPICS: Final = ("mem", "core")
 """What names of amounts have in common that mean alike."""
@@ -26,7 +26,7 @@ Edit = tuple[int, int, str]
 
 
 class NotWritableError(ValueError):
-    """A change cannot be written into this text; the message says what is in the way."""
+    """A change cannot be written into this text. The message shows the obstacle."""
 
 
 def written(text: str, node: yaml.Node, old: Any, new: Any) -> str:
@@ -198,7 +198,7 @@ class _Writer:
         return len(self._text) if end < 0 else end
 
     def _last(self, key: yaml.Node, value: yaml.Node) -> int | None:
-        """Return where the text of a pair ends; None if the parser does not say so exactly."""
+        """Return where the text of a pair ends; None if the parser does not show it exactly."""
         if _start(value) < _start(key) or not isinstance(value, yaml.CollectionNode) or value.flow_style:
             is_exact = not (isinstance(value, yaml.ScalarNode) and value.style in ("|", ">"))
             return self._end_of(key, value) if is_exact else None
@@ -249,7 +249,7 @@ def _is_json(node: yaml.Node) -> bool:
 
 
 def _paired(removed: list[str], added: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Return which added value stands in place of which removed one: comments next to them stay true if it can be."""
+    """Return which added value replaces which removed value, so that comments next to them stay true if possible."""
     paired: dict[str, tuple[str, Any]] = {}
     left = dict(added)
     for topic in _TOPICS:

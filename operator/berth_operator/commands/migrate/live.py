@@ -22,7 +22,7 @@ class ListedKind:
     name: str
     namespaced: bool = True
     optional: bool = False
-    """Whether a cluster may serve no such kind."""
+    """Whether a cluster may lack this kind."""
 
     @property
     def title(self) -> str:
@@ -91,7 +91,7 @@ class UnreadList:
 
     why: str
     missing: bool = False
-    """Whether the API server serves no such kind."""
+    """Whether the API server does not serve this kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from berth_operator.commands.migrate.pieces import Parsed, Piece, UnreadableErro
 from berth_operator.commands.migrate.workloads import Goal, MigratedWorkload, MigrationResult
 
 _BYTE_ORDER: Final = "\ufeff"
-"""The mark with which some editors begin a file."""
+"""The byte order mark at the beginning of files of some editors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class MigrationAnswer:
 
     file: str
     line: int
-    """Of the document's begin."""
+    """The document's first line."""
     workload: MigratedWorkload
 
 
@@ -43,7 +43,7 @@ class Migrated:
 
 
 def migrate(file: str, text: str, goal: Goal) -> Migrated:
-    """Return a file in Berth's words; documents that cannot be read stay as they are."""
+    """Return a file in Berth's words. Documents that cannot be read stay unchanged."""
     parts = [_BYTE_ORDER] if text.startswith(_BYTE_ORDER) else []  # the parser does not count it
     answers: list[MigrationAnswer] = []
     problems: list[Problem] = []

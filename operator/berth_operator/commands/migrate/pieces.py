@@ -33,7 +33,7 @@ _OWN: Final = (
 
 
 def known_words() -> frozenset[str]:
-    """Return the texts of which a document has one if it concerns Berth or a system of the table."""
+    """Return all known texts. A document that concerns Berth or a system of the table has one of them."""
     rows = {row.word.name for row in TABLE.rows()}
     schedulers = {name for system in TABLE.systems for name in system.schedulers}
     groups = {kind.group for system in TABLE.systems for kind in system.pod_groups}
@@ -41,7 +41,7 @@ def known_words() -> frozenset[str]:
 
 
 def _pattern() -> re.Pattern[str]:
-    """Return what finds any known word; those that contain another one are left out."""
+    """Return the pattern of all known words. Words that contain another known word are left out."""
     words = sorted(known_words(), key=len)
     shortest = [word for number, word in enumerate(words) if not any(other in word for other in words[:number])]
     return re.compile("|".join(map(re.escape, shortest)))
@@ -66,7 +66,7 @@ class Piece:
 
     @property
     def begin(self) -> int:
-        """Return the number of the first line that is neither empty, nor a comment, nor the border."""
+        """Return the number of the first line that is neither empty, nor a comment, nor the document's border."""
         match = _BEGIN.search(self.text)
         return self.line + (self.text.count("\n", 0, match.start()) if match else 0)
 
@@ -80,7 +80,7 @@ class Parsed:
 
 
 class UnreadableError(ValueError):
-    """A document is not YAML; the message says what is wrong, and where it begins."""
+    """A document is not YAML. The message shows what is wrong, and where the document begins."""
 
     def __init__(self, message: str, *, line: int, column: int) -> None:
         """Create the error; line and column are counted from 1."""
@@ -107,7 +107,7 @@ def parse(piece: Piece) -> Parsed | None:
     """Return a document; None if it is empty.
 
     Raises:
-        UnreadableError: it is not YAML, or a template.
+        UnreadableError: the text is not YAML, or is a template.
     """
     try:
         parsed = documents.read_with_nodes(piece.text)

@@ -8,7 +8,7 @@ from typing import Final
 
 STANDARD_INPUT: Final = "-"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-"""What files in folders must end with; a file that is named may end with anything."""
+"""Suffixes of files that are read in folders. A file named on the command line may have any suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Source:
 
 
 def found(named: Sequence[str]) -> list[Source]:
-    """Return the files of a command line, those of folders in the order of their names."""
+    """Return the files of a command line. Files of folders are sorted by their names."""
     return [source for name in named for source in _of(name)]
 
 

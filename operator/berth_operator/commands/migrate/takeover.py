@@ -22,7 +22,7 @@ Report = dict[str, Any]
 
 BERTH: Final = "Berth"
 PLUGIN: Final = "a device plugin"
-"""Who gives cards to pods that no other scheduler of the table has placed."""
+"""Allocates cards to pods that no other scheduler of the table has placed."""
 LABEL: Final = "scheduler=berth"
 """The label of the nodes that are Berth's, and their taint."""
 MANAGED: Final = f"operator.managedNodes={LABEL}"
@@ -92,14 +92,14 @@ class Takeover:
 
     found: tuple[Found, ...]
     nodes: tuple[NodeUse, ...]
-    """In the order in which to move them: those with the fewest pods first."""
+    """The nodes in the order in which to move them: nodes with the fewest pods first."""
     before: tuple[Step, ...]
     each_node: Mapping[str, tuple[Step, ...]]
     after: tuple[Step, ...]
     watch: tuple[Step, ...]
     back: tuple[Step, ...]
     unread: Mapping[str, str]
-    """Kind -> why it could not be read; what it would show is missing."""
+    """Kind -> why it could not be read. What it would show is missing."""
 
 
 def plan(lists: Lists) -> Takeover:
@@ -151,7 +151,7 @@ def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
 
 
 def _system_of(pod: Object) -> str:
-    """Return whose pod it is; empty if nothing of it concerns devices or another scheduler."""
+    """Return which system the pod belongs to; empty if nothing in it concerns devices or another scheduler."""
     scheduler = pod["spec"].get("schedulerName") or ""
     if scheduler == names.SCHEDULER:
         return BERTH

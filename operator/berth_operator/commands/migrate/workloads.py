@@ -58,7 +58,7 @@ class MigratedWorkload:
     becomes: str = ""
     """What each pod requests, in plain amounts."""
     lost: tuple[str, ...] = ()
-    """What has no effect, and what has."""
+    """Which words have no effect, and what to use instead."""
     why: str = ""
     """Why it is impossible, and what to do."""
     scheduler: str = ""
@@ -85,7 +85,7 @@ class Rewritten:
 
 
 def rewrite(body: Any, goal: Goal) -> Rewritten:
-    """Return a document in Berth's words; what is no workload stays as it is."""
+    """Return a document in Berth's words. A document that is no workload stays unchanged."""
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
         return Rewritten(body=body)
     if body["kind"].endswith(_LIST) and isinstance(body.get("items"), list):
@@ -162,7 +162,7 @@ class _Found:
 
 
 def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Object, _Found | None]:
-    """Return a pod or a template in Berth's words, and what was read; None if it concerns neither.
+    """Return a pod or template in Berth's words, and the words that were read; None if it has no such words.
 
     Raises:
         RequestError: a word cannot be honoured.
@@ -340,7 +340,7 @@ def _keys(value: Any) -> frozenset[str]:
 
 
 def _of_unknown(body: Object, goal: Goal) -> Rewritten:
-    """Return the answer to a kind of which only its own controller knows what becomes of its templates."""
+    """Return the answer to an unknown kind. Only the kind's own controller knows what it makes of its templates."""
     held = [
         template
         for template in _templates(body)

@@ -13,7 +13,7 @@ Marked = tuple[StatusKind, str]
 
 
 class Marks:
-    """Marks objects whose status may have to be written; used in the scheduler's loop."""
+    """Marks objects whose status may need a write; used in the scheduler's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -28,7 +28,7 @@ class Memo:
 
     settings: Settings
     problem: Callable[[], str]
-    """Returns what is wrong with the process, for the liveness probe; empty if nothing is."""
+    """Returns the process's problem, for the liveness probe; empty if there is none."""
     busy: Callable[[], bool]
     """Returns whether binds are in flight; safe in any thread."""
     cluster: Cluster
@@ -94,7 +94,7 @@ class Memo:
             self.writer.mark(kind, name)
 
     async def view(self, kind: StatusKind, name: str) -> View | None:
-        """Return what an object's status is computed from; None if there is no such object of ours."""
+        """Return the view from which an object's status is computed; None if Berth has no such object."""
         return await self._call_scheduler(lambda: self.cluster.view(kind, name))
 
     async def stop(self) -> None:

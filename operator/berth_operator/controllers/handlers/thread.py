@@ -18,10 +18,10 @@ from berth_operator.controllers.handlers.memo import Memo
 from berth_operator.metrics import counters
 
 STOP_SECONDS: Final = 2.0
-"""Seconds to wait for kopf's clean-up. It takes longer only during kopf's start, when nothing has been written yet:
-kopf's first requests time out after five seconds, and the lease has to be released before."""
+"""Seconds to wait for kopf's clean-up. The clean-up takes longer only during kopf's start, when nothing has been
+written yet. kopf's first requests time out after five seconds, and the lease must be released before."""
 PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds before kopf is started again after each of its failures in a row; after one more the process ends."""
+"""Seconds before kopf is started again after each of its failures in a row. After one more, the process ends."""
 STEADY_SECONDS: Final = 60.0
 """Seconds after which a failure counts as the first of a row again."""
 SERVED_SECONDS: Final = 5.0

@@ -23,15 +23,15 @@ from berth_operator.state.cache.cluster import Cluster
 PERIOD: Final = 5.0
 """Seconds between two checks."""
 PATIENCE: Final = 60.0
-"""Seconds for which a card must have failed before its pods are evicted, in case the report is corrected."""
+"""Seconds since a card's failure after which its pods are evicted, in case the report is corrected."""
 AGAIN: Final = 60.0
 """Seconds until the eviction of a pod is retried after a PodDisruptionBudget or an error prevented it."""
 ROUNDS: Final = 2
 """How often a card is emptied without a pause in between; pods that come to it again and again are not all evicted."""
 LONGEST: Final = 1800.0
-"""Seconds of the longest pause after that; the first is `AGAIN`, and each is twice the one before."""
+"""Seconds of the longest pause after that. The first pause is `AGAIN`, and each is twice the previous one."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""There is no such pod, or another one of its name."""
+"""The pod does not exist, or another pod has its name."""
 
 Card = tuple[str, str, str]
 """Node, type and id; the minor may change while the card has failed."""
@@ -47,7 +47,7 @@ class PodEvictor(Protocol):
 
 
 class Evictor:
-    """Evicts pods for one term; `report` is called with each evicted pod's charge and its card."""
+    """Evicts pods for one term. `report` is called with each evicted pod's charge and its card."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Evictor:
         self._emptied: dict[Card, tuple[int, float]] = {}
         """Failed card -> how often it was emptied, and when its pods may be evicted again."""
         self._occupied: set[Card] = set()
-        """Failed cards from which pods were evicted and that some still hold, as of the last look."""
+        """Failed cards from which pods were evicted and that some pods still held at the last check."""
         self._retry_at: dict[str, float] = {}
         """UID of a pod that was evicted, or could not be -> when to try again."""
 

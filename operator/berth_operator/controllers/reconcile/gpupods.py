@@ -25,7 +25,7 @@ def pod_path(view: GpuPodView) -> str:
 
 
 def may_be_orphan(view: GpuPodView) -> bool:
-    """Return whether its pod has to be read. Which pod an unreadable one names, of a later version, is not known."""
+    """Return whether its pod has to be read. An unreadable GpuPod, of a later version, does not show its pod."""
     return not view.is_of_known_pod and view.record.actual.node != UNREADABLE
 
 

@@ -10,7 +10,7 @@ from berth_operator.state.cache.views import GroupView
 from berth_operator.state.objects.kubernetes_groups import SCHEDULED
 
 EMPTY: Final = {"status": "", "reason": "", "message": "", "observedGeneration": 0}
-"""The fields of the condition, with what an absent one means."""
+"""The fields of the condition, with the meaning of an absent field."""
 
 Object = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ def wanted(view: GroupView) -> dict[str, Any]:
 
 
 def shows(view: GroupView, condition: Object) -> bool:
-    """Return whether the PodGroup shows the fields; once it was scheduled it is never unschedulable again."""
+    """Return whether the PodGroup shows the fields. A PodGroup that was once scheduled is never unschedulable again."""
     shown = _shown(view)
     if not condition or (shown.get("status") == "True" and condition["status"] != "True"):
         return True

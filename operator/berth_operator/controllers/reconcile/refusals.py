@@ -28,7 +28,7 @@ class _Refusal:
 
 
 class Refusals:
-    """What is refused, by type of device; used by the writer alone."""
+    """Refused patches, by device type; used by the writer alone."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Refusal] = {}
@@ -42,7 +42,7 @@ class Refusals:
         return not is_next
 
     def refused(self, kind: Kind, node: str, error: str) -> bool:
-        """Record a refusal; return whether it is the first of the type."""
+        """Record a refusal; return whether it is the first refusal of the type."""
         known = self._of.get(kind.name)
         pause = FIRST_PAUSE if known is None else min(2 * known.pause, MAX_PAUSE)
         waiting = {} if known is None else known.waiting

@@ -14,7 +14,7 @@ from berth_operator.state.cache.views import NodeView
 def patch(view: NodeView) -> list[dict[str, Any]] | None:
     """Return the JSON patch that removes the taint; None if there is none, or the node has not started yet.
 
-    The list of taints has no merge key and others write it too, so the patch tests what it removes.
+    The list of taints has no merge key, and other programs write it too. So the patch tests what it removes.
     """
     if view.node is None or view.device is None or not status.is_ready(view):
         return None

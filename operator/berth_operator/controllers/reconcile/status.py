@@ -123,7 +123,7 @@ def _others(view: NodeView) -> str:
 
 
 def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
-    """Return what is held and free on each card, and who holds it."""
+    """Return the held and free amounts of each card, and its holders."""
     assert view.device is not None  # noqa: S101 - the caller looked
     cards = {(card.type, card.minor): card for card in view.device.inventory.cards}
     is_served = view.alive and view.node is not None

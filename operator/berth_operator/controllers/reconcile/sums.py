@@ -23,7 +23,7 @@ OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFI
 """The resource names that Berth always writes; plug-ins add others. No other names are changed."""
 
 MANAGED: Final = "berth.dev/devices"
-"""Label on every Node whose sums Berth writes; it stays until the sums have been removed."""
+"""Label on every Node whose sums Berth writes. It stays until the sums have been removed."""
 
 
 def wanted(view: NodeView) -> dict[str, int]:

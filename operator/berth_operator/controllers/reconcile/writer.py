@@ -282,7 +282,7 @@ class Writer:
             self._misused.pop(view.name, None)
 
     def _due(self, view: NodeView) -> Sequence[dict[str, Any]]:
-        """Return the patches of a Node's sums, without those of plug-ins that are refused and wait for their turn."""
+        """Return the patches of a Node's sums, except refused patches of plug-ins, which wait for their turn."""
         plugins = (kind for kind in sums.plugin_kinds(view) if self._refusals.of(kind) is None)
         patches = (sums.status_patch(view, ours) for ours in (sums.OURS, *(kind.resources for kind in plugins)))
         return [patch for patch in patches if patch is not None]

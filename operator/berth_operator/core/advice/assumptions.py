@@ -44,7 +44,7 @@ class NewNode:
 
     node: NodeInfo
     like: str = ""
-    """The node whose Device it has a copy of; empty for `inventory`."""
+    """The node whose Device is copied; empty for `inventory`."""
     inventory: DeviceInventory | None = None
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
@@ -89,7 +89,7 @@ class Reporting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Pods have left their nodes, or what is kept for them is given up."""
+    """Pods have left their nodes, or the capacity kept for them is given up."""
 
     uids: tuple[str, ...]
 
@@ -106,12 +106,12 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCards:
-    """Cards of a node have become free, as far as a lack says."""
+    """Cards of a node have become free, as far as a lack requires."""
 
     lack: LackingNode
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
-        """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
+        """Reduce the placed pods' use of the cards temporarily. Capacity kept for nominated pods stays."""
         node, cards, before = self.lack["node"], self.lack["cards"], []
         row, given_up = fleet.rows[node], [grant for card in cards for _, grant in _given_up(fleet, node, card)]
         fleet.move_grants(row, given_up, -1)
@@ -171,8 +171,8 @@ class WhatIfs:
     ) -> None:
         """Create what-ifs on a Fleet that is modified and restored, so it must be a copy.
 
-        `in_flight` are UIDs of pods whose Binding is not confirmed yet, `asked` is the UID of the member that is asked
-        about if the unit is a gang.
+        `in_flight` are UIDs of pods whose Binding is not confirmed yet. `asked` is the UID of the member for which the
+        user requested the answer, if the unit is a gang.
         """
         fleet.make_room()
         self.fleet, self.unit, self._asked = fleet, unit, asked
@@ -214,7 +214,7 @@ class WhatIfs:
 
 @contextmanager
 def _assumed(assumption: Assumption, fleet: Fleet) -> Iterator[None]:
-    """Return a context in which an assumption holds, which is taken back even if a decision fails."""
+    """Return a context in which an assumption holds. It is undone even if a decision fails."""
     steps = assumption.applied(fleet)
     next(steps)
     try:

@@ -40,9 +40,9 @@ def offers(cards: Cards, rows: Rows = ALL) -> Iterator[Offer]:
 
 
 def serving(fleet: Fleet, cards: Cards) -> Mask:
-    """Return the rows on which cards of one type are allocated: the node is in service, and it is known who holds them.
+    """Return the rows on which cards of one type are allocated: the node is in service, and its card holders are known.
 
-    A pod may tolerate that a node is cordoned or not ready. What is free there counts for no report nevertheless.
+    A pod may tolerate that a node is cordoned or not ready. No report counts free cards there nevertheless.
     """
     in_service = fleet.present & fleet.ready & ~fleet.cordoned & fleet.has_device & fleet.fresh
     mask: Mask = in_service & (cards.unknown == 0)
@@ -52,11 +52,11 @@ def serving(fleet: Fleet, cards: Cards) -> Mask:
 def free_amounts(
     total: Mapping[str, Numbers], used: Mapping[str, Numbers], users: Numbers, *, withheld: npt.NDArray[np.bool_] | bool
 ) -> dict[str, Column]:
-    """Return what a decision can allocate of each resource, of columns of cards or of one card.
+    """Return what a decision can allocate of each resource, for columns of cards or for one card.
 
-    A card is used in one mode at a time: of one that is held whole or shared no slice is free, and of one whose slices
-    or instances are held no share. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance
-    is free.
+    A card is used in one mode at a time. A card that is held whole or shared has no free slice. A card whose slices or
+    instances are held has no free share. `withheld` is whether kubelet cannot allocate from the card, so no slice or
+    instance is free.
     """
     free = {name: np.maximum(amount - used.get(name, 0), 0) for name, amount in total.items()}
     instances = [name for name in {*total, *used} if mig.is_resource(name)]

@@ -32,7 +32,7 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_LOOKS: Final = 20_000
-"""Devices that are compared with requests for one answer, each with each; about 0.1 s if selectors are evaluated."""
+"""Maximum number of comparisons of devices with requests for one answer: about 0.1 s if selectors are evaluated."""
 STRIDE: Final = 64
 """Devices after which other work may be done; well below a millisecond."""
 MAX_NAMED: Final = 5
@@ -76,9 +76,9 @@ def sentence(of: RequestedDevices) -> str:
 
 
 def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, None, ClaimDevices | None]:
-    """Return what the claims of a pod find; None if it fits, or if claims keep it from no node.
+    """Return what the claims of a pod find; None if the pod fits, or if claims keep it from no node.
 
-    The Fleet is changed for a moment, so it must be a copy.
+    The Fleet is changed temporarily, so it must be a copy.
     """
     if pod.error or not claim_counts.is_searched(fleet, pod.request):
         return None
@@ -149,7 +149,7 @@ class _Budget:
 
 
 class _Node:
-    """The devices of a node, and what is taken of them."""
+    """The devices of a node, and the allocated parts of them."""
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         supply = fleet.claims.supply
@@ -217,7 +217,7 @@ class _Tally:
     def __init__(self, wanted: _Wanted) -> None:
         self.wanted = wanted
         self._causes: dict[DeviceID, Cause] = {}
-        """What keeps each device from the request; of several nodes that it is for, the one that finds it counts."""
+        """What keeps each device from the request. If a device is for several nodes, the node that finds it counts."""
         self._found: dict[str, int] = {}
         """Node -> devices that it finds there."""
         self._matching = 0
@@ -247,7 +247,7 @@ class _Tally:
             self.enough.append(node.name)
 
     def result(self) -> RequestedDevices:
-        """Return what was counted."""
+        """Return the counts."""
         request, counts = self.wanted.request, Counter(self._causes.values())
         most, found = max(self._found.values(), default=0), counts.pop(FOUND, 0)
         return RequestedDevices(

@@ -39,11 +39,11 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 MAX_MOVES: Final = 8
 """Pods to move in one advice."""
 MAX_SETS: Final = 2**16
-"""Sets of one size for which a what-if shows whether the pod would fit without them."""
+"""The maximum number of sets of one size that are tried. A what-if shows whether the pod would fit without a set."""
 MAX_TRIALS: Final = 256
-"""Sets of one size for which all decisions are made, counted separately for one node and for several nodes."""
+"""Maximum number of sets of one size for which all decisions are made; one node and several nodes count separately."""
 MAX_PODS_ACROSS_NODES: Final = 32
-"""Pods of which sets across several nodes are tried."""
+"""The maximum number of pods from which sets across several nodes are tried."""
 CHUNK: Final = 2**13
 """What-ifs that are evaluated at once."""
 
@@ -59,12 +59,12 @@ SENSELESS: Final = "it could not be placed again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """What is known of a placed pod beyond its charge, if a controller creates it again when it is deleted."""
+    """Facts about a placed pod beyond its charge, if a controller creates it again after it is deleted."""
 
     pod: PendingPod
     """The pending pod that would replace it."""
     refuses: str = ""
-    """Why its owner does not want it to be moved; empty if it may be."""
+    """Why its owner does not allow moving it; empty if it may be moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Advice:
     result: Placement | Failure
     """The pod's placement once all pods are moved and the leaving pods are gone; else why it fits nowhere."""
     moves: tuple[Move, ...] = ()
-    """In the order in which the replacements are decided, after the pod; empty if none are necessary."""
+    """The necessary moves, in the order in which Berth decides the replacements after the pod; empty if none are."""
     fixed: tuple[tuple[Charge, str], ...] = ()
     """Pods that are in the way but must not be moved, each with the reason."""
     tried: int = 0
@@ -100,9 +100,9 @@ def advise(
     *,
     node: str = "",
 ) -> Advice:
-    """Search the fewest pods to move; the Fleet is left as it is.
+    """Search the fewest pods to move. The Fleet is left unchanged.
 
-    `tenants` describes the placed pods that have a controller, by UID; `policies` has the policy of the pod's scheduler
+    `tenants` describes the placed pods that have a controller, by UID. `policies` has the policy of the pod's scheduler
     name, and of each scheduler name whose pods may be moved. With `node`, pods are moved only to make room there.
     """
     try:
@@ -204,8 +204,8 @@ class _MoveSearch:
     def _concerned(self) -> Mask:
         """Return a mask of the pods that are in the way.
 
-        These are the pods that hold what the pod lacks on nodes where evictions may help. If more than the node's own
-        pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
+        These are the pods that hold what the pod lacks, on nodes where evictions may help. If the decision depends on
+        more than the node's own pods, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
         candidates = candidate_rows(fleet, request, self._policies[self._pod.scheduler])
@@ -263,9 +263,10 @@ class _MoveSearch:
         return self._sorted(np.unique(np.concatenate(smallest), axis=0))
 
     def _promising(self, size: int) -> Sequence[int]:
-        """Return the pods of which sets across several nodes are tried: all of them, if they are few.
+        """Return the pods from which sets across several nodes are tried: all pods, if they are few.
 
-        Otherwise those that are known to be in the way, and those without which a replacement of one of them would fit.
+        Otherwise, these are the pods known to be in the way, and the pods without which the replacement of a known pod
+        would fit.
         """
         if len(self._movable) <= MAX_PODS_ACROSS_NODES:
             return self._movable.tolist()
@@ -304,7 +305,7 @@ class _MoveSearch:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _without(self, pods: Indices) -> Solution | None:
-        """Decide the pod and then the replacements of `pods`, with all of these released; None if one does not fit."""
+        """Decide the pod and then the replacements of `pods`, with all `pods` released; None if one does not fit."""
         self.tried += 1
         moved = sorted((self._charges[at] for at in pods), key=self._decision_order)
         pending = [self._pod, *(self._tenants[charge.uid].pod for charge in moved)]
@@ -323,7 +324,7 @@ class _MoveSearch:
         return None
 
     def _decision_order(self, charge: Charge) -> tuple[object, ...]:
-        """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
+        """Return the sort key in which the replacements are decided: by the queue's order, then the largest first."""
         replacement, size = self._tenants[charge.uid].pod, _burden(charge)
         return -replacement.priority, -replacement.weight, *(-part for part in size), replacement.uid
 
@@ -355,13 +356,14 @@ def place_all(fleet: Fleet, pending: Sequence[PendingPod], policies: Mapping[str
 def first_moves(
     fleet: Fleet, advice: Advice, tenants: Mapping[str, Tenant], policies: Mapping[str, Policy], most: int
 ) -> tuple[Move, ...]:
-    """Return which moves to make first, at most `most`; the Fleet is left as it is.
+    """Return which moves to make first, at most `most`. The Fleet is left unchanged.
 
-    The replacement of each of them fits while the other moves are still to be made and the pod's capacity is reserved,
-    and the others can still be made then, so that no pod is homeless whatever happens in between. If there is no such
-    move, because pods have to change places, all moves are returned if they may be made together, and else none.
-    Controllers create pods in any order, so several moves are made together only if their replacements fit in the
-    reverse order, too.
+    The replacement of each returned pod fits while the other moves are still to be made and the pod's capacity is
+    reserved. The other moves can still be made afterwards, so no pod is homeless whatever happens in between.
+
+    If there is no such move, because pods have to change places, all moves are returned if they may be made together.
+    Otherwise none is returned. Controllers create pods in any order, so several moves are made together only if their
+    replacements fit in the reverse order, too.
     """
     if isinstance(advice.result, Failure):
         return ()
@@ -378,7 +380,7 @@ def first_moves(
 
 
 class _Order:
-    """Orders moves by which replacements fit already, on a Fleet that is left as it is."""
+    """Orders moves by which replacements fit already. The Fleet is left unchanged."""
 
     def __init__(self, fleet: Fleet, tenants: Mapping[str, Tenant], policies: Mapping[str, Policy]) -> None:
         self._fleet, self._tenants, self._policies = fleet, tenants, policies
@@ -399,7 +401,7 @@ class _Order:
 
     @contextmanager
     def _made(self, moves: Sequence[Move]) -> Iterator[bool]:
-        """Return a context in which the moves are made, with whether all replacements fit."""
+        """Return a context in which the moves are made. It yields whether all replacements fit."""
         pending = [tenant.pod for move in moves if (tenant := self._tenants.get(move.charge.uid)) is not None]
         with released(self._fleet, [move.charge for move in moves]):
             placed = place_all(self._fleet, pending, self._policies)

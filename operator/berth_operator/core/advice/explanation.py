@@ -33,7 +33,7 @@ MAX_NAMES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionAnswer:
-    """Whether evictions of pods of lower priority would help; it names none of them."""
+    """Whether evicting pods of lower priority would help. It names no pod."""
 
     node: str = ""
     """The node that would be nominated; empty if evictions do not help."""
@@ -53,8 +53,8 @@ class Explanation:
     nearest: Sequence[LackingNode] = ()
     """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
     fits_when_empty: int | None = None
-    """Number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no other
-    pods, affinity to other pods aside; None if no node matters yet."""
+    """The number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no
+    other pods. Affinity to other pods is ignored. None if no node matters yet."""
     preemption: PreemptionAnswer | None = None
     """None if it was not considered, or the policy never evicts pods."""
 
@@ -62,10 +62,10 @@ class Explanation:
 def explain(
     fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets | None = None, in_flight: Collection[str] = ()
 ) -> Explanation:
-    """Explain the decision of a pod; the Fleet is left as it is.
+    """Explain the decision of a pod. The Fleet is left unchanged.
 
-    Without `budgets` preemption is not considered. `in_flight` are UIDs of pods whose Binding is not confirmed yet,
-    which are not evicted.
+    Without `budgets`, preemption is not considered. `in_flight` are UIDs of pods whose Binding is not confirmed yet.
+    These pods are not evicted.
 
     Raises:
         PluginFailedError: a plug-in failed.

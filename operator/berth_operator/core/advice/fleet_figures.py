@@ -29,7 +29,7 @@ class Gpus:
     allocated: float
     free: float
     unavailable: float
-    """Neither allocated nor free: unhealthy, or on a node on which no cards are allocated (`card_amounts.serving`)."""
+    """Neither allocated nor free: unhealthy, or on a node where no cards are allocated (`card_amounts.serving`)."""
 
     @property
     def total(self) -> float:
@@ -42,7 +42,7 @@ class FleetFigures:
     """All GPUs of the nodes that exist."""
 
     gpus: Mapping[str, Gpus]
-    """By model."""
+    """GPUs by model."""
     fragmentation: Mapping[int, float]
     """Number of whole GPUs -> the share of the free GPUs that pods which request this many on a node cannot get."""
     stranded: float

@@ -167,7 +167,7 @@ def _links_by_card(wiring: Wiring) -> Mapping[int, tuple[tuple[int, str], ...]]:
 
 
 def _metrics(cards: Cards, row: int, slot: int) -> Metrics:
-    """Return what was measured of a GPU; empty if that is not known, or too old."""
+    """Return the measurements of a GPU; empty if they are unknown or too old."""
     measured = cards.measured[:, row, slot].tolist()
     free, power = measured[Quantity.FREE_MEMORY], measured[Quantity.POWER]
     metrics: Metrics = {}

@@ -67,7 +67,7 @@ def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
 
 
 def unused(fleet: Fleet) -> set[str]:
-    """Return the nodes that have cards, none of which a pod uses or may use."""
+    """Return the nodes with cards on which no pod uses or may use a card."""
     having, in_use = np.zeros_like(fleet.present), np.zeros_like(fleet.present)
     for cards in fleet.cards.values():
         having |= cards.present.any(axis=1)

@@ -35,7 +35,7 @@ class GangExplanation:
 
 
 def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
-    """Explain the decision of a gang; the Fleet is left as it is.
+    """Explain the decision of a gang. The Fleet is left unchanged.
 
     Raises:
         PluginFailedError: a plug-in failed.

@@ -24,7 +24,7 @@ def holds_devices(charge: Charge) -> bool:
 def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> HoldingPod:
     """Return the row of a pod that is charged to a node, or of a promised place.
 
-    `exceeding`: what it uses above its shares; `drifted`: whether it holds other devices than it was allocated.
+    `exceeding`: the pod's use above its shares. `drifted`: whether it holds other devices than it was allocated.
     """
     shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
     row, devices = fleet.rows[charge.node], []

@@ -22,7 +22,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.values.request import PodRequest
 
 MAX_CARDS: Final = 64
-"""Cards in use of which sets are tried."""
+"""Maximum number of cards in use from which sets are tried."""
 FIRST: Final = np.array([0])
 """The only row of a what-if."""
 
@@ -35,7 +35,7 @@ def is_share(card: LackingCard) -> bool:
 
 
 def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
-    """Return these rows by what they lack: the fewest devices, then the smallest part of a resource, then the name."""
+    """Return these rows, ranked by what they lack: the fewest devices, the smallest part of a resource, the name."""
     at = np.flatnonzero(rows)
     parts = [np.maximum(amount - fleet.left(name)[at], 0) / amount for name, amount in request.resources if amount]
     scarcest = np.max(parts, axis=0) if parts else np.zeros(len(at))
@@ -44,7 +44,7 @@ def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
 
 
 def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> LackingNode | None:
-    """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
+    """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them does not help."""
     what_if = fleet.excerpt(np.array([row]))
     # Its resources are given, before the cards are searched.
     resources = dict(lacking_resources(what_if, 0, request))
@@ -78,7 +78,7 @@ class _Cards:
             slots = np.flatnonzero((columns.users[0] > 0) & (columns.healthy[0] | partitioned))
             in_use += [(int(columns.used[:, 0, slot].max()), device_type, slot) for slot in slots.tolist()]
         self._used = {(device_type, slot): self._use((device_type, slot)) for _, device_type, slot in sorted(in_use)}
-        """Card -> what pods use of it, and by how many; those first that are used least."""
+        """Card -> what pods use of it, and how many pods. The least used cards come first."""
 
     def necessary(self) -> list[LackingCard] | None:
         """Return the cards that must become free; None if there are too many to try, or none suffice."""
@@ -124,7 +124,7 @@ class _Cards:
         self._fleet.set_card_use(device_type, 0, slot, used, users)
 
     def _lack(self, card: _Card, instances: dict[str, int]) -> LackingCard:
-        """Return what a card lacks; `instances` are those still missing, less what earlier cards lack."""
+        """Return what a card lacks. `instances` are the instances still missing, less what earlier cards lack."""
         device_type, slot = card
         part, columns = self._parts[device_type], self._fleet.cards[device_type]
         minor, names = int(columns.minor[0, slot]), list(columns.index)

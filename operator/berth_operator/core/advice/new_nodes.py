@@ -33,14 +33,14 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/"
 """The prefix of the taints that Kubernetes sets on a node that is out of service."""
 _LABELS: Final = frozenset({node_selector.NAME, node_affinity.NAME})
 _ADAPTED: Final = frozenset({*_LABELS, taints.NAME, resources.NAME, DeviceFilter.NAME})
-"""The filters for which a variant of a node differs from it."""
+"""The filters for which a variant of a node is changed."""
 LITTLE: Final = 2**30
-"""Bytes of memory of a card for a pod that requires no number of them: other members of its gang may require some."""
+"""Bytes of memory of a card for a pod that requests no amount. Other members of its gang may request one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A node that differs from one that is there, and the words for the difference."""
+    """A node that differs from an existing node, and the words for the difference."""
 
     node: NewNode
     what: str
@@ -48,7 +48,7 @@ class Variant:
 
 
 def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[str, Mask]:
-    """Return for each filter that a new node does not pass by being new: the rows such that a node like them passes."""
+    """Return, for each filter that a new node may fail, the rows whose copies would pass."""
     masks = {}
     for filter_ in order:
         if filter_.TRAITS.transient:
@@ -67,10 +67,10 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
 
 
 def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> str:
-    """Return the node like which another one suits the pod best; empty if there are no nodes.
+    """Return the node whose copy would suit the pod best; empty if there are no nodes.
 
-    It is one that lacks the fewest things that a variant could have, of these one with a GPU of the pod's model if
-    there is one, and of these the first by name.
+    This node lacks the fewest things that a variant could have. Among equal nodes, a node with a GPU of the pod's model
+    comes first, then the first by name.
     """
     rows = np.flatnonzero(fleet.present)
     if not rows.size:
@@ -93,7 +93,7 @@ def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
 
 
 def like(fleet: Fleet, name: str) -> NodeInfo:
-    """Return another Node like one that is there, in service."""
+    """Return another Node like an existing Node, in service."""
     info = fleet.node_info(name)
     labels = {key: NAME if key == HOSTNAME else value for key, value in info.labels.items()}
     left = tuple(taint for taint in info.taints if not _is_out_of_service(taint))
@@ -158,7 +158,7 @@ def is_renamed(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
 
 
 def _meeting(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> dict[str, str] | None:
-    """Return labels that meet all requirements; None if two of them exclude each other."""
+    """Return labels that meet all requirements; None if two requirements exclude each other."""
     made = dict(labels)
     for requirement in requirements:
         if requirement.holds(made):
@@ -193,7 +193,7 @@ def labels_text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def _inventory(fleet: Fleet, request: PodRequest, row: int) -> DeviceInventory | None:
     """Return a Device with the cards that the pod requests and no others; None if it requests subdevices.
 
-    The node's NVSwitch, if it has one, is that of the row; -1 is no row.
+    The node's NVSwitch, if any, is copied from the row. Row -1 means no row.
     """
     if not all(part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type in RESOURCES for part in request.devices.parts):
         return None
@@ -233,15 +233,15 @@ def _within(request: PodRequest, part: Part) -> Locality:
 
 
 def _memory(part: Part) -> int:
-    """Return how many bytes of memory a card has at least of which the pod can get its part; 0 for any number."""
+    """Return the minimum memory in bytes of a card that can give the pod its part; 0 if any card can."""
     amounts = dict(part.amounts)
     return max(-(-part.min_memory * CARD // amounts.get(GPU_MEMORY_RATIO, CARD)), amounts.get(GPU_MEMORY, 0))
 
 
 def _devices_text(request: PodRequest, *, is_default: bool) -> str:
-    """Return the requested devices in words, all that the pod needs of them: `9 GPUs of model *H100*`.
+    """Return all devices that the pod requests, in words: `9 GPUs of model *H100*`.
 
-    `is_default`: whether a node like the one that is named has devices of the default vendor, unless the words differ.
+    `is_default`: whether a node like the named node has devices of the default vendor, unless the words differ.
     """
     devices, texts = request.devices, []
     vendor = "" if is_default and devices.vendor == DEFAULT_VENDOR else devices.vendor

@@ -17,7 +17,7 @@ IN_VAIN: Final = "no change of the cluster ends this wait"
 
 
 def changes(wait: Wait, why: Why, found: Sequence[Remedy]) -> TriedChanges | None:
-    """Return what is said of changes other than new nodes: they, that none ends the wait, or that none is tried."""
+    """Return the answers about changes other than new nodes; if there are none, that none helps, or none was tried."""
     answers = [WaitAnswer(message=remedy.sentence, helps=bool(remedy.ends)) for remedy in found if not remedy.is_new]
     if not wait.is_tried and not wait.problem:
         answers.append(WaitAnswer(message=NOT_TRIED, helps=False))
@@ -33,7 +33,7 @@ def changes(wait: Wait, why: Why, found: Sequence[Remedy]) -> TriedChanges | Non
 def answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[TitledAnswer]:
     """Yield one answer for each question about a waiting pod.
 
-    `found` is what ends its wait, `nodes` how many nodes the decision considered.
+    `found` are the changes that end its wait. `nodes` is how many nodes the decision considered.
     """
     empty = why.explanation.fits_when_empty
     if isinstance(why.explanation.result, Placement):

@@ -46,9 +46,9 @@ from berth_operator.core.values.verdict import Verdict
 MAX_NODES: Final = 2
 """Nodes that are tried for each kind of change but the end of pods."""
 MAX_CROWDS: Final = 5
-"""Nodes whose pods are searched for those that have to end."""
+"""Nodes on which the search looks for pods that must end."""
 MAX_PODS: Final = 24
-"""Pods of a node up to which those that have to end are searched; each takes a decision."""
+"""The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8
 
 
@@ -66,7 +66,7 @@ class RemedyKind(enum.StrEnum):
     CAPACITY = "Capacity"
     """A node has more of a resource, or cards become free."""
     END = "End"
-    """Pods end, or what is kept for another pod is given up."""
+    """Pods end, or capacity kept for another pod is given up."""
     PREEMPTION = "Preemption"
     """Pods of lower priority are evicted, which the operator does by itself."""
     ADMINISTRATOR = "Administrator"
@@ -81,17 +81,17 @@ class Remedy:
     ends: bool | None
     """None for a change that is necessary, but does not suffice or is not known to."""
     what: str
-    """The change, as the subject of a sentence; the whole sentence if it is about the pod."""
+    """The change, as the subject of a sentence; a whole sentence if it concerns the pod."""
     node: str = ""
     """The node that changes, or that the new node is like."""
     is_new: bool = False
     """Whether it is a node to be added."""
     is_another: bool = False
-    """Whether it is another node like one that is there, without a difference."""
+    """Whether it is another node like an existing node, without a difference."""
     is_of_pod: bool = False
     """Whether only another pod would do, so that waiting is in vain."""
     assumes: Assumption | None = None
-    """The assumption; None if it is not about nodes and placed pods."""
+    """The assumption; None if it does not concern nodes and placed pods."""
 
     @property
     def sentence(self) -> str:
@@ -117,8 +117,8 @@ def of_pod(
 ) -> Iterator[Remedy | None]:
     """Yield what ends the wait of a pod that fits nowhere, or of its gang.
 
-    `pod` is the pod without a node, `placed` what the other members of its gang would be charged, `found` what its
-    ResourceClaims find.
+    `pod` is the pod without a node. `placed` are the charges of its gang's other members. `found` is what the search
+    for its ResourceClaims returned.
 
     Raises:
         PluginFailedError: a plug-in failed.
@@ -189,7 +189,7 @@ class _Search:
                 self._fleet.release(charge.uid)
 
     def all(self) -> Iterator[Remedy | None]:
-        """Yield what is found, in the order in which it is shown."""
+        """Yield the remedies, in the order in which they are shown."""
         for search in (
             self._new_nodes,
             self._labels,
@@ -233,7 +233,7 @@ class _Search:
     # --- masks --------------------------------------------------------------------------------------------------
 
     def _only(self, names: set[str]) -> Mask:
-        """Return the rows that only filters of these names reject, and at least one of them."""
+        """Return the rows that these filters, and no others, reject."""
         by_others = np.zeros_like(self._fleet.present)
         by_these = np.zeros_like(self._fleet.present)
         for name, rows in self._rejected.items():
@@ -262,7 +262,7 @@ class _Search:
     # --- nodes that are added ---------------------------------------------------------------------------------------
 
     def _new_nodes(self) -> Iterator[Remedy | None]:
-        """Yield whether another node like the one that suits best would help, and else what it would have to have."""
+        """Yield whether another node like the most suitable node would help, or else what a new node would need."""
         if claim_counts.is_searched(self._fleet, self._request):
             # Which devices a driver would list on a new node is not known.
             return
@@ -355,7 +355,7 @@ class _Search:
     # --- pods that end ----------------------------------------------------------------------------------------------
 
     def _ends_of_pods(self) -> Iterator[Remedy | None]:
-        """Yield the smallest sets of pods that are found whose end suffices, on the nodes that suit best."""
+        """Yield the smallest found sets of pods whose end suffices, on the most suitable nodes."""
         # The pods of the nodes that others' pods alone keep this one from, and what to call their place.
         crowds: list[tuple[list[Charge], str]] = []
         if self._is_in_use():
@@ -376,7 +376,7 @@ class _Search:
                 yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
 
     def _necessary(self, pods: Sequence[Charge]) -> Generator[None, None, list[Charge]]:
-        """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
+        """Return a minimal set of these pods whose end suffices; empty if ending all of them does not."""
         if not 0 < len(pods) <= MAX_PODS:
             return []
         if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
@@ -390,7 +390,7 @@ class _Search:
         return gone
 
     def _nominees(self) -> Iterator[Remedy | None]:
-        """Yield what is kept for other pods that keeps this one from a node."""
+        """Yield the capacity kept for other pods that keeps this pod from a node."""
         for nominee in list(self._fleet.nominees.values())[:MAX_NOMINEES]:
             if nominee.uid == self._pod.uid:
                 continue
@@ -428,7 +428,7 @@ def _impossible_text(request: RequestedDevices) -> str:
 
 
 def _lack_text(lack: LackingNode, kinds: Kinds) -> str:
-    """Return what a node lacks: `1 cpu more and gpu 3 free`; its sums of devices are freed with the cards."""
+    """Return what a node lacks: `1 cpu more and gpu 3 free`. The node's sums of devices are freed with the cards."""
     resources, cards = lack["resources"], lack["cards"]
     amounts = [
         (name, amount) for name, amount in resources.items() if name != PODS and not (cards and is_device(name, kinds))

@@ -66,7 +66,7 @@ class Simulation:
     before: Mapping[Place, Left]
     after: Mapping[Place, Left]
     unused: frozenset[str]
-    """Nodes with cards, none of which a pod uses at the end."""
+    """Nodes whose cards no pod uses at the end."""
     emptied: frozenset[str]
     """Nodes among them whose cards are used now."""
     evicted: tuple[Charge, ...] = ()
@@ -83,11 +83,11 @@ def simulate(
     now: float = 0.0,
     reserved: Mapping[str, str] = NO_NODES,
 ) -> Simulation:
-    """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
+    """Decide all units without the pods `gone` (UIDs). The Fleet is left unchanged.
 
-    `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970: which
-    pods have waited long enough to keep a node reservation depends on it. `reserved` has the reserved nodes by the UIDs
-    of their pods.
+    `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970; it
+    determines which pods have waited long enough to keep a node reservation. `reserved` has the reserved nodes by the
+    UIDs of their pods.
     """
     what_if = fleet.copy()
     for uid in gone:
@@ -129,7 +129,7 @@ class _Run:
         self.evicted: dict[str, Charge] = {}
         """UID -> pod that would be evicted."""
         self._victims: dict[str, str] = {}
-        """UID of a unit -> what is said of the pods that would be evicted for it."""
+        """UID of a unit -> the text about the pods that would be evicted for it."""
 
     def run(self) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
@@ -171,7 +171,7 @@ class _Run:
     # --- what the last leader kept ----------------------------------------------------------------------------
 
     def _restore_nominations(self) -> None:
-        """Keep the capacity of nominated nodes; for a gang on all of them, or on none."""
+        """Keep the capacity of nominated nodes. For a gang, keep it on all its nodes or on none."""
         waiting = nominated_pods(self._queue.pods())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
@@ -196,7 +196,7 @@ class _Run:
             return None
 
     def _renew(self, nodes: Collection[str]) -> None:
-        """Drop the reservations that have ended, and search those on nodes with new pods again."""
+        """Drop the reservations that have ended, and search again for reservations on nodes with new pods."""
         for uid, kept in list(self._reservations.items()):
             if uid not in self._fleet.nominees:
                 del self._reservations[uid]

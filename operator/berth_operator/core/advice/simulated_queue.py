@@ -17,7 +17,7 @@ Unit = PendingPod | Gang
 
 
 class SimulatedQueue:
-    """The units that wait, as they are now: with their nominations, and gangs without the members that are placed."""
+    """The waiting units in their current state: with their nominations, and gangs without their placed members."""
 
     def __init__(self, fleet: Fleet, units: Iterable[Unit]) -> None:
         self._fleet = fleet
@@ -56,11 +56,11 @@ class SimulatedQueue:
         self._queue.wake(Change.BOUND)
 
     def parked_failure(self, unit: Unit) -> Failure | None:
-        """Return the failure with which the unit's class is parked; None if it is not."""
+        """Return the failure with which the unit's class is parked; None if the class is not parked."""
         return self._queue.parked_failure(unit)
 
     def park(self, unit: Unit, failure: Failure) -> list[Unit]:
-        """Park a unit until a change may help; return those of its class that are parked with it."""
+        """Park a unit until a change may help; return the units of its class that are parked with it."""
         return self._queue.park(unit, failure)
 
     # --- nominations ------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class SimulatedQueue:
         return [pod for unit in self._units.values() for pod in pods_of(unit)]
 
     def unit(self, uid: str) -> Unit:
-        """Return a unit as it is now."""
+        """Return a unit in its current state."""
         return self._units[uid]
 
     def unit_of(self, uid: str) -> str:
@@ -91,24 +91,24 @@ class SimulatedQueue:
         return self._replaced(pod, reserved_node=nominee.node)
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
-        """Withdraw what is kept for a pod; return the pod without it."""
+        """Withdraw the capacity kept for a pod; return the pod without it."""
         if (nominee := self._fleet.withdraw(pod.uid)) is not None:
             waking.capacity_freed(self._fleet, self._queue, nominee)
         return self._replaced(pod)
 
     def nominees(self, uid: str) -> list[Charge]:
-        """Return what is kept for the pods of a unit."""
+        """Return the capacity kept for the pods of a unit."""
         return [nominee for nominee in self._fleet.nominees.values() if self._unit_of[nominee.uid] == uid]
 
     def withdraw_unit(self, uid: str) -> None:
-        """Withdraw what is kept for all pods of a unit, and make the unit active."""
+        """Withdraw the capacity kept for all pods of a unit, and make the unit active."""
         waiting = {pod.uid: pod for pod in pods_of(self._units[uid])}
         for nominee in self.nominees(uid):
             self.withdraw(waiting[nominee.uid])
         self._queue.put(self._units[uid])
 
     def displace(self, node: str, priority: int) -> None:
-        """Withdraw what is kept on a node for pods of lower priority, and make those pods active."""
+        """Withdraw the capacity kept on a node for pods of lower priority, and make these pods active."""
         for nominee in tuple(self._fleet.nominees_on(node)):
             if nominee.priority < priority and nominee.uid in self._fleet.nominees:
                 self.withdraw_unit(self.unit_of(nominee.uid))

@@ -23,7 +23,7 @@ _LINK_NAMES: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
-    """Return the names of the nodes that have a summary: those with devices, even if devices are only charged."""
+    """Return the names of the nodes that have a summary: nodes with devices, even if devices are only charged."""
     return [name for name, row in fleet.rows.items() if _has_devices(fleet, row)]
 
 

@@ -24,7 +24,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
 MAX_MEMBERS: Final = 16
-"""Waiting members of a gang up to which all are placed for an explanation; each takes about two decisions."""
+"""Waiting members of a gang, all of which are placed for an explanation; each takes about two decisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ class Allocators:
     """The built-in allocators, and the plug-ins' allocators for their device types."""
 
     plugin_allocators: Mapping[str, Allocator]
-    """By device type."""
+    """The plug-ins' allocators by device type."""
     subdevices: SubdeviceRule = LAST
-    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod decides it itself."""
 
     def of(self, part: Part) -> Allocator:
         """Return the allocator that serves a part."""
@@ -92,7 +92,7 @@ class Allocators:
         return (*grants, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
 
     def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
-        """Return those of the fitting rows to choose from: those with whole cards, if subdevices come last."""
+        """Return the fitting rows to choose from: rows with whole cards, if subdevices come last."""
         for part in self.parts(request):
             if part.unit == PLUGIN_UNIT and part.subdevices in ("", LAST) and in_subdevices(fleet, part):
                 with_cards = fits & takes_cards(fleet, request, part)
@@ -110,7 +110,7 @@ BUILT_IN: Final = Allocators({})
 
 
 def in_subdevices(fleet: Fleet, part: Part) -> bool:
-    """Return whether there are nodes on which a part is allocated as subdevices instead of cards."""
+    """Return whether a part is allocated as subdevices instead of cards on some nodes."""
     return part.unit != AMOUNTS and not slices.are_cards(fleet, part)
 
 

@@ -6,7 +6,7 @@ from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices
 
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
-    """Return the cost of each slot's card in hundredths: what is free of it, or the negative of that to spread pods."""
+    """Return the cost of each slot's card in hundredths: its free part, or the negative of it to spread pods."""
     # Resources after these (instances, replicas, virtual functions) are not amounts of the card.
     counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)

@@ -52,7 +52,7 @@ def by_kubelet(part: Part) -> bool:
 
 
 def undivided(cards: Cards, part: Part, rows: Rows) -> Mask | bool:
-    """Return which cards a `nvidia.com/gpu` of the part may be as a whole: those that are not sliced."""
+    """Return which cards may serve a `nvidia.com/gpu` of the part as whole cards: cards that are not sliced."""
     if part.subdevices == ONLY or part.kind:
         return False
     if REPLICAS not in cards.index:
@@ -101,9 +101,9 @@ def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
 
 
 def slots_to_try(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Iterator[Indices]:
-    """Yield the slots to choose from: first those with enough measured free memory, if enough others can be left out.
+    """Yield the slots to choose from: first slots with enough measured free memory, if enough others can be left out.
 
-    The filter `measured-memory` sees to it that the first suffice, unless it is switched off.
+    The filter `measured-memory` ensures that the first slots suffice, unless it is switched off.
     """
     fitting = slots(fleet, row, request, part)
     if without := overused(fleet, row, request, part):
@@ -122,7 +122,7 @@ def overused(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tuple[i
 
 
 def measured_free(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Return the cards with enough memory left by charges, less what was measured as used beyond the charges."""
+    """Return the cards with enough free memory: their memory, less the charges and the measured excess use."""
     cards = fleet.cards[part.type]
     free = cards.left(cards.index[GPU_MEMORY], rows) - pick(cards.unaccounted, rows)
     enough: Mask = free >= dict(part.amounts).get(GPU_MEMORY, 0)
@@ -145,7 +145,7 @@ def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def large_enough(fleet: Fleet, part: Part) -> Mask:
-    """Return the cards that are large enough for the part, whatever is used of them."""
+    """Return the cards that are large enough for the part, whatever pods use of them."""
     cards = fleet.cards[part.type]
     mask = large(fleet, part, ALL)
     for index, amount in needs(cards, part, ALL):
@@ -179,7 +179,7 @@ def unit_memory(fleet: Fleet, part: Part, rows: Rows) -> Column:
 
 
 def _of_instances(fleet: Fleet, names: Collection[str], rows: Rows) -> Column:
-    """Return the bytes of each card's smallest instance, of all instances or those of these resources; 0 if none."""
+    """Return the bytes of each card's smallest instance, of all or of these resources; 0 if none."""
     table = [
         min((memory for name, memory in instances if not names or name in names), default=0)
         for instances in fleet.intern_table.instance_memory

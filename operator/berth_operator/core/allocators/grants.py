@@ -19,9 +19,9 @@ def cheapest(
     near: Collection[int],
     loads: Sequence[int] = (),
 ) -> Sequence[int]:
-    """Return the part's number of slots with the lowest cost; cards on PCIe switches in `near` come first.
+    """Return the part's number of slots with the lowest cost. Cards on PCIe switches in `near` come first.
 
-    Of cards with equal cost, those with the lowest load come first; `loads` has that of each slot of the row.
+    Among cards with equal cost, the least loaded cards come first. `loads` has the load of each slot of the row.
     """
     # The last key sorts first.
     keys = [cards.minor[row, slots], cost]

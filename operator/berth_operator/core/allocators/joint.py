@@ -195,7 +195,7 @@ class _JointRequest:
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:
-        """Return grants of the best GPUs that have the other parts under their switches, and of those parts.
+        """Return grants of the best GPUs that have the other parts under their switches, and of the other parts.
 
         The result is empty if no such set was found.
         """

@@ -23,7 +23,7 @@ _HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU
 SPOILT: Final = 4
 """The weight of a hundredth of residue, relative to a hundredth that is left."""
 UNFIT: Final = (2 + 2 * SPOILT) * CARD
-"""The waste of a card that the part does not fit on: more than that of any card that it fits on."""
+"""The waste of a card on which the part does not fit: more than the waste of any card on which it fits."""
 
 
 def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
@@ -53,7 +53,7 @@ def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
 
 
 def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:
-    """Return the hundredths that each GPU would waste, given what is `free` of it; UNFIT if the part does not fit.
+    """Return the hundredths that each GPU would waste, given its `free` amounts; UNFIT if the part does not fit.
 
     A card whose slices become unavailable is wasted as a whole.
     """

@@ -31,9 +31,9 @@ MAX_CLIQUE_STEPS: Final = 2**16
 MAX_CLIQUES_ONE_BY_ONE: Final = 8
 """Up to this number of cliques, each is counted on all rows at once; more are counted row by row."""
 UNKNOWN_PLACE: Final = {"model": -1, "kind": -1, "numa": -1, "pcie": 0}
-"""Column of cards -> the value of a card whose place is not known; models and kinds are known."""
+"""Column of cards -> the value for a card with an unknown place. Models and kinds are always known."""
 ALIKE: Final = ("model",)
-"""What the cards of a pod have in common unless the pod accepts mixed ones."""
+"""What the cards of a pod have in common unless the pod accepts mixed cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +72,13 @@ def required(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def preferred(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> tuple[Locality, ...]:
-    """Return the localities to try in order: with what is only preferred, then, if it differs, what is required."""
+    """Return the localities to try in order: first with preferences, then, if it differs, only with requirements."""
     alike = _alike(fleet, request, part, rows)
     return tuple(dict.fromkeys((of(part, request.devices.topology, alike), required(fleet, request, part, rows))))
 
 
 def _alike(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> tuple[str, ...]:
-    """Return what GPUs must have in common to be alike; nothing where the cards of each node are alike anyway."""
+    """Return what GPUs must have in common to be alike; nothing if the cards of each node are alike anyway."""
     if part.count == 1 or part.type != GPU or request.devices.mixed:
         return ()
     return ALIKE if pick(fleet.cards[GPU].mixed, rows).any() else ()
@@ -193,7 +193,7 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
 
 @sized_cache(2**24)
 def link_scores(wiring: Wiring, slots: int) -> LinkScores:
-    """Return the score of the link between any two slots, as either card reports it; 0 if neither does."""
+    """Return the score of the link between any two slots, as either card reports it; 0 if no card reports it."""
     scores = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
     ends = [(slot, slot_of.get(minor, slot), strength) for slot, _, links in wiring for minor, strength in links]
@@ -207,7 +207,7 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
 def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots).
 
-    Of a node with more groups than can be computed, the first ones are returned.
+    If a node has more groups than can be computed, the first groups are returned.
     """
     linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]

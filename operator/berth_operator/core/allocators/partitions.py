@@ -54,7 +54,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
 
 @sized_cache(2**22)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
-    """Return the partitions of `count` cards that a pod accepts, those with the highest score first."""
+    """Return the partitions of `count` cards that a pod accepts, the highest score first."""
     own = sorted(dict(table).get(count, ()), key=lambda partition: -partition.score)
     if spec is None:
         return tuple(own)

@@ -51,7 +51,7 @@ def of_part(
 def _groups(
     fleet: Fleet, request: PodRequest, part: Part, mask: Mask, *, rows: Rows, within: Locality
 ) -> Iterator[tuple[Mask, int]]:
-    """Yield the groups, those with too few cards as well."""
+    """Yield the groups, including groups with too few cards."""
     max_switches = 1 if "pcie" in within.places else ANY_NUMBER
     for alike in _of_models(fleet, mask, rows) if "model" in within.places else (mask,):
         for place, limit in (

@@ -20,7 +20,7 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
+    """Yield the possible reasons, each with the rows for which it is true. Locality is not considered."""
     device_type, label = part.type, plural(part.type)
     healthy = fleet.cards[device_type].healthy
     if part.type == GPU and part.unit == AMOUNTS:
@@ -50,7 +50,7 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
 
 
 def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield the reason of rows with too few cards only because some are not given by name, and these rows."""
+    """Yield the reason for rows that have too few cards only because some are not given by name, and these rows."""
     cards = fleet.cards[part.type]
     if not cards.bar.any():
         return
@@ -63,7 +63,7 @@ def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask
 
 
 def requested_of(part: Part, units: Column | Mask, rejected: Mask) -> str:
-    """Return the end of a reason: how many the part requests, and how many of these units the best such row has.
+    """Return the end of a reason: how many units the part requests, and how many the best rejected row has.
 
     Args:
         part: the part.
@@ -82,7 +82,7 @@ def selector(part: Part) -> str:
 
 
 def of_model(fleet: Fleet, request: PodRequest, part: Part) -> str:
-    """Return the end of a reason: the models that the pod accepts and those that there are, and what to write."""
+    """Return the end of a reason: the models that the pod accepts, the existing models, and what to write."""
     cards = fleet.cards[part.type]
     numbers = np.flatnonzero(np.bincount(cards.model[cards.present]))
     models = sorted(filter(None, (fleet.intern_table.models[number] for number in numbers.tolist())))
@@ -102,7 +102,7 @@ def unknown(device_type: str) -> str:
 
 
 def divided(part: Part) -> str:
-    """Return the reason for rows whose GPUs are sliced or in MIG mode, for a part that gets whole ones there."""
+    """Return the reason for rows whose GPUs are sliced or in MIG mode, for a part that gets whole cards there."""
     return f"node(s) have too few GPUs that are neither sliced nor in MIG mode ({part.count} requested)"
 
 

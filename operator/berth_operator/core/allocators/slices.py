@@ -149,7 +149,7 @@ def _free_subdevices(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) 
 
 
 def _offered_subdevices(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return how many subdevices each card has, free or not, of which the part may get some."""
+    """Return how many subdevices, free or not, each card has that the part may get."""
     cards = fleet.cards[GPU]
     counts = subdevices.offered(cards, [REPLICAS], rows) * _called(cards, part, rows)
     if part.unit == PLUGIN_UNIT:
@@ -158,7 +158,7 @@ def _offered_subdevices(fleet: Fleet, request: PodRequest, part: Part, rows: Row
 
 
 def _allowed(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the cards of which the part may get subdevices: those of its kind, and none where partitions apply."""
+    """Return the cards whose subdevices the part may get: cards of its kind, and no card where partitions apply."""
     cards = fleet.cards[GPU]
     if part.unit == PLUGIN_UNIT and part.subdevices == NEVER:
         return np.zeros_like(cards.present[rows])

@@ -94,7 +94,7 @@ def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the cards whose subdevices fit a part and are withheld neither by kubelet nor by another pod."""
+    """Return the cards whose subdevices fit a part and that neither kubelet nor another pod withholds."""
     mask: Mask = serving(fleet, request, part, rows) & ~_blocked_by_policy(fleet, part, rows)
     return mask & ~fleet.cards[GPU].withheld[rows]
 
@@ -108,8 +108,8 @@ def _blocked_by_policy(fleet: Fleet, part: Part, rows: Rows) -> Mask:
 def within(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) -> Locality:
     """Return what any two cards must have in common if a pod gets subdevices of both.
 
-    Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card. Instances are requested
-    by their profile; other subdevices are alike if their cards are of one kind.
+    Subdevices have no NVLinks. If the pod requires NVLinks, all subdevices must be on one card. Instances are requested
+    by their profile. Other subdevices are alike if their cards are of one kind.
     """
     part = replace(available[0][0], count=sum(part.count for part, _ in available))
     required = locality.required(fleet, request, part, rows)
@@ -243,9 +243,9 @@ def complete(fleet: Fleet, row: int, part: Part, chosen: Sequence[Grant]) -> tup
 def reasons(
     fleet: Fleet, request: PodRequest, available: Available, listed: Column, name: str, *, rejected: Mask
 ) -> Iterator[tuple[str, Mask]]:
-    """Yield the possible reasons for the first part, or for all parts together, each with the rows it is true for.
+    """Yield the possible reasons for the first part, or for all parts together, each with its rows.
 
-    `listed` is the number of subdevices of each card, free or not; `name` is their name in messages.
+    `listed` is the number of subdevices of each card, free or not. `name` is their name in messages.
     """
     part, free = available[0]
     requested = f"({part.count} requested)"

@@ -14,15 +14,15 @@ from berth_api.values.caching import sized_cache
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 
 Switch = tuple[int, ...]
-"""For each part, how many cards under the switch can serve it; at most the number that the part requests."""
+"""For each part, the number of cards under the switch that can serve it, up to the number that the part requests."""
 Numbers = npt.NDArray[np.int32]
 
 UNKNOWN_SWITCH: Final = 0
 """The switch of a card whose switch is not known."""
 MAX_INT64: Final = 2**63 - 1
 MAX_STEPS: Final = 2**14
-"""Maximum number of sets of switches that are extended to find the smallest one, about 40 ms; a machine with four
-switches and 8 cards of each of two types takes some hundred."""
+"""Maximum number of sets of switches that are extended to find the smallest set; this takes about 40 ms. A machine with
+four switches and 8 cards of each of two types takes some hundred."""
 
 
 def exist(counts: Switch, switches: Sequence[Numbers], max_switches: int) -> Mask:
@@ -81,7 +81,7 @@ def _suffice(combined: tuple[int, ...], counts: Switch, max_switches: int) -> bo
 def fewest(switches: Sequence[Switch], counts: Switch) -> tuple[int, ...] | None:
     """Return the indices of the smallest set of switches with `counts` cards in all; None if all switches have fewer.
 
-    Of sets with equal size, the one with the first switches is taken. With very many switches, only the sets with the
+    Among sets of equal size, the set with the first switches is taken. With very many switches, only the sets with the
     most cards are extended, so the result may be larger than necessary, or None.
     """
     best: dict[Switch, tuple[int, ...]] = {(0,) * len(counts): ()}

@@ -41,7 +41,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 MAX_SETS: Final = 20_000
 SEEDS: Final = 32
 MAX_PRODUCTS: Final = 2**24
-"""Maximum number of products of two numbers by which sets are compared, about 10 ms: sets times cards squared."""
+"""Maximum number of multiplications of two numbers to compare sets, about 10 ms: sets times cards squared."""
 MAX_STEPS: Final = 2**23
 """Maximum number of cards that are looked at to grow sets, about 30 ms: sets times cards times the cards of a set."""
 CACHE_BYTES: Final = 2**24
@@ -122,7 +122,7 @@ def candidates_of(
     spread: bool,
     loads: Sequence[int] = (),
 ) -> Candidates:
-    """Return a row's candidates, from the slots that fit, the cost of each of them, and the near switches.
+    """Return a row's candidates, from the fitting slots, the cost of each slot, and the near switches.
 
     `loads` has the load of each slot of the row, or nothing.
     """
@@ -169,7 +169,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
 
 
 def _all_sets(candidates: Candidates) -> Mask:
-    """Return every allowed set, those with the lowest minors first: shape (sets, cards)."""
+    """Return every allowed set, sets with the lowest minors first: shape (sets, cards)."""
     fitting = np.flatnonzero(candidates.fits)
     sets: Mask = np.zeros((comb(len(fitting), candidates.count), len(candidates.slots)), np.bool_)
     sets[:, fitting] = _choices(len(fitting), candidates.count)
@@ -196,7 +196,7 @@ def _max_compared(candidates: Candidates) -> int:
 
 
 def _grown_sets(candidates: Candidates) -> Mask:
-    """Return allowed sets grown from several cards of each group, those with the lowest minors first."""
+    """Return allowed sets grown from several cards of each group, sets with the lowest minors first."""
     cards, count = len(candidates.slots), candidates.count
     limit = max(1, min(_max_compared(candidates), MAX_STEPS // max(1, cards * count)))
     enough = (group for group in islice(_groups(candidates), limit) if np.count_nonzero(group) >= count)

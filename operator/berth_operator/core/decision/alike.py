@@ -115,7 +115,10 @@ class _Members:
     count: int
 
     def options(self, held: Sequence[Variant]) -> list[_Option]:
-        """Return the models and kinds that they may get, the best first: those that other members hold, if any do."""
+        """Return the models and kinds that they may get, the best first.
+
+        If other members hold some, only these are returned.
+        """
         part = next(part for part in self.request.devices.parts if part.type == GPU)
         by_kind = part.unit in (PLUGIN_UNIT, REPLICA)
         fixed = dict.fromkeys((model, kind if by_kind else None) for model, kind in held)

@@ -14,7 +14,7 @@ from berth_operator.core.values.request import PodRequest
 
 
 def condition(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], pods: int) -> tuple[str, str]:
-    """Return the reason, and a sentence for the end of the message; `pods` is how many such pods need a node."""
+    """Return the reason, and a sentence for the end of the message. `pods` is how many such pods need a node."""
     if namespace_limits.is_exhausted(fleet, request):
         return messages.NAMESPACE_LIMIT, ""
     rows = starting.may_fit(fleet, request, filters)

@@ -35,7 +35,7 @@ class Budgets:
         self._of: dict[str, dict[str, Budget]] = {}
         """Namespace -> key -> budget."""
         self._matching: SizedCache[int, tuple[Identity, tuple[Budget, ...]]] = SizedCache(MAX_BYTES)
-        """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
+        """Matches by `id()` of the identity, because hashing its labels is slow. Replicas share one identity."""
         for key, budget in (budgets or {}).items():
             self.put(key, budget)
 
@@ -47,7 +47,7 @@ class Budgets:
         return Budgets({key: budget for budgets in self._of.values() for key, budget in budgets.items()})
 
     def put(self, key: str, budget: Budget) -> None:
-        """Add a budget, or replace the one of the same key (namespace/name)."""
+        """Add a budget, or replace the budget with the same key (namespace/name)."""
         self.remove(key)
         self._of.setdefault(budget.namespace, {})[key] = budget
 

@@ -24,7 +24,7 @@ UNLIMITED: Final = 1_000_000
 
 
 def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
-    """Return for each row how many such pods it can take at most; `fits` are the rows that can take one."""
+    """Return for each row how many such pods it can take at most. `fits` are the rows that can take one."""
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
     alike = not request.devices.names_cards
     column = fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows), alike=alike)

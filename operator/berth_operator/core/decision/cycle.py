@@ -44,7 +44,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
 BIAS: Final = "bias"
-"""The term of what the caller adds, such as what brings the members of a gang close to each other."""
+"""The name of the score term that the caller adds, such as the bias that places a gang's members close together."""
 MODEL_LABELS: Final = ("nvidia.com/gpu.product", "gpu.nvidia.com/model", MODEL_LABEL)
 """Labels of nodes with the model of their GPUs."""
 MAX_COMPARED: Final = 8
@@ -64,7 +64,7 @@ class Placement:
     claims: PodClaims = NO_POD_CLAIMS
     """What its ResourceClaims get before the pod is bound."""
     ranking: Ranking = field(default=Ranking(), compare=False, repr=False)
-    """The node's points and those of its runners-up."""
+    """The points of the node and its runners-up."""
 
     @property
     def charge(self) -> Charge:
@@ -105,7 +105,7 @@ class Failure:
     """Why a pod fits nowhere, and which changes may help."""
 
     reasons: tuple[tuple[str, int], ...] = ()
-    """(reason, number of nodes); a node that lacks several resources counts for each of them."""
+    """(reason, number of nodes). A node that lacks several resources counts for each of them."""
     message: str
     condition: str = UNSCHEDULABLE
     """The reason of the condition PodScheduled=False; `Unschedulable` only if another node could help."""
@@ -151,7 +151,7 @@ def above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
 
 
 def place_on(fleet: Fleet, pod: PendingPod, policy: Policy, row: int, claims: PodClaims) -> Placement | None:
-    """Return the placement on a row with what was chosen for the pod's claims; None if the pod does not fit there."""
+    """Return the placement on a row with the devices chosen for the claims; None if the pod does not fit."""
     filters = [filter_ for filter_ in policy.filters_of(pod.request) if filter_.NAME != dynamic_resources.NAME]
     with above_nominees(fleet, pod):
         fits = _fits(fleet, pod.request, filters) & dynamic_resources.usable(fleet, pod.request)
@@ -182,9 +182,10 @@ def _fits(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Mask:
 
 
 def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | None:
-    """Return the placement on the row with the highest total, or on the next one if the pod's claims get nothing there.
+    """Return the placement on the row with the highest total, or on the next row if the pod's claims get nothing there.
 
-    If they get less on the row than `prioritized-list` gave points for, it is compared again with what it is worth.
+    If the claims get less on the row than `prioritized-list` gave points for, the row is compared again with its actual
+    points.
     """
     request = pod.request
     fits = _fits(fleet, request, policy.filters_of(request))
@@ -303,7 +304,7 @@ def in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filte
 
 
 def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others: str = "", pods: int = 1) -> Failure:
-    """Explain why a pod fits nowhere; `others` is the reason for rows that pass every filter.
+    """Explain why a pod fits nowhere. `others` is the reason for rows that pass every filter.
 
     `pods` is how many such pods of a gang need a node.
     """

@@ -21,7 +21,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PodRequest
 
 MAX_WORK: Final = 4_000
-"""Work that the what-ifs for the claims of one pod may take, as in `dra.work`: 80 what-ifs at most."""
+"""Maximum work of the what-ifs for the claims of one pod, as in `dra.work`: 80 what-ifs."""
 WHAT_IF: Final = 50
 """Work for all filters, in addition to the search for devices."""
 
@@ -38,19 +38,19 @@ class Departures:
         """
         self.fleet, self._used = fleet, used
         self._freed: dict[str, list[Charge]] = {}
-        """Claim -> what was charged for its cards."""
+        """Claim -> the charge for its cards."""
         self._free(fleet.claims.departed)
 
     @classmethod
     def for_pod(cls, fleet: Fleet, request: PodRequest) -> Self:
-        """Begin on a copy of the Fleet, for a pod whose claims may need devices; the work for these is bounded."""
+        """Begin on a copy of the Fleet, for a pod whose claims may need devices. The work for claims is bounded."""
         whole = fleet.copy(until_changes=True)
         whole.claims.supply.work = Work(MAX_WORK if claim_counts.is_searched(fleet, request) else math.inf)
         return cls(whole, [use.claim for use in request.claims])
 
     @property
     def is_over(self) -> bool:
-        """Return whether the work is used up, so that what is not found may be there."""
+        """Return whether the work is used up. Devices that were not found may then exist."""
         return self.fleet.claims.supply.work.left <= 0
 
     def fits(self, row: int, request: PodRequest, filters: Sequence[Filter]) -> bool:
@@ -79,7 +79,7 @@ class Departures:
 
     @contextmanager
     def without(self, charges: Collection[Charge]) -> Iterator[None]:
-        """Return a context without placed pods, in which they may come back."""
+        """Return a context without some placed pods. They may come back within it."""
         self.leave(charges)
         try:
             yield

@@ -82,7 +82,7 @@ def rows_of(fleet: Fleet, names: Sequence[str]) -> Indices:
 def bias_of(fleet: Fleet, rows: Indices, rejected: Mapping[str, int] = MappingProxyType({})) -> Floats:
     """Return the bias that restricts a decision to some rows.
 
-    `rejected` has how often a node was rejected after it had been chosen; such nodes come last.
+    `rejected` has how often a node was rejected after it had been chosen. Rejected nodes come last.
     """
     bias = np.full(len(fleet.names), -np.inf)
     bias[rows[rows >= 0]] = 0.0

@@ -84,7 +84,7 @@ class Gang:
     held: tuple[str, ...] = ()
     """UIDs of these members."""
     unbound: tuple[str, ...] = ()
-    """UIDs of those among them whose Binding has not succeeded yet."""
+    """UIDs of those members whose Binding has not succeeded yet."""
     created: str = ""
     arrived: int = 0
     """Arrival number of the member that came first."""
@@ -167,7 +167,7 @@ class Class:
     request: PodRequest
     count: int
     capacity: Column
-    """How many of them each row can take at most."""
+    """The maximum number of these members that each row can take."""
 
     @property
     def shrinks(self) -> bool:
@@ -188,9 +188,9 @@ _Members = Sequence[tuple[PendingPod, Class]]
 
 
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True) -> list[Placement] | Failure:
-    """Place at least the needed members, and the others if they fit; the Fleet is left as it was.
+    """Place at least the needed members, and the others if they fit. The Fleet is left unchanged.
 
-    `search`: whether other nodes and devices are searched for if members with ResourceClaims do not fit.
+    `search`: whether to search other nodes and devices if members with ResourceClaims do not fit.
     """
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
@@ -230,7 +230,7 @@ def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
 
 
 def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> list[Placement]:
-    """Place as many members as fit on some of the rows, even if fewer than needed; the Fleet is left as it was."""
+    """Place as many members as fit on some rows, even if fewer than needed. The Fleet is left unchanged."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
     return _Attempt(fleet, gang, policy, rows).place([(pod, classes[pod.request]) for pod in pods])[0]
@@ -239,10 +239,11 @@ def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> 
 def place_each(
     fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool
 ) -> tuple[list[Placement], Failure | None]:
-    """Place pods that belong to no gang one after the other; the Fleet is left as it was.
+    """Place pods that belong to no gang one after the other. The Fleet is left unchanged.
 
     Returns:
-        the placements, none if not all fit and `partly` is False; and why the first other pod has none.
+        the placements, empty if not all pods fit and `partly` is False; and why the first pod without a placement has
+        none.
     """
     ordered = sorted(pods, key=order)
     with fleet.without(fleet.lower_priority_nominees("", min(pod.priority for pod in pods))):
@@ -257,10 +258,10 @@ def place_each(
 
 
 def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement], list[PendingPod]]:
-    """Place as many members as fit with the choice of GPUs that the decision names; the Fleet is left as it was.
+    """Place as many members as fit with the decision's choice of GPUs. The Fleet is left unchanged.
 
     Returns:
-        the placements of the members as they are, and all members with the choice, in the order of trial.
+        the placements of the original members, and all members with the choice, in the order of trial.
     """
     pods = sorted(gang.members, key=order)
     outcome = _nearest(fleet, gang, pods, policy)
@@ -280,7 +281,7 @@ def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
 
 
 def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
-    """Return what the search finds for a gang; nothing if there is no placement.
+    """Return the placements that the search finds for a gang; empty if there are none.
 
     Raises:
         NoWorkError: the search ended at its bound.
@@ -340,13 +341,13 @@ class _Outcome:
         return len(self.placed) > 0 and len(self.placed) >= gang.needed
 
     def of(self, pods: Sequence[PendingPod]) -> list[Placement]:
-        """Return the placements of the members as they are, without the choice."""
+        """Return the placements of the original members, without the choice."""
         by_uid = {pod.uid: pod for pod in pods}
         return [replace(placement, pod=by_uid[placement.pod.uid]) for placement in self.placed]
 
 
 def _nearest(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> _Outcome:
-    """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
+    """Try the choices of GPUs; return the first that holds all members, or else the choice that holds most members."""
     outcomes: list[_Outcome] = []
     for choice in alike.choices(fleet, gang.held, pods, policy):
         best = max((outcome for outcome in outcomes if outcome.suffices(gang)), key=_Outcome.number, default=None)
@@ -413,7 +414,7 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
-    """Return the sort key of members, the largest first: small ones fit more easily into what is left."""
+    """Return the sort key of members. The largest comes first, because small members fit more easily into the rest."""
     request = pod.request
     cards = sum(part.count * max((amount for _, amount in part.amounts), default=0) for part in request.devices.parts)
     plain = dict(request.resources)
@@ -446,7 +447,7 @@ def not_ready(problem: str) -> Failure:
 def _why_too_few(
     fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy, needed: int
 ) -> tuple[Failure, str]:
-    """Explain why fewer members fit than needed, without placing any; and name the first other one, in their order."""
+    """Explain why fewer members fit than needed, without placing any; name the first member that does not fit."""
     scarce = min(
         (class_ for class_ in classes.values() if class_.possible < class_.count),
         # A member that no new node could take either decides whether autoscalers may add nodes.
@@ -459,7 +460,7 @@ def _why_too_few(
 
 
 def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) -> Failure:
-    """Explain why too few members fit, by the choice of GPUs with which most do; all choices wake the gang."""
+    """Explain why too few members fit, for the choice of GPUs that holds most members. All choices wake the gang."""
     if not nearest.choice.label:
         return _too_few_fit(gang, nearest.number(), nearest.why, nearest.member, nearest.where)
     smallest_first = sorted(gang.members, key=order, reverse=True)
@@ -540,12 +541,12 @@ class _Attempt:
     """One attempt to place the members on some of the rows."""
 
     def __init__(self, fleet: Fleet, gang: Gang, policy: Policy, rows: Mask, keys: Sequence[str] | None = None) -> None:
-        """Create an attempt; `keys` are the topology keys, by default those of the policy."""
+        """Create an attempt. `keys` are the topology keys; the default is the policy's keys."""
         self._fleet, self._policy, self._rows = fleet, policy, rows
         keys = policy.gang_topology_keys if keys is None else keys
         self._columns = [fleet.labels.column(key).numbers for key in keys]
         self._taken = [np.zeros(int(numbers.max()) + 1, np.bool_) for numbers in self._columns]
-        """Per topology key: the domains in which the gang has members."""
+        """For each topology key, the domains in which the gang has members."""
         self._charged = ChargedMembers(fleet, gang.requests)
         for name in gang.nodes:
             self._take(name)
@@ -595,7 +596,8 @@ class _Attempt:
     def _bias(self, class_capacity: Column, left: int) -> Floats:
         """Return the rows' bias for the next of `left` members: the widest key's domains weigh most.
 
-        Of the domains of a key those with members come first, then the tightest that hold all, then the largest.
+        Within a key, domains with members come first, then the tightest domains that hold all, then the largest
+        domains.
         """
         inside = np.where(self._rows, class_capacity, 0)
         total = np.zeros(len(class_capacity))

@@ -27,13 +27,13 @@ class ChargedMembers:
     """Placed members, the last one first to be undone."""
 
     def __init__(self, fleet: Fleet, requests: Sequence[PodRequest]) -> None:
-        """Start without any; `requests` are those of all members."""
+        """Start without charges. `requests` are the requests of all members."""
         self.placed: list[Placement] = []
         self._fleet = fleet
         self._before: list[_Before] = []
         self._shared_claims = _shared_claims(fleet, requests)
         self._made: frozenset[str] = frozenset()
-        """The shared claims for which a placed member has a volume provisioned."""
+        """The shared claims whose volume is provisioned for a placed member."""
 
     def charge(self, placement: Placement) -> None:
         """Charge one more member."""
@@ -72,7 +72,7 @@ def _shared_claims(fleet: Fleet, requests: Sequence[PodRequest]) -> frozenset[st
 
 
 def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
-    """Return the chosen volumes without those to be provisioned for the claims `made`."""
+    """Return the chosen volumes without volumes to be provisioned for the claims `made`."""
     if not made or not chosen.provisions:
         return chosen
     return replace(chosen, provisions=tuple(provision for provision in chosen.provisions if provision not in made))

@@ -47,7 +47,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 AT_ONCE: Final = 32
 """Members of a class that share one search for the best nodes."""
 MAX_COMPARED: Final = 3
-"""Models and kinds of GPUs whose victims are compared; each costs as much as a preemption for one model."""
+"""Models and kinds of GPUs whose victims are compared. Each costs as much as a preemption for one model."""
 MAX_REPRIEVE_DECISIONS: Final = 2048
 """Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
 NO_VICTIMS: Final = "No preemption victims found for incoming preemptor."
@@ -65,7 +65,7 @@ class GangPreemption:
 
 
 def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
-    """Return whether pods may be evicted for a gang: it needs members, and there are pods below all of them."""
+    """Return whether pods may be evicted for a gang: it needs members, and pods of lower priority exist."""
     return policy.preemption and _evicting(gang).needed > 0 and has_lower(fleet, gang.lowest)
 
 
@@ -79,9 +79,9 @@ def _evicting(gang: Gang) -> Gang:
 def preempt_gang(
     fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
 ) -> GangPreemption | None:
-    """Choose victims for a gang that does not fit; return None if evictions would not help. The Fleet is left as it is.
+    """Choose victims for a gang that does not fit; return None if evictions would not help.
 
-    `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
+    The Fleet is left unchanged. `in_flight` are UIDs of pods whose Binding is not confirmed yet. They are not evicted.
     """
     if not may_preempt(fleet, gang, policy) or not all(member.preempts for member in gang.members):
         return None
@@ -123,7 +123,7 @@ def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:
-    """Return the key by which the victims for several choices of GPUs are compared; the lowest is best."""
+    """Return the key that compares the victims for several choices of GPUs. The lowest is best."""
     priorities = [victim.priority for victim in preemption.victims]
     return max(priorities, default=LOWEST_PRIORITY), sum(priority + OFFSET for priority in priorities)
 
@@ -249,6 +249,6 @@ class _Eviction:
 
 
 def _cost(preemption: Preemption) -> Cost:
-    """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
+    """Return the keys with which kube-scheduler compares nodes, without the victims' age."""
     highest = max((victim.priority for victim in preemption.victims), default=LOWEST_PRIORITY)
     return preemption.violations, highest, sum(victim.priority + OFFSET for victim in preemption.victims)

@@ -58,13 +58,13 @@ class _Shape:
     number: int
     request: PodRequest
     claims: Sequence[tuple[Sequence[Alternatives], Sequence[Constraint]] | str]
-    """What each claim requests, or the name of one that other members share or that is allocated."""
+    """The requests of each claim, or the name of a claim that is allocated or that other members share."""
     shared: frozenset[str]
     """The claims that other members share."""
     pods: Column
-    """How many of them each row can take at most."""
+    """The maximum number of these members that each row can take."""
     wanted: Counter[DeviceKind]
-    """The devices that each of them takes certainly, without those of claims that other members share."""
+    """The devices that each member certainly takes, without the devices of claims that other members share."""
     by_class: dict[str, Mask]
     """The rows where DeviceClasses provide extended resources."""
 
@@ -84,14 +84,14 @@ class _Places:
     shape: _Shape
     rows: Sequence[int]
     left: Sequence[int]
-    """For each of the rows, how many members it and the later ones can take at most."""
+    """For each of the rows, the maximum number of members that it and the later rows can take."""
 
 
 class GangSearch:
     """The search for one gang on some of the rows."""
 
     def __init__(self, fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, needed: int, rows: Mask) -> None:
-        """Prepare a search for places of at least `needed` pods; the work that it may do is what the Fleet has left."""
+        """Prepare a search for places of at least `needed` pods. Its work is limited to the Fleet's remaining work."""
         self._fleet, self._policy = fleet, policy
         self._work = fleet.claims.supply.work
         places = _places(fleet, pods, policy, rows)
@@ -109,16 +109,17 @@ class GangSearch:
         self._places = [places[number] for number in ordered]
         self._spare = len(pods) - needed
         self._alike = [sum(other is place for other in self._places[at:]) for at, place in enumerate(self._places)]
-        """For each member how many follow it that need the same, with itself."""
+        """For each member, the number of equal members from it on, including itself."""
         names = {name for of_member in places for name, _ in of_member.shape.request.resources}
         self._free = {name: fleet.left(name).copy() for name in names}
         self._charged = ChargedMembers(fleet, [pod.request for pod in pods])
         self._at: list[int] = []
-        """The places of the members so far; one that is left out is after the last place."""
+        """The members' places so far. The place of a member that is left out is after the last place."""
         self._on: dict[int, list[int]] = {}
         """Row -> the numbers of its members."""
         self._owner: dict[str, int] = {}
-        """Claim that members share -> the number of the first that uses it, with whose others it is allocated."""
+        """Claim that members share -> number of the first member that uses it. It is allocated with this member's other
+        claims."""
         self._possible: dict[tuple[int, tuple[int, ...], frozenset[str]], bool] = {}
         """Row, shapes of the members there, claims allocated elsewhere -> whether all can be allocated."""
         self._chosen: dict[tuple[int, tuple[int, ...], frozenset[str]], tuple[PodClaims, ...]] = {}
@@ -127,7 +128,7 @@ class GangSearch:
         """Each member that was placed the last time, its row, claims and placement."""
 
     def place(self) -> list[Placement]:
-        """Return the placements of enough members; none if there are none. The Fleet is left as it was.
+        """Return the placements of enough members; empty if there are none. The Fleet is left unchanged.
 
         Raises:
             NoWorkError: the bound on the work ended the search.
@@ -162,7 +163,7 @@ class GangSearch:
     # --- the members' rows ------------------------------------------------------------------------------------------
 
     def _next(self, member: int, start: int) -> int | None:
-        """Return the next place where a member may be together with those before it; None if there is none."""
+        """Return the next place where a member fits together with the members before it; None if there is none."""
         places = self._places[member]
         skipped = sum(at == len(of_member.rows) for at, of_member in zip(self._at, self._places, strict=False))
         least = self._alike[member] - (self._spare - skipped)
@@ -188,7 +189,7 @@ class GangSearch:
         return places.rows[self._at[member]] if self._at[member] < len(places.rows) else None
 
     def _may_be(self, member: int, row: int) -> bool:
-        """Return whether a row has enough for a member and those that are there."""
+        """Return whether a row has enough for a member and the members already there."""
         members = (*self._on.get(row, ()), member)
         shape = self._places[member].shape
         alike = sum(self._places[number].shape is shape for number in members)
@@ -238,7 +239,7 @@ class GangSearch:
         return frozenset(claim for claim in shared if self._row(self._owner[claim]) != row)
 
     def _claims_of(self, member: int, row: int | None) -> PodClaims:
-        """Return what the claims of a member get on its row, next to those of the others there."""
+        """Return the devices that the claims of a member get on its row, next to the other members' devices there."""
         members = () if row is None else tuple(self._on[row])
         chosen = None if row is None else self._choose(members, row, self._elsewhere(members, row))
         return NO_POD_CLAIMS if chosen is None else chosen[members.index(member)]
@@ -258,7 +259,7 @@ class GangSearch:
     # --- all of them ------------------------------------------------------------------------------------------------
 
     def _charge_all(self) -> int | None:
-        """Charge all members as they are placed; return the first that does not fit, and charge none then."""
+        """Charge all members on their nodes. If one does not fit, return it and charge none."""
         rows = [(number, row) for number in range(len(self._pods)) if (row := self._row(number)) is not None]
         wanted = [(member, row, self._claims_of(member, row)) for member, row in rows]
         known, self._tried = iter(self._tried), []
@@ -286,7 +287,7 @@ class GangSearch:
 
 
 def _places(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, rows: Mask) -> list[_Places]:
-    """Return where each pod may be; the same for those that need the same."""
+    """Return the possible places of each pod; the same object for members with equal requests."""
     uses = Counter(use.claim for pod in pods for use in pod.request.claims)
     shared = {claim for claim, count in uses.items() if count > 1}
     exchangeable = all(pod.request.affinity == NO_AFFINITY for pod in pods)

@@ -20,36 +20,36 @@ from berth_operator.core.values.preemption_backoff import NO_BACKOFF, Preemption
 from berth_operator.core.values.request import PendingPod
 
 ON_NODE: Final = 2
-"""Lost places of a preemptor on one node from which it backs off there."""
+"""Lost places of a preemptor on one node after which it backs off there."""
 OF_POD: Final = 4
-"""Lost places of a pod's controller, on whatever nodes, from which it backs off everywhere."""
+"""Lost places of a pod's controller, on any nodes, after which the controller backs off everywhere."""
 OF_GANG: Final = 2
 """The same for gangs, whose places are on many nodes at once."""
 FIRST: Final = 60.0
 """Seconds of the first back-off; each further lost place doubles it."""
 LONGEST: Final = 1800.0
 REMEMBERED: Final = 1800.0
-"""Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
+"""Seconds for which a preemptor is remembered after its last back-off or last lost place."""
 MAX_PREEMPTORS: Final = 64
 """Preemptors that are remembered, in addition to `ALL`."""
 MAX_NODES: Final = 4
-"""Nodes of a preemptor that are remembered; one that loses a place on a further node backs off everywhere."""
+"""Nodes of a preemptor that are remembered. A preemptor that loses a place on a further node backs off everywhere."""
 MAX_SCHEDULER: Final = 63
 """Bytes of a scheduler's name, which any author of a pod may choose."""
 EVERYWHERE: Final = ""
-"""In the place of a node's name."""
+"""Stands for a node's name."""
 ALL: Final = "*"
-"""In the place of a preemptor's key: all that are not remembered, while it is not known what they have lost."""
+"""Stands for all preemptors that are not remembered, while their lost places are unknown."""
 _TIMES: Final = {1: "once", 2: "twice"}
 
 
 def preemptor_of(unit: PendingPod | Gang) -> str:
-    """Return what stays the same of a unit if it is created again: its controller, or the name of the pod or gang."""
+    """Return what identifies a unit if it is created again: its controller, or the name of the pod or gang."""
     return bounded(unit.key, MAX_PREEMPTOR) if isinstance(unit, Gang) else preemptor_of_pod(unit.owner, unit.key)
 
 
 def preemptor_of_pod(owner: Owner, pod: str) -> str:
-    """Return the same of a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its name."""
+    """Return the key for a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its own name."""
     namespace, _ = keys.split(pod)
     key = f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}" if owner.uid else pod
     return bounded(key, MAX_PREEMPTOR)
@@ -69,11 +69,11 @@ class LostPlaces:
         """Count a set of victims whose place was lost.
 
         Args:
-            preemptor: the key of the controller, pod or gang for which they were evicted.
-            nodes: where they were.
+            preemptor: the key of the controller, pod or gang for which the victims were evicted.
+            nodes: the nodes of the victims.
             takers: the schedulers of the pods that have come to these nodes since.
             now: seconds since 1970.
-            limit: the lost places from which it backs off everywhere.
+            limit: the number of lost places after which the preemptor backs off everywhere.
         """
         by_node = self._lost.setdefault(preemptor, {})
         remembered = [node for node in sorted(nodes) if node in by_node][:MAX_NODES]
@@ -116,7 +116,7 @@ class LostPlaces:
         return PreemptionBackoff(preemptor=preemptor, nodes=frozenset(barred), note=_note(first, where))
 
     def back_off_all(self, now: float) -> None:
-        """Start in back-off, in which no pods are evicted: it is not known what was lost before."""
+        """Start in back-off, in which no pods are evicted, because earlier lost places are unknown."""
         self._lost[ALL] = {
             EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=round(now + FIRST), last=round(now))
         }
@@ -162,7 +162,7 @@ def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostP
 
 
 def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:
-    """Return what is lost with one more place."""
+    """Return the lost places with one more place."""
     count = lost.count + 1
     pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
     names = sorted({*lost.takers, *(bounded(taker, MAX_SCHEDULER) for taker in takers)})[:MAX_TAKERS]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 MAX_MESSAGE: Final = 1024
-"""Characters that an Event's note holds; kube-scheduler ends a longer one with the same mark."""
+"""Characters that an Event's note holds. kube-scheduler ends a longer note with the same mark."""
 CUT: Final = " ..."
 NO_NODES: Final = "no nodes available to schedule pods"
 
@@ -25,7 +25,7 @@ NODE_STARTING: Final = "NodeStarting"
 UNKNOWN_MODEL: Final = "UnknownModel"
 """No GPU is of the model that the pod's annotations name, and the pod does not select the nodes that have it."""
 NAMESPACE_LIMIT: Final = "NamespaceLimit"
-"""On no node with GPUs that the pod accepts may its namespace hold more of them."""
+"""The namespace may hold no more GPUs on any node with GPUs that the pod accepts."""
 POD_GROUP_NOT_READY: Final = "PodGroupNotReady"
 """The pod's group has too few members, does not exist or is invalid."""
 
@@ -33,7 +33,7 @@ POD_GROUP_NOT_READY: Final = "PodGroupNotReady"
 def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
     """Return why a pod fits on none of `nodes` nodes: the reasons, sorted as text, each with its number of nodes.
 
-    A reason that lies in the pod alone (`of_pod`) has no number, like that of a PreFilter plugin.
+    A reason that concerns the pod alone (`of_pod`) has no number, like a PreFilter plugin's reason.
     """
     if not nodes and not of_pod:
         return NO_NODES

@@ -55,7 +55,7 @@ CLAIM_STRATEGIES: Final[Mapping[str, Weights]] = {
     "Fragmentation": {"claim-fragmentation": 10.0},
     "FirstFit": {},
 }
-"""Strategies for devices of ResourceClaims; the first is the default, the other one kube-scheduler's."""
+"""Strategies for devices of ResourceClaims. The first is the default, the other is kube-scheduler's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +78,19 @@ class Policy:
     own_cards: Chooser | None = None
     """Chooses the cards of a node instead of the allocators."""
     plugins: Mapping[str, DevicePlugin] = field(default_factory=lambda: NO_PLUGINS, hash=False)
-    """The plug-ins by device type; all policies that are used with one Fleet must have the same."""
+    """The plug-ins by device type. All policies that are used with one Fleet must have the same plug-ins."""
     switched_off: frozenset[str] = frozenset()
     """Names of disabled filters."""
     card_strategy: str = "Fragmentation"
-    """The card strategy by which the cards of a node are chosen."""
+    """The strategy that chooses the cards of a node."""
     claim_strategy: str = "Fragmentation"
-    """The strategy by which the devices of a node are chosen for ResourceClaims."""
+    """The strategy that chooses the devices of a node for ResourceClaims."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     reserve_after: float = 300.0
     """Seconds after which a pod that waits for devices may get a node reservation; 0 for never."""
     subdevices: SubdeviceRule = LAST
-    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod decides it itself."""
     gang_topology_keys: tuple[str, ...] = (
         "kubernetes.io/hostname",
         "nvidia.com/gpu.clique",
@@ -106,7 +106,7 @@ class Policy:
     local: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
     """The filters that read only the free capacity of a node."""
     scores: tuple[tuple[Score, float], ...] = field(init=False, compare=False, repr=False)
-    """All scores with their weights, except those of plug-ins."""
+    """All scores with their weights, except the scores of plug-ins."""
     _allocators: Allocators = field(init=False, compare=False, repr=False)
     _genius: Genius | None = field(init=False, compare=False, repr=False)
     """The score that also decides between equal cards; None if it has no weight."""
@@ -152,7 +152,7 @@ class Policy:
         return self.filters if request.mounts else self.unmounted
 
     def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
-        """Return those of the fitting rows among which the scores choose."""
+        """Return the fitting rows among which the scores choose."""
         return self._allocators.preferred(fleet, request, fits)
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:

@@ -61,7 +61,7 @@ def preempt(
 ) -> Preemption | None:
     """Choose a node and its victims for a pod that fits nowhere; return None if evictions would not help.
 
-    `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
+    `in_flight` are UIDs of pods whose Binding is not confirmed yet. They are not evicted. `within` restricts the
     candidate nodes to a mask.
     """
     if not policy.preemption or not pod.preempts or pod.backoff.everywhere or not has_lower(fleet, pod.priority):
@@ -161,15 +161,15 @@ def nominated_fit(
 ) -> Charge | None:
     """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
 
-    What deleted pods still hold leaves as well: a victim is charged until its node's agent reports that kubelet has
-    released its devices.
+    Devices that deleted pods still hold count as leaving, too. A victim is charged until its node's agent reports that
+    kubelet has released its devices.
 
     `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
     If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
-    are run; the others run once the pods are gone, as in kube-scheduler.
+    are run. The other filters run once the pods are gone, as in kube-scheduler.
 
-    If a plug-in fails, the result is None as well: no capacity can be kept, and the pod's decision reports the error.
+    If a plug-in fails, the result is also None: no capacity can be kept, and the pod's decision reports the error.
     """
     row = fleet.rows.get(node)
     if row is None:
@@ -207,7 +207,7 @@ def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
 
 
 class WithoutLowerPriority:
-    """The capacity of one node for pods of each priority if all pods below were evicted; a snapshot."""
+    """A snapshot of one node's capacity for pods of each priority, if all pods of lower priority were evicted."""
 
     def __init__(self, fleet: Fleet, node: str) -> None:
         self._fleet, self._node = fleet, node
@@ -243,7 +243,7 @@ def may_free_devices(fleet: Fleet, request: PodRequest, node: str, priority: int
 
 
 def found(fleet: Fleet, preemption: Preemption) -> str:
-    """Return what kube-scheduler shows of a pod for which victims were just chosen."""
+    """Return the message that kube-scheduler shows for a pod for which victims were just chosen."""
     if fleet.kubernetes < releases.PREEMPTION_FOUND:
         return TERMINATING
     node, victims = preemption.nominee.node, len(preemption.victims)

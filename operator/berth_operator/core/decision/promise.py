@@ -40,7 +40,7 @@ from berth_operator.core.values.verdict import Verdict
 KIND: Final = "Workload"
 """The kind of the owner of promised places."""
 _SIZES: Final = (CPU, MEMORY)
-"""Resources of a Node that do not come and go, as those of device plugins do."""
+"""Resources of a Node that do not come and go, unlike device plugins' resources."""
 
 PolicyOf = Callable[[str], Policy]
 """Returns the policy of a scheduler name."""
@@ -48,7 +48,7 @@ PolicyOf = Callable[[str], Policy]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPlaces:
-    """What was found for the pods of a workload."""
+    """The places found for the pods of a workload."""
 
     placed: tuple[Placement, ...] = ()
     why: Failure | None = None
@@ -56,7 +56,7 @@ class FoundPlaces:
 
 
 def promised(placement: Placement, workload: str) -> Charge:
-    """Return what is kept for a pod of a workload (its name): no pod ignores it because of a higher priority alone.
+    """Return the capacity kept for a pod of a workload (its name). No pod ignores it only because of a higher priority.
 
     The caller gives it up where a pod of higher priority fits nowhere else.
     """
@@ -73,7 +73,7 @@ def is_promised(charge: Charge) -> bool:
 
 
 def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, partly: bool = False) -> FoundPlaces:
-    """Place all pods or, with `partly`, as many as fit; the Fleet is left as it was."""
+    """Place all pods or, with `partly`, as many as fit. The Fleet is left unchanged."""
     # Decided together: members of one gang, and pods of none, by scheduler.
     units: dict[tuple[str, str], list[PendingPod]] = {}
     for pod in pods:
@@ -155,9 +155,9 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
 def why_never(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, fleet_grows: bool) -> str:
     """Return why no node could ever take one of the pods; empty if one could.
 
-    It counts only the size of nodes and the models and numbers of their cards. What comes and goes is ignored: pods,
-    cordons, taints, labels, agents that are silent, and cards that failed. If the fleet grows, only requests that are
-    invalid on any node count.
+    Only the size of nodes and the models and numbers of their cards count. Changeable state is ignored: pods, cordons,
+    taints, labels, silent agents, and failed cards. If the fleet grows, only requests that are invalid on any node
+    count.
     """
     for pod in {(pod.request, pod.scheduler, pod.error): pod for pod in pods}.values():
         if pod.error:

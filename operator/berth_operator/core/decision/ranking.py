@@ -41,8 +41,8 @@ class Ranking:
 def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term], *, tie: int = 0) -> Ranking:
     """Return the rows with the highest totals; -inf excludes a row.
 
-    Of equal rows the lowest comes first, so that the same fleet gives the same decision; of several best ones that
-    with the number `tie`, modulo how many they are.
+    Among equal rows, the lowest comes first, so that the same fleet gives the same decision. Among several best rows,
+    the row with the number `tie`, modulo their number, comes first.
     """
     left = totals.copy()
     rows: list[int] = []

@@ -56,11 +56,12 @@ def annotations(placement: Placement) -> dict[str, str]:
 def rewritten(
     recorded: Mapping[str, str], mismatch: Mismatch, replacements: Mapping[str, Grant]
 ) -> dict[str, str] | None:
-    """Return the annotations of a bound pod that record the devices that it holds in fact.
+    """Return the annotations of a bound pod that record the devices that the pod actually holds.
 
-    `replacements` maps the id of a promised device to the device that replaces it. The result is None if the
-    annotations no longer match what the pod was promised, or if the Device no longer lists one of the cards, because
-    its minor is then unknown.
+    `replacements` maps the id of a promised device to the device that replaces it.
+
+    The result is None if the annotations no longer match what the pod was promised. It is also None if the Device no
+    longer lists one of the cards, because the card's minor is then unknown.
     """
     try:
         grants = allocation.parse(recorded[names.ALLOCATED])

@@ -47,7 +47,7 @@ PART_OF_NODES: Final = 20
 MAX_RESERVATIONS: Final = MAX_RESERVED_NODES
 """Reservations at once; each adds 0.1 ms to a decision of a higher priority, which ignores it."""
 MAX_NODES: Final = 64
-"""Nodes that are examined, those with the fewest missing cards."""
+"""Nodes that are examined: the nodes with the fewest missing cards."""
 MAX_PODS: Final = 1024
 """Pods on these nodes that are examined; fewer nodes are if they have more."""
 HORIZON: Final = 3600
@@ -77,7 +77,7 @@ class NodeReservation:
     awaited: tuple[Charge, ...]
     """The pods that have to end, by name."""
     ends: int
-    """When all of them have ended at the latest, as in `core.values.ending`; 0 if there are none."""
+    """The latest end of all these pods, as in `core.values.ending`; 0 if there are no pods."""
     placed: tuple[Charge, ...]
     """All pods of the node at that time."""
     devices: tuple[FreeDevices, ...] = ()
@@ -85,7 +85,7 @@ class NodeReservation:
     missing: tuple[tuple[str, int], ...] = ()
     """(resource of the Node, amount) that the node has too little of."""
     since: int = 0
-    """When something was freed for it last, or when it began, in seconds since 1970; 0 if that is not known."""
+    """When something was last freed for it, or when it began, in seconds since 1970; 0 if unknown."""
     least: tuple[int, int] = (0, 0)
     """The least that it has lacked on its node, as in `lacking`."""
 
@@ -151,9 +151,9 @@ def may_have(fleet: Fleet, pod: PendingPod, policy: Policy, now: float) -> bool:
 
 
 def may_keep(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
-    """Return which of the pods with reservations of the last leader may keep them, in order.
+    """Return which pods with reservations of the last leader may keep them, in order.
 
-    `policy` returns that of a scheduler name, `now` is in seconds since 1970.
+    `policy` returns the policy of a scheduler name. `now` is in seconds since 1970.
     """
     keeping = (pod for pod in pods if may_have(fleet, pod, policy(pod.scheduler), now))
     return entitled(keeping, most_nodes(fleet))
@@ -207,7 +207,7 @@ def reserve(
 
 
 def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
-    """Return the rows that lack at most amounts; with `forever` also those that are rejected because of their pods."""
+    """Return the rows that lack at most amounts; with `forever`, also rows rejected because of their pods."""
     settled = [
         filter_
         for filter_ in policy.filters_of(request)
@@ -217,7 +217,7 @@ def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool)
 
 
 def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indices:
-    """Return the rows that could take the pod if they were empty, those with the fewest missing cards."""
+    """Return the rows with the fewest missing cards that could take the pod if they were empty."""
     mask = settled(fleet, request, policy, forever=False)
     for filter_ in policy.local:
         mask = mask & filters.could_pass(filter_, fleet, request)
@@ -261,7 +261,7 @@ class _Search:
         in_vain: Collection[Hashable],
         reserved: Collection[str] = (),
     ) -> None:
-        """Create a search; nodes that are reserved for others are taken only if no equal one is left."""
+        """Create a search. Nodes that are reserved for others are taken only if no equal node is left."""
         self._reserved = reserved
         self._fleet, self._pod, self._policy, self._rows = fleet, pod, policy, rows
         on_nodes = [tuple(fleet.on_node(fleet.names[row])) for row in rows.tolist()]
@@ -337,10 +337,10 @@ class _Search:
         )
 
     def _devices(self, row: int, grants: Sequence[Grant], awaited: Sequence[Charge]) -> Iterator[FreeDevices]:
-        """Yield what is free of each part.
+        """Yield the free amount for each part.
 
-        If there are enough devices, but not where the part needs them (one NUMA node, one partition), those that it
-        would get are counted.
+        If there are enough devices, but not where the part needs them (one NUMA node, one partition), only the devices
+        that the part would get are counted.
         """
         fleet, request = self._fleet, self._pod.request
         passes = all(

@@ -20,12 +20,12 @@ from berth_operator.core.values.owner import bounded
 from berth_operator.core.values.request import PendingPod
 
 PATIENCE: Final = 900
-"""Seconds for which nothing is freed until a reservation ends."""
+"""Seconds without any freed capacity after which a reservation ends."""
 FIRST_PAUSE: Final = 1800
 """Seconds until the next one may begin; doubled with each that was in vain."""
 MAX_PAUSE: Final = 21_600
 MAX_KEPT: Final = MAX_BACKOFFS
-"""Back-offs that are kept before those of pods that are gone are forgotten."""
+"""Back-offs that are kept before back-offs of deleted pods are forgotten."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -95,7 +95,7 @@ def begun(reservation: NodeReservation, since: int) -> NodeReservation:
 
 
 def resumed(reservation: NodeReservation, recorded: ReservedNode, now: float) -> NodeReservation:
-    """Return a reservation that the last leader recorded; if its node or what is free differs, it begins again."""
+    """Return a reservation that the last leader recorded. If its node or its free capacity differs, it begins again."""
     is_same = recorded.node == reservation.node and reservation.free <= recorded.free
     return begun(reservation, min(recorded.since, int(now)) if is_same else int(now))
 

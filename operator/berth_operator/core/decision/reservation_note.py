@@ -79,7 +79,7 @@ def explained(
 def annotated(
     pod: PendingPod, failure: Failure, kept: Mapping[str, NodeReservation], backoff: Backoff | None = None
 ) -> Failure:
-    """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+    """Return a pod's failure with a sentence about its reservation, or about reservations that were in vain, if any."""
     own = kept.get(pod.uid)
     if own is None and backoff is None:
         return failure
@@ -106,7 +106,7 @@ def amounts_text(amounts: Iterable[tuple[str, int]]) -> str:
 
 
 def holders(charges: Iterable[Charge], own: str) -> str:
-    """Return pods in words: those of the namespace `own` by name, the others by number."""
+    """Return pods in words: pods of the namespace `own` by name, other pods by number."""
     split = [keys.split(charge.pod) for charge in charges]
     named = [name for namespace, name in split if namespace == own]
     others = Counter(namespace for namespace, _ in split if namespace != own)

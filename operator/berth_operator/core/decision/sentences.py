@@ -43,7 +43,7 @@ _ITEM: Final = re.compile(r"(?P<node>[a-z0-9.-]+)(?: \((?P<pods>\d+) pods\))?")
 def read(
     pods: Iterable[PendingPod], workloads: Iterable[QuotaWorkload], lost_places: str | None, now: float
 ) -> LeaderLeaseStatus:
-    """Return what the conditions of pods, the checks of workloads and the annotation say.
+    """Return the content of pods' conditions, workloads' checks and the annotation.
 
     `now` is in seconds since 1970.
     """
@@ -80,7 +80,7 @@ def _backoffs(pods: Iterable[PendingPod]) -> Iterator[ReservationBackoff]:
 
 
 def _seconds(text: str) -> int:
-    """Return a time in seconds since 1970; 0 if there is none such."""
+    """Return a time in seconds since 1970; 0 if the text is no time."""
     try:
         return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
     except ValueError:
@@ -104,7 +104,7 @@ def _promised(workloads: Iterable[QuotaWorkload]) -> Iterator[PromisedWorkload]:
 
 
 def _lost_places(annotation: str) -> list[LostPlace] | None:
-    """Return what the annotation says; None if it has another form."""
+    """Return the lost places that the annotation records; None if it has another form."""
     try:
         preemptors: Any = json.loads(annotation)
         return [

@@ -52,7 +52,7 @@ def may_fit(fleet: Fleet, request: PodRequest, filters: Iterable[Filter]) -> Mas
 
 
 def most_pods(fleet: Fleet, request: PodRequest, rows: Mask) -> int:
-    """Return how many such pods some rows of starting nodes can take at most; `capacity.UNLIMITED` if not known."""
+    """Return the maximum number of such pods on these starting nodes; `capacity.UNLIMITED` if unknown."""
     if (rows & _not_reported(fleet, request)).any():
         return capacity.UNLIMITED
     # What device plugins offer is still coming.
@@ -61,7 +61,7 @@ def most_pods(fleet: Fleet, request: PodRequest, rows: Mask) -> int:
 
 
 def _not_reported(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows whose devices are not reported yet; without a driver a Device lists no GPU."""
+    """Return the rows whose devices are not reported yet. Without a driver, a Device lists no GPU."""
     requests_gpus = any(part.type == GPU for part in request.devices.parts)
     return fleet.present & ~(fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device)
 

@@ -32,10 +32,10 @@ class Domain:
 
 
 def domains(fleet: Fleet, key: str, nodes: Sequence[str]) -> list[Domain]:
-    """Return the domains where a group may be, sorted: the one of the nodes of its members, or else all.
+    """Return the domains where a group may be, sorted: the domain of its members' nodes, or else all domains.
 
     Raises:
-        DomainError: these nodes are in several domains, or one is in none.
+        DomainError: these nodes are in several domains, or a node is in none.
     """
     column = fleet.labels.column(key)
     of_members = {column.numbers[fleet.rows[name]] for name in nodes if name in fleet.rows}

@@ -25,13 +25,13 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_TRIALS: Final = 2**13
-"""What-ifs that the search for fewer victims may evaluate; they take about 10 ms."""
+"""What-ifs that the search for fewer victims may evaluate. They take about 10 ms."""
 
 MAX_COUPLED_NODES: Final = 100
-"""Nodes that are evaluated if pods on other nodes matter, because each of them needs a what-if of the whole Fleet."""
+"""Nodes that are evaluated if pods on other nodes matter. Each of them needs a what-if of the whole Fleet."""
 
 Keys = tuple[Column, ...]
-"""Keys by which nodes are compared, the most important first: shape (nodes,) each; the lowest value is best."""
+"""Keys that compare nodes, the most important first: shape (nodes,) each. The lowest value is best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
 
 
 def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge], *, with_cards: bool = True) -> Fleet:
-    """Return a Fleet of one row without some of its pods; only the resources and devices in it are valid."""
+    """Return a Fleet of one row without some of its pods. Only the resources and devices in it are valid."""
     left_behind = [charge for charge in fleet.left_behind() if charge.node == fleet.names[row]]
     placed = PlacedPods.of(fleet, [*removed, *left_behind], with_claims=True)
     what_if = WhatIf(fleet, np.array([row]), placed, with_cards=with_cards)
@@ -154,7 +154,7 @@ class VictimSearch:
         return self._rows[self._order(victims, fits)]
 
     def victims_by_node(self) -> dict[str, list[Charge]]:
-        """Return each node where the pod would fit, with its victims without those that go in any case."""
+        """Return each node where the pod would fit, with its victims, except pods that leave in any case."""
         fits, victims = self._reprieve_all()
         by_node: dict[str, list[Charge]] = {self._fleet.names[row]: [] for row in self._rows[fits].tolist()}
         for pod in self._by_importance(np.flatnonzero(victims)).tolist():
@@ -199,7 +199,7 @@ class VictimSearch:
         return order[fits[order]]
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
-        """Return the keys by which sets of victims are compared; `of` has the set of each pod."""
+        """Return the keys that compare sets of victims. `of` has the set of each pod."""
         priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
         highest, weight = np.full(sets, LOWEST_PRIORITY), np.zeros(sets, np.int64)
@@ -215,7 +215,7 @@ class VictimSearch:
     # --- fewer victims ------------------------------------------------------------------------------------------
 
     def _smaller_set(self, order: Indices, victims: Mask) -> _Choice | None:
-        """Search the best places for a smaller set of victims: reprieving one by one need not find the smallest."""
+        """Search the best places for a smaller set of victims, as reprieving one by one need not find the smallest."""
         pods = np.flatnonzero(victims)
         violations, highest, _, number, _ = self._keys(self._place[pods], pods, len(self._rows))
         best = order[0]
@@ -293,7 +293,7 @@ class VictimSearch:
     def _lower_bounds(self, keys: Keys) -> Keys:
         """Return lower bounds of the keys of any choice on each place.
 
-        `keys` are those of the victims for resources and cards by name. Further victims may make some of these
+        `keys` are the keys of the victims for resources and cards by name. Further victims may make some of these
         unnecessary, so only one victim of the highest priority is certain.
         """
         violations, highest, _, number, _ = keys
@@ -307,7 +307,7 @@ class VictimSearch:
 
     @cached_property
     def _bounds_by_amounts(self) -> Keys:
-        """Return bounds for as many victims as have to go at least, if all of them had the lowest priority there."""
+        """Return bounds for the least necessary number of victims, as if all of them had the lowest priority there."""
         number, lowest = self._least_numbers(self._staying), self._lowest(self._staying)
         return np.where(number > 0, lowest, LOWEST_PRIORITY), number * (lowest + OFFSET), number
 
@@ -329,7 +329,7 @@ class VictimSearch:
         return bounds(missing[self._rows], self._place[staying], devices[staying], self._placed.priority[staying])
 
     def _exact_choice(self, what_if: Departures, least: _Choice) -> _Choice | None:
-        """Return the victims on a place, `least` if they suffice; None if the pod does not fit without all of them."""
+        """Return the victims on a place, `least` if they suffice; None if evicting all of them does not help."""
         row, necessary = self._rows[least.place], set(least.victims.tolist())
         potential = self._staying[self._place[self._staying] == least.place].tolist()
         with what_if.without([*self._leaving(least.place), *map(self._placed.charges.__getitem__, potential)]):
@@ -345,9 +345,9 @@ class VictimSearch:
         return [self._placed.charges[pod] for pod in self._going[self._place[self._going] == place].tolist()]
 
     def _necessary(self, what_if: Departures, row: int, pods: list[int]) -> list[int]:
-        """Reprieve pods, the first ones first, and return those that have to be gone.
+        """Reprieve pods, the first pods first, and return the pods that must be evicted.
 
-        Halves of them are tried at once: what fits with all of them fits with each of those before as well.
+        Halves are tried at once: if the pod fits with a whole half, it also fits while that half comes back pod by pod.
         """
         if not pods or self._reprieve(what_if, row, pods):
             return []
@@ -396,7 +396,7 @@ def _highest(keys: Keys, others: Keys) -> Keys:
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
-    """Return the pods whose eviction would violate a budget; more important pods of a row use it up first.
+    """Return the pods whose eviction would violate a budget. More important pods of a row use up the budget first.
 
     This is kube-scheduler's rule, too.
     """

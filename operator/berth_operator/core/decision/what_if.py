@@ -20,15 +20,15 @@ from berth_operator.core.values.request import PodRequest
 
 
 class WhatIf:
-    """Many what-ifs at once: each is a copy of a row of the Fleet from which pods are removed."""
+    """Many what-ifs at once. Each is a copy of a row of the Fleet from which pods are removed."""
 
     def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods, *, with_cards: bool = True) -> None:
-        """Create what-ifs; without cards they are for requests without devices, and cost half as much."""
+        """Create what-ifs. Without cards, they serve requests without devices, and cost half as much."""
         self.fleet = fleet.excerpt(rows, with_cards=with_cards)
         self._placed = placed
 
     def take(self, at: Indices, pods: Indices) -> None:
-        """Remove pods, each from the what-if of the same position in `at`; at most one pod per what-if and call."""
+        """Remove pods, each from the what-if at its position in `at`; at most one pod per what-if and call."""
         self._move(at, pods, -1)
 
     def give_back(self, at: Indices, pods: Indices) -> None:
@@ -51,7 +51,7 @@ class WhatIf:
         return cycle.feasible(self.fleet, request, policy.local)
 
     def reprieve(self, at: Column, pods: Indices, request: PodRequest, policy: Policy) -> Indices:
-        """Put taken pods back, in order, where a request still fits with them; return those that have to be gone.
+        """Put removed pods back, in order, where a request still fits with them; return the pods that must be evicted.
 
         `at` has the what-if of every placed pod.
         """
@@ -91,7 +91,7 @@ def one_pod_per_place(pods: Indices, places: Column) -> Iterator[Indices]:
 
 
 def rank_within_place(places: Indices) -> Indices:
-    """Return the position of each pod among those of its place; pods of a place are adjacent."""
+    """Return the position of each pod within its place. Pods of a place are adjacent."""
     return np.arange(len(places)) - np.searchsorted(places, places)
 
 

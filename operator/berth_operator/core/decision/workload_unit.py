@@ -16,9 +16,9 @@ def unit_of(
 
     Args:
         workload: the workload.
-        schedules: whether Berth schedules the pods of a scheduler name.
-        arrived: the workload's number in the order in which they came.
-        present: `workload/pod set` -> number of its pods that exist already, and need no other place.
+        schedules: returns whether Berth schedules the pods of a scheduler name.
+        arrived: the workload's number in the order of arrival.
+        present: `workload/pod set` -> number of its pods that exist already and need no further place.
     """
     members = []
     for pod_set in workload.pod_sets:

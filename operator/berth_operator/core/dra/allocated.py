@@ -12,7 +12,7 @@ from berth_operator.core.dra.slices import DeviceID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """The devices of allocated claims; those with admin access are not among them."""
+    """The devices of allocated claims, except devices with admin access."""
 
     devices: AbstractSet[DeviceID] = frozenset()
     """Held by one claim alone."""
@@ -34,7 +34,7 @@ NOTHING_ALLOCATED: Final = Allocated()
 
 
 def of_claims(allocations: Iterable[Mapping[str, Any]]) -> Allocated:
-    """Return what the `status.allocation` of claims hold; raise FieldError."""
+    """Return what the `status.allocation` of claims holds; raise FieldError."""
     devices: set[DeviceID] = set()
     shared: set[DeviceID] = set()
     capacity: dict[DeviceID, dict[str, int]] = defaultdict(lambda: defaultdict(int))

@@ -40,11 +40,12 @@ def allocate(
 ) -> tuple[Allocation, ...] | None:
     """Return an allocation for each claim, from the pools of one node; None if there is none.
 
-    The search tries devices in an order of `prefer`, which makes one for each search, for a part of the steps, or in
-    `order`. If it does not end within its steps, a `NarrowingSearch` goes on, for `max_narrowing` steps. If a search in
-    an order of `prefer` ends with an error, or both run out, another one in `order` decides: so a preference finds
-    something wherever `order` does. With `max_steps` 0 only the `NarrowingSearch` is made. `spend` is called with how
-    much was done.
+    The search tries devices in an order that `prefer` makes for each search, for a part of the steps, or else in
+    `order`. If the search does not end within its steps, a `NarrowingSearch` continues, for `max_narrowing` steps.
+
+    If a search in an order of `prefer` ends with an error, or both searches run out of steps, another search in `order`
+    decides. So a preference finds an allocation wherever `order` does. With `max_steps` 0, only the `NarrowingSearch`
+    is made. `spend` is called with the number of steps that were made.
 
     Raises:
         ClaimError: a claim or its class cannot be allocated on any node.

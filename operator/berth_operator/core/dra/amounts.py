@@ -19,14 +19,14 @@ _BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class ExactQuantity(NamedTuple):
-    """An amount in billionths, and the format in which it is written."""
+    """An amount in billionths, and its written format."""
 
     amount: int
     format: str = DECIMAL
 
     @staticmethod
     def parse(value: str | int) -> "ExactQuantity":
-        """Return a quantity; as in Kubernetes it is rounded away from zero to billionths, a binary one below 8Ei.
+        """Return a quantity, rounded as in Kubernetes: away from zero to billionths, and below 8Ei for a binary one.
 
         Raises:
             QuantityError: the text is not a quantity.

@@ -19,7 +19,7 @@ UNKNOWN: Final = 0
 NO: Final = 1
 YES: Final = 2
 FAILED: Final = 3
-"""The first of the states of devices for which an evaluation failed, one for each reason."""
+"""The first state for devices for which an evaluation failed. Each reason has one state."""
 
 Numbers = npt.NDArray[np.int32]
 
@@ -55,7 +55,7 @@ class _Column:
         self._seen = devices.changes.now
 
     def equal_to(self, value: bool | int | str) -> int:  # noqa: FBT001 - a value of an attribute
-        """Return the number of a value; one that no device has if it is not there."""
+        """Return the number of a value; a number that no device has if the value is unknown."""
         return self._known.get((type(value), value), len(self._known) + 1)
 
 

@@ -37,7 +37,7 @@ class DemandOption:
     plan: RequestPlan
     count: int
     order: tuple[int, ...]
-    """The devices that it may get, as they are tried."""
+    """The devices that the request may get, in the order in which they are tried."""
     devices: Mask
     """The same."""
     constraints: tuple[int, ...]
@@ -144,7 +144,7 @@ class CandidateDevices:
 
     @cached_property
     def equal(self) -> list[dict[int, Mask]]:
-        """Return for each constraint the devices with an equal value; those without one are not there."""
+        """Return for each constraint the devices with an equal value. Devices without a value are left out."""
         equal = []
         for constraint in self.constraints:
             groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -166,7 +166,7 @@ class CandidateDevices:
     def allowed(self) -> tuple[Mask, ...]:
         """Return for each constraint the devices that may be chosen first.
 
-        Of values that must be equal, one that is not there often enough for every request is left out.
+        If values must be equal, a value with too few devices for all requests is left out.
         """
         allowed = []
         for place, constraint in enumerate(self.constraints):
@@ -209,7 +209,7 @@ class CandidateDevices:
         return places
 
     def counters(self) -> tuple[dict[CounterSetID, Left], Mask]:
-        """Return what is left of each set, and the devices of pools of which others have taken too much."""
+        """Return what is left of each counter set, and the devices of pools with overdrawn counters."""
         left: dict[CounterSetID, list[int]] = defaultdict(list)
         exceeded = set()
         for pool in self._places:
@@ -226,7 +226,7 @@ class CandidateDevices:
 
     @cached_property
     def of_set(self) -> dict[CounterSetID, list[int]]:
-        """Return the devices that take from each set; those that are shared take once, and are not there."""
+        """Return the devices that consume from each set. Shared devices consume once, and are left out."""
         members: dict[CounterSetID, list[int]] = defaultdict(list)
         for number, needs in enumerate(self.needs):
             for of_set in needs if not self.shared >> number & 1 else ():
@@ -236,7 +236,7 @@ class CandidateDevices:
     # --- devices that are alike ---------------------------------------------------------------------------------
 
     def likeness(self, number: int) -> Hashable:
-        """Return what is equal for devices of which it does not matter which one is chosen."""
+        """Return a key that is equal for interchangeable devices."""
         if number in self._likeness:
             return self._likeness[number]
         likeness: Hashable = number

@@ -12,7 +12,7 @@ from berth_operator.core.dra.fields import Field, FieldError
 
 
 class CapacityError(ValueError):
-    """A request is negative, or too large or too fine to be rounded; the allocation ends with it."""
+    """A request is negative, or too large or too fine to be rounded. The allocation ends with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def _optional(item: Field) -> ExactQuantity | None:
 def consumed(
     capacities: Mapping[str, DeviceCapacity], requested: Mapping[str, ExactQuantity], *, fractional: bool = True
 ) -> dict[str, ExactQuantity] | None:
-    """Return what a request takes of each capacity of a device; None if the device has not all that it names.
+    """Return what a request consumes of each capacity of a device; None if the device lacks one that it names.
 
     Raises:
         CapacityError: an amount cannot be computed.
@@ -88,7 +88,7 @@ def fits(
     *,
     fractional: bool = True,
 ) -> bool:
-    """Return whether amounts obey the policies and are left besides those that are held, in billionths."""
+    """Return whether amounts obey the policies and are left in addition to the held amounts, in billionths."""
     shares = tuple(held)
     for name, capacity in capacities.items():
         amount = consumed[name]

@@ -26,7 +26,7 @@ class Chosen:
     counters: Counters | None
     """From which it takes, if it does."""
     consumed: Mapping[str, ExactQuantity] | None
-    """What its share takes of the capacities; None if it is not shared."""
+    """The capacity that its share consumes; None if it is not shared."""
 
 
 class Choices:
@@ -99,7 +99,7 @@ class Choices:
         return not plan.wants_all or self._has_capacity(plan, device)
 
     def counters(self, pool: PoolID) -> Counters:
-        """Return what is left of a pool's counters."""
+        """Return a pool's free counters."""
         counters = self._counters.get(pool)
         if counters is None:
             counters = self._counters[pool] = Counters.of(self.pools.by_id[pool], self._allocated)
@@ -126,7 +126,7 @@ class Choices:
         return bool(claims) or device.id in self._allocated.devices
 
     def _suits(self, plan: RequestPlan, device: Device) -> bool:
-        """Return whether a request may have a device, whatever others were chosen but for shares of this one."""
+        """Return whether a request may have a device. Of the earlier choices, only shares of this device matter."""
         if not plan.wants_all and not (plan.selects(device) and self._has_capacity(plan, device)):
             return False
         if device.consumes and not self._features.partitionable_devices:

@@ -18,11 +18,11 @@ PARTITION: Final = "gpu.nvidia.com/partition{}"
 """The Fabric Manager partition of so many GPUs that a GPU is in."""
 
 Key = Callable[[Device], Hashable]
-"""Returns what devices have in common; None for a device of which it is not known."""
+"""Returns what devices have in common; None for a device for which this is unknown."""
 Rank = Callable[[Sequence[Device]], tuple[int, ...]]
 """Returns how a group compares with others of its level; the lowest is the best."""
 Place = tuple[Hashable, Hashable, Hashable]
-"""The NVLinks, the PCIe root and the NUMA node of a device; None for what is not known."""
+"""The NVLinks, the PCIe root and the NUMA node of a device; None for an unknown value."""
 
 LEVELS: Final = ((0, 1), (0, 2), (0,), (1,), (2,))
 """Which parts of their places close devices have in common, the closest first."""
@@ -34,14 +34,15 @@ class Closeness:
 
     number: int
     links: Mapping[DeviceID, Hashable] = field(default_factory=dict)
-    """Equal for devices with NVLinks between all of them, as far as it is known."""
+    """Equal for devices with NVLinks between all of them, as far as the links are known."""
     picked: Collection[Device] = ()
     """What the pod gets by its other requests, to be close to."""
 
     def closest(self, devices: Sequence[Device]) -> list[Device]:
-        """Return `number` of the devices, close to each other; of equally close sets the one in the smallest group.
+        """Return `number` of the devices, close to each other.
 
-        So pairs and whole groups stay for the requests that need them.
+        Among equally close sets, the set in the smallest group wins. So pairs and whole groups stay for the requests
+        that need them.
         """
         places = {device: self._place(device) for device in devices}
         known = {part for place in places.values() for part, value in enumerate(place) if value is not None}
@@ -76,7 +77,7 @@ def _key(places: Mapping[Device, Place], level: tuple[int, ...]) -> Key:
 
 
 def groups(devices: Iterable[Device], key: Key) -> list[list[Device]]:
-    """Return the devices that have a key in common, in their order; those without a key are left out."""
+    """Return the devices that have a key in common, in their order. Devices without a key are left out."""
     by_key: dict[Hashable, list[Device]] = {}
     for device in devices:
         if (value := key(device)) is not None:

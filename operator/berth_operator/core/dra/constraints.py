@@ -65,7 +65,7 @@ def of_claim(constraints: Sequence[Constraint]) -> tuple[Constrained, ...]:
 
 
 def on_request(constrained: Sequence[Constrained], request: Request) -> tuple[Constrained, ...]:
-    """Return those that concern a request."""
+    """Return the constraints that concern a request."""
     return tuple(
         constraint
         for constraint in constrained

@@ -21,7 +21,7 @@ class CounterSet:
 
     counters: tuple[CounterID, ...]
     totals: Amounts
-    """In billionths, at least 1: shape (counters,)."""
+    """Totals in billionths, at least 1: shape (counters,)."""
     rows: Mapping[Device, int]
     needs: Amounts
     """What each device takes: shape (devices, counters)."""

@@ -27,7 +27,7 @@ class Counters:
         return cls(left, exceeded=any(amount < 0 for amount in left.values()))
 
     def reserve(self, device: Device) -> bool:
-        """Take what a device consumes, and return whether it is there; if not, nothing is taken."""
+        """Reserve the counters that a device consumes; return whether there are enough. If not, reserve nothing."""
         if self.exceeded:
             return False
         for counter, amount in device.consumes:

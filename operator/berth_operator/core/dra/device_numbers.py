@@ -6,11 +6,11 @@ from berth_operator.core.dra.changes import ChangeLog
 from berth_operator.core.dra.slices import Device
 
 FIRST: Final = 256
-"""Devices for which there is space at first; it is doubled when it is used up."""
+"""Devices for which there is space initially. The space is doubled when it is used up."""
 
 
 class DeviceNumbers:
-    """Numbers from 0 on; those of devices that are gone are given again."""
+    """Numbers from 0. Numbers of removed devices are assigned again."""
 
     def __init__(self) -> None:
         self.numbers: dict[Device, int] = {}

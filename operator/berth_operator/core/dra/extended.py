@@ -23,7 +23,7 @@ class ExtendedRequest(NamedTuple):
     position: int
     """The container's place among the init containers, followed by the others."""
     place: int
-    """The resource's place among the names of all resources that the container requests, in order."""
+    """The resource's index among the names of all resources that the container requests, in order."""
     amount: int
     short_lived: bool
     """Whether it is an init container that ends before the next one starts."""
@@ -38,14 +38,15 @@ class RequestMapping(NamedTuple):
 
 
 Wanted = tuple[Request | None, list[RequestMapping]]
-"""What a container requests in addition to what it uses of others, and where its devices come from."""
+"""A container's own requests, in addition to what it uses of other containers, and the source of its devices."""
 
 
 def providers(classes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return which DeviceClass provides each extended resource; `classes` has the resource it names, and its creation.
+    """Return which DeviceClass provides each extended resource.
 
-    Each class provides the resource of its own name, too. Of classes that name one resource the newest provides it, and
-    of those of one second the first by name.
+    `classes` has the resource name and creation time of each class. Each class provides the resource of its own name,
+    too. If several classes name one resource, the newest class provides it. Among classes of the same second, the first
+    by name provides it.
     """
     by_name = {CLASS_PREFIX + name: name for name in classes}
     # Two stable sorts: the last one of a resource counts.
@@ -87,7 +88,7 @@ def requests(
 
 
 def spec(claimed: Sequence[Alternatives]) -> dict[str, Any]:
-    """Return the spec of a claim with these requests, as it is written."""
+    """Return the spec of a claim with these requests."""
     items = [
         {
             "name": request.name,

@@ -9,14 +9,15 @@ from berth_operator.core.dra.amounts import ExactQuantity
 
 
 class FieldError(ValueError):
-    """A field of an API object cannot be read; the message has its path, the value and what is allowed."""
+    """A field of an API object cannot be read. The message has its path, the value and what is allowed."""
 
 
 @dataclass(slots=True)
 class Field:
-    """A value in an API object, and where it is; `value` is None if the field is absent.
+    """A value in an API object, and its path. `value` is None if the field is absent.
 
-    Not frozen, and the path is put together only for a mistake: forty of these are made for each event of a claim.
+    The class is not frozen, and the path is assembled only for an error, because each event of a claim creates forty
+    fields.
     """
 
     value: Any
@@ -53,7 +54,7 @@ class Field:
         return self._typed(bool, "true or false") if self.value is not None else False
 
     def quantity(self) -> ExactQuantity:
-        """Return a quantity; raise FieldError for anything else, also if it is absent."""
+        """Return a quantity; raise FieldError for anything else, or if it is absent."""
         if not isinstance(self.value, str | int) or isinstance(self.value, bool):
             raise self._wrong("a quantity such as 1, 500m or 16Gi")
         try:

@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 PATIENCE: Final = 64
-"""New values that are refused for each value that is kept, until one that was not used meanwhile gives way."""
+"""New values that are refused for each kept value, until a value that was not used meanwhile gives way."""
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class _Entry(Generic[V]):
 class Kept(Generic[K, V]):
     """Values by key, the least recently used first.
 
-    At the bound an unfinished value does not give way to a new one, which is refused: if each took the other's place,
-    none would ever be finished.
+    At the bound, a new value is refused rather than replacing an unfinished one. If each took the other's place, no
+    value would ever be finished.
     """
 
     def __init__(self, is_unfinished: Callable[[V], bool] = lambda _: False) -> None:
@@ -40,7 +40,7 @@ class Kept(Generic[K, V]):
         return None if entry is None else entry.value
 
     def use(self, key: K, create: Callable[[], V], most: int) -> V | None:
-        """Return a value, created if it is missing; None if there are as many as `most` that are not finished."""
+        """Return a value, created if it is missing; None if `most` values are unfinished."""
         entry = self._entries.pop(key, None)
         if entry is None:
             if not self._make_room(most):
@@ -56,7 +56,7 @@ class Kept(Generic[K, V]):
         self._entries[key] = _Entry(value, self._refused)
 
     def newest(self, number: int) -> Iterator[tuple[K, V]]:
-        """Yield the values that were used last, the oldest of them first."""
+        """Yield the values that were used last, the oldest first."""
         for key in [*islice(reversed(self._entries), number)][::-1]:
             yield key, self._entries[key].value
 

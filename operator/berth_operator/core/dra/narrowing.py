@@ -54,10 +54,10 @@ class Branch(NamedTuple):
     progress: tuple[Progress, ...]
     used: Mask
     allowed: tuple[Mask, ...]
-    """For each constraint."""
+    """The allowed devices for each constraint."""
     left: dict[CounterSetID, Left]
     blocked: dict[CounterSetID | None, Mask]
-    """The devices for which too little is left of a set."""
+    """The devices whose counter set has too little left."""
     shares: dict[int, dict[str, int]]
     """What shares of a device take, in billionths."""
 
@@ -66,7 +66,7 @@ class NarrowingSearch:
     """One search; the devices that it finds are in the choices."""
 
     def __init__(self, planned: Planned, choices: Choices, max_steps: int) -> None:
-        """Prepare a search; a step is a device that is tried, or a request for which what is left is counted."""
+        """Prepare a search. A step is one tried device, or counting the remaining devices for one request."""
         self._planned, self._choices = planned, choices
         self._max_steps, self._spent = max_steps, 0
         self._candidates = CandidateDevices(choices)
@@ -219,7 +219,7 @@ class NarrowingSearch:
         )
 
     def _blocked(self, of_set: CounterSetID, left: Left) -> Mask:
-        """Return the devices for which too little is left of a set of counters."""
+        """Return the devices whose counter set has too little left."""
         known = self._blocking.get((of_set, left))
         if known is None:
             known = NONE
@@ -230,7 +230,7 @@ class NarrowingSearch:
         return known
 
     def _choose(self, branch: Branch) -> bool:
-        """Choose what was found in the order of the requests; return whether the rules of the choices allow it."""
+        """Choose the found devices, in the order of the requests; return whether the choices' rules allow it."""
         chosen: dict[tuple[int, int], list[int]] = {}
         for demand, progress in zip(self._candidates.demands, branch.progress, strict=True):
             option, left = demand.options[progress.option or 0], list(progress.chosen)
@@ -250,7 +250,7 @@ class NarrowingSearch:
 
 
 class _Wants:
-    """What several demands want of the same devices, or of devices with different values."""
+    """What several demands need of the same devices, or of devices with different values."""
 
     def __init__(self, candidates: CandidateDevices, spend: Callable[[int], None]) -> None:
         self._candidates, self._spend = candidates, spend
@@ -258,7 +258,7 @@ class _Wants:
         """Devices that are not shared -> how many demands want of exactly these."""
         self._all, self._of_all = 0, NONE
         self._differing: dict[int, tuple[int, Mask]] = {}
-        """Constraint that wants different values -> how many devices, and which ones may be given."""
+        """Constraint that requires different values -> how many devices, and which devices may be allocated."""
 
     def can_all_be_met_with(self, demand: Demand, progress: Progress, options: Options) -> bool:
         """Add a demand, and return whether there are devices and values enough.

@@ -10,7 +10,7 @@ from berth_operator.core.dra.fields import Field, FieldError
 NAME: Final = "metadata.name"
 
 NodeSelector = tuple[tuple[Requirement, ...], ...]
-"""Terms, of which one must match; requirements on the name have the key `metadata.name`."""
+"""Terms, one of which must match. Requirements on the name have the key `metadata.name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,12 @@ class TargetNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """One node, all nodes, or those that a selector matches: the first of the three that is set."""
+    """One node, all nodes, or the nodes that a selector matches: the first of the three that is set."""
 
     name: str = ""
     everywhere: bool = False
     terms: NodeSelector | None = None
-    """Of the selector; None without one."""
+    """Terms of the node selector; None without a selector."""
     selector: Mapping[str, Any] = field(default_factory=dict)
     """The selector as the API has it."""
 

@@ -10,7 +10,7 @@ from berth_operator.core.dra.turns import NamespaceTurns
 BATCH: Final = 64
 """Devices of one job."""
 MAX_JOBS: Final = 1_024
-"""Expressions that wait for the worker; others are asked for again when one is done."""
+"""Expressions that wait for the worker. The caller asks again for further ones when one is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Job:
     expression: str
     devices: Sequence[Device]
     namespace: str
-    """Of the pod that needs it."""
+    """The namespace of the pod that needs it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Offload:
     _in_progress: Job | None = None
 
     def ask(self, expression: str, devices: Collection[Device], namespace: str) -> None:
-        """Ask for an evaluation, unless it is asked for already."""
+        """Request an evaluation, unless it is requested already."""
         self.asked.add(expression)
         in_progress = self._in_progress is not None and self._in_progress.expression == expression
         if expression not in self._jobs and not in_progress and len(self._jobs) < MAX_JOBS:
@@ -48,7 +48,7 @@ class Offload:
         return expression in self._jobs
 
     def next_job(self) -> Job | None:
-        """Begin and return the job whose turn it is; None if there is none. `done` ends it."""
+        """Begin and return the next job in turn; None if there is none. `done` ends it."""
         if self._jobs:
             job = min(self._jobs.values(), key=lambda job: self.turns.taken(job.namespace))
             self._in_progress = self._jobs.pop(job.expression)

@@ -43,14 +43,14 @@ class RequestPlan:
     context: Context
     claim: ResourceClaim
     number: int
-    """The claim's place among those of the search."""
+    """The index of the claim among the claims of the search."""
     request: Request
     device_class: DeviceClass
     constraints: tuple[Constrained, ...]
     matched: SelectorPair
-    """Whether the selectors match a device, as far as it is known."""
+    """Whether the selectors match a device, as far as the answer is known."""
     devices: Sequence[Device] = ()
-    """For `All` those wanted, else those to try."""
+    """For `All`, the requested devices; otherwise, the devices to try."""
     count: int = 0
 
     @property

@@ -33,7 +33,7 @@ class SliceIndex:
 
     @classmethod
     def of(cls, slices: Iterable[Slice], selected: Selected | None = None) -> Self:
-        """Return the index of slices; `selected` has what is known of their devices."""
+        """Return the index of slices. `selected` has the known matches of their devices."""
         index = cls(selected=Selected() if selected is None else selected)
         for slice_ in slices:
             index.put(slice_)
@@ -90,7 +90,7 @@ class Pool:
 
     @cached_property
     def is_of_one_node(self) -> bool:
-        """Return whether what is taken on other nodes changes nothing here."""
+        """Return whether allocations on other nodes change nothing here."""
         return not self.elsewhere and all(device.nodes.name for device in self.devices)
 
     @property
@@ -101,7 +101,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodePools:
-    """The pools of a node, in the order in which devices are tried: those with binding conditions come last."""
+    """The pools of a node, in the order in which devices are tried: pools with binding conditions come last."""
 
     node: TargetNode
     pools: tuple[Pool, ...]
@@ -111,7 +111,7 @@ class NodePools:
     invalid: bool
     """Whether a pool is invalid."""
     selected: Selected
-    """Of all nodes."""
+    """The known matches of all nodes."""
 
 
 def gather(index: SliceIndex, node: TargetNode, features: Features = gates.ALL) -> NodePools:

@@ -16,7 +16,7 @@ from berth_operator.core.dra.slices import Device, DeviceID
 from berth_operator.core.dra.stock import Stock, scale_of
 
 MAX_RANKED: Final = 256
-"""Devices that are compared for one request; those after them stay in their order."""
+"""Devices that are compared for one request. Further devices stay in their order."""
 MAX_LOOKS: Final = 2_000
 """Devices that are compared for all requests of a search, each about two microseconds."""
 DIGITS: Final = 6
@@ -26,12 +26,12 @@ Rank = tuple[bool, float, int]
 
 
 class Preference:
-    """The order for one search: what its requests had best get is taken from the stock one after the other."""
+    """The order for one search: its requests take their best devices from the stock, one after the other."""
 
     def __init__(
         self, pools: NodePools, allocated: Allocated, links: Mapping[DeviceID, Hashable] | None = None
     ) -> None:
-        """Create the order of a node; `links` are equal for devices with NVLinks between all of them."""
+        """Create the order of a node. `links` are equal for devices with NVLinks between all of them."""
         self._pools = pools
         self._allocated = allocated
         self._links = links or {}
@@ -88,7 +88,7 @@ class Preference:
     def _pick(
         self, candidates: Sequence[Device], number: int, ranks: dict[Device, Rank], scale: Mapping[str, int]
     ) -> list[Device]:
-        """Take a number of devices from the stock, the cheapest ones, and of equally cheap ones the closest."""
+        """Take a number of devices from the stock: the cheapest devices and, among equally cheap ones, the closest."""
         picked: list[Device] = []
         while candidates and len(picked) < number and self.looks < MAX_LOOKS:
             lowest = min(map(ranks.__getitem__, candidates))

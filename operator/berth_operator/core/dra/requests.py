@@ -33,7 +33,7 @@ class DeviceToleration(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request for devices of one class, or one of the subrequests of which the first possible one is taken."""
+    """A request for devices of one class, or a subrequest. The first possible subrequest is taken."""
 
     name: str
     parent: str = ""
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names by which constraints and configurations refer to it."""
+        """Return the names with which constraints and configurations refer to it."""
         return (self.parent, self.full_name) if self.parent else (self.name,)
 
 

@@ -14,7 +14,7 @@ from berth_operator.core.dra.slices import Device, DeviceID
 Object = dict[str, Any]
 
 MAX_SUBREQUESTS: Final = 8
-"""Of a request; the first one adds as much to the score."""
+"""The maximum number of subrequests of a request. The first subrequest adds as much to the score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Result:
     request: Request
     device: Device
     consumed: Mapping[str, ExactQuantity] | None = None
-    """What the share takes of the capacities; None if the device is not shareable."""
+    """The capacity that the share consumes; None if the device is not shareable."""
     share_id: str = ""
 
     def written(self, *, binding_conditions: bool = True) -> Object:
@@ -47,7 +47,7 @@ class AppliedConfig(NamedTuple):
     """A configuration that applies to an allocation."""
 
     entry: Object
-    """As `devices.config` has it."""
+    """The entry in the form of `devices.config`."""
     device_class: str
     """The class that has it; empty for the claim itself."""
     place: int
@@ -61,9 +61,9 @@ class Allocation:
     claim: ResourceClaim
     results: tuple[Result, ...]
     chosen: tuple[tuple[Request, DeviceClass], ...]
-    """For each request of the claim, itself or the subrequest that was taken, and its class."""
+    """For each request of the claim, the request itself or the subrequest that was taken, and its class."""
     node: str
-    """The name of the node for which it was made."""
+    """The name of the node for which the allocation was made."""
 
     def written(self, *, binding_conditions: bool = True) -> Object:
         """Return `status.allocation`, without the timestamp; raise NodeError."""
@@ -100,7 +100,7 @@ class Allocation:
         )
 
     def configs(self) -> Iterator[AppliedConfig]:
-        """Yield configurations: each class's once, in the order of requests, and those of the claim that apply."""
+        """Yield configurations: each class's once, in the order of requests, and the claim's that apply."""
         by_class: dict[str, tuple[DeviceClass, list[str]]] = {}
         for request, device_class in self.chosen:
             by_class.setdefault(device_class.name, (device_class, []))[1].append(request.full_name)
@@ -112,7 +112,7 @@ class Allocation:
                 yield AppliedConfig(self._applied("FromClaim", config.requests, config.raw), "", place)
 
     def _applied(self, source: str, names: Sequence[str], raw: Mapping[str, Any]) -> Object:
-        """Return an entry of `devices.config`; without `requests` if it is for all of them."""
+        """Return an entry of `devices.config`, without `requests` if it applies to all requests."""
         everything = all(self._named(request, names) for request, _ in self.chosen)
         return {"source": source, **({"requests": list(names)} if names and not everything else {}), **raw}
 

@@ -51,7 +51,7 @@ class SubrequestFrame:
     plans: Sequence[RequestPlan]
     next: int = 0
     too_many: bool = True
-    """Whether each one that was tried would give the claim too many devices."""
+    """Whether each tried device would give the claim too many devices."""
 
 
 class Search:
@@ -111,9 +111,9 @@ class Search:
         return self._enter_device(claim, request, planned.plans[0], 0, 0)
 
     def _enter_device(self, claim: int, request: int, plan: RequestPlan, number: int, start: int) -> SearchOutcome:
-        """Go on with the next device of a request, or with the next request after the last one.
+        """Go on with the next device of a request, or with the next request after the last device.
 
-        The search goes forward through the devices, so that no set of them is tried in two orders.
+        The search goes forward through the devices, so that no set of devices is tried in two orders.
         """
         if plan.wants_all and not plan.devices:
             return SearchOutcome.FAILED

@@ -24,7 +24,7 @@ from berth_operator.core.dra.work import Work
 Selectors = tuple[tuple[str | None, ...], tuple[str | None, ...]]
 """CEL expressions of a class and of a request."""
 MAX_BYTES: Final = 32 * 2**20
-"""Memory for what is known."""
+"""Memory for the known matches."""
 MIN_EXPRESSIONS: Final = 1_024
 """Expressions that are kept in any case."""
 MAX_RECENT: Final = 32
@@ -45,7 +45,7 @@ class Matches:
     def __init__(self, expression: str, *, is_kept: bool = True) -> None:
         self.expression = expression
         self.states = bytearray()
-        """By the number of a device."""
+        """States by the number of a device."""
         self.seen = 0
         """The changes of devices that it knows of."""
         self.reasons: list[str] = []
@@ -53,14 +53,14 @@ class Matches:
         self.invalid = ""
         """Why it does not compile, if the worker process has found that."""
         self.equalities: tuple[Equality, ...] | None = None
-        """If it is nothing else, so that it is looked up in the index."""
+        """The equalities, if the expression has nothing else, so that it is looked up in the index."""
         self.is_compiled = False
         self.is_slow = False
         """Whether the worker process evaluates it."""
         self.is_unfinished = False
         """Whether the last evaluation was put off."""
         self.is_kept = is_kept
-        """Whether there is memory for what is learned."""
+        """Whether there is memory for new results."""
 
     def fail(self, reason: str) -> int:
         """Return the state of devices for which the expression fails with a reason."""
@@ -83,7 +83,7 @@ class SelectorPair:
         self._known: list[Matches] = []
 
     def refresh(self) -> None:
-        """Bring what is known up to date, and count it as used."""
+        """Update the known matches, and count them as used."""
         self._known = [self._selected.use(expression) for expression in self.expressions]
 
     def update(self) -> None:
@@ -92,7 +92,7 @@ class SelectorPair:
             self._selected.update(known)
 
     def get(self, device: Device) -> bool | None:
-        """Return whether all expressions are true for a device; None if that is not known, or if one fails."""
+        """Return whether all expressions are true for a device; None if that is unknown, or if one fails."""
         number = self._numbers.get(device, NO_NUMBER)
         for known in self._known:
             state = known.states[number] if number < len(known.states) else UNKNOWN
@@ -132,7 +132,7 @@ class Selected:
     """What all selectors match."""
 
     def __init__(self, *, memory: int = MAX_BYTES, least: int = MIN_EXPRESSIONS) -> None:
-        """Create an empty one; `memory` is the bound in bytes, `least` expressions are kept in any case."""
+        """Create an empty one. `memory` is the bound in bytes; at least `least` expressions are kept in any case."""
         self._memory, self._least = memory, least
         self.devices = DeviceNumbers()
         self.work = Work()
@@ -144,7 +144,7 @@ class Selected:
         self._recent: dict[Selectors, SelectorPair] = {}
 
     def of(self, selectors: Selectors) -> SelectorPair:
-        """Return what is known of selectors, to look up and to add to."""
+        """Return the known matches of selectors, to look up and to extend."""
         selection = self._recent.pop(selectors, None) or SelectorPair(self, selectors)
         if len(self._recent) >= MAX_RECENT:
             del self._recent[next(iter(self._recent))]
@@ -154,11 +154,11 @@ class Selected:
         return selection
 
     def matching(self, device: Device) -> int:
-        """Return how many selections that were requested recently match a device, as far as it is known."""
+        """Return how many recently requested selections match a device, as far as this is known."""
         return sum(selection.get(device) is True for selection in self._recent.values())
 
     def matches(self, device: Device, expression: str | None, owner: str) -> bool:
-        """Return whether one expression is true for a device; raises as `SelectorPair.matches`."""
+        """Return whether one expression is true for a device; raise the errors of `SelectorPair.matches`."""
         return self.of(((), (expression,))).matches(device, owner, owner)
 
     def put(self, devices: Iterable[Device]) -> None:
@@ -174,7 +174,7 @@ class Selected:
             selection.update()
 
     def use(self, expression: str) -> Matches:
-        """Return what is known of an expression, up to date."""
+        """Return the known matches of an expression, updated."""
         most = max(self._least, self._memory // (self.devices.capacity + len(expression)))
         known = self._known.use(expression, lambda: Matches(expression), most)
         if known is None:
@@ -184,7 +184,7 @@ class Selected:
         return known
 
     def learn(self, expression: str, device: Device, state: bool | str) -> None:  # noqa: FBT001 - what it is, or why not
-        """Keep what the worker process has found of an expression and a device: its value, or why it has none."""
+        """Keep the worker process's result for an expression and a device: its value, or why it has none."""
         known, number = self._known.peek(expression), self.devices.numbers.get(device)
         if known is not None and number is not None:
             self.update(known)
@@ -196,10 +196,10 @@ class Selected:
             known.invalid = why
 
     def state(self, known: Matches, device: Device, before: Sequence[Matches]) -> int:
-        """Return what an expression is for a device; `before` are the expressions that are true for it.
+        """Return the state of an expression for a device. `before` are the expressions that are true for the device.
 
         Raises:
-            SelectorError: it does not compile.
+            SelectorError: the expression does not compile.
             NoWorkError: it cannot be evaluated now.
         """
         if known.invalid:
@@ -230,7 +230,7 @@ class Selected:
         return known.states[number]
 
     def update(self, known: Matches) -> None:
-        """Forget what is known of devices that are gone, or look it up again."""
+        """Forget the states of removed devices, or look them up again."""
         changes = self.devices.changes
         if known.seen == changes.now and len(known.states) == self.devices.capacity:
             return

@@ -14,7 +14,7 @@ from berth_operator.core.dra.selectors.version import VersionError
 TYPES: Final = ("int", "bool", "string", "version")
 """The types of attributes."""
 LISTS: Final = ("ints", "bools", "strings", "versions")
-"""Types that are alpha: no selector sees such an attribute, and no constraint holds between two."""
+"""Alpha types. No selector sees an attribute of such a type, and no constraint holds between two."""
 
 
 class PoolID(NamedTuple):
@@ -84,9 +84,9 @@ class Device:
     pool: PoolID
     view: DeviceView
     attributes: Mapping[str, Attribute]
-    """By qualified name: names without a domain have the driver's."""
+    """Attributes by qualified name. Names without a domain have the driver's domain."""
     capacity: Mapping[str, DeviceCapacity]
-    """By the name in the slice."""
+    """Capacities by the name in the slice."""
     consumes: tuple[tuple[CounterID, int], ...]
     """What it takes of counters, in billionths."""
     consumes_sets: tuple[str, ...]
@@ -155,10 +155,10 @@ def read(raw: Mapping[str, Any]) -> Slice:
 
 
 def read_unknown(raw: Mapping[str, Any]) -> Slice:
-    """Read of a ResourceSlice only its pool and node; it lists one device of which nothing is known.
+    """Read only the pool and node of a ResourceSlice. The slice lists one unknown device.
 
     Raises:
-        FieldError: these cannot be read either.
+        FieldError: these fields cannot be read either.
     """
     spec = Field(raw, "").at("spec")
     pool = {"name": spec.at("pool").at("name").text()}

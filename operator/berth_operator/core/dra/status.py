@@ -14,7 +14,7 @@ from berth_operator.core.dra.slices import DeviceID
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of a claim for the extended resources of the pod that owns it; its value is `true`."""
 OLDEST_MANAGERS: Final = "ancient-changes"
-"""The manager to which the API server counts the oldest writers of an object with more than ten."""
+"""The manager under which the API server counts the oldest writers of an object with more than ten."""
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
 
 
@@ -34,7 +34,7 @@ class ClaimState:
     allocation: Mapping[str, Any] = field(default_factory=lambda: NO_ALLOCATION)
     """`status.allocation`; empty if nothing is allocated."""
     devices: tuple[DeviceID, ...] = ()
-    """The allocated devices, without those with admin access, which others may hold at the same time."""
+    """The allocated devices, except devices with admin access, which others may hold at the same time."""
     held: Allocated = field(default=NOTHING_ALLOCATED, compare=False)
     """What the allocation takes of devices."""
     writers: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class ClaimState:
     failure: str = field(default="", compare=False)
     """A binding failure condition of its devices that is true, with the driver's words."""
     allocated_at: str = ""
-    """When the devices were allocated, in RFC 3339; empty if the allocation does not say."""
+    """When the devices were allocated, in RFC 3339; empty if the allocation does not record it."""
     extended: bool = False
     """Whether it was made for the extended resources of the pod that owns it."""
     deleting: bool = False
@@ -59,7 +59,9 @@ class ClaimState:
 
 
 def read(raw: Mapping[str, Any], known: ResourceClaim | None = None) -> ClaimState:
-    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`; `known` is what was read under its name.
+    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`.
+
+    `known` is the claim that was read under its name before.
 
     Raises:
         FieldError: a field cannot be read.
@@ -148,7 +150,7 @@ def _share(item: Field) -> tuple[str, str, str, str]:
 
 
 def _nodes(allocation: Field) -> Iterator[str]:
-    """Yield the names by which the node selector picks nodes: so it is written for devices of one node."""
+    """Yield the node names that the node selector selects. Devices of one node have such a selector."""
     for term in allocation.at("nodeSelector").at("nodeSelectorTerms").items():
         for item in term.at("matchFields").items():
             if item.at("key").text() == NAME and item.at("operator").text() == "In":

@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 MAX_COMPARED: Final = 128
 """Devices of a set that are compared each with each; a GPU has a few dozen possible MIG instances."""
 TOLERANCE: Final = 1e-9
-"""The part of a counter up to which two amounts are equal."""
+"""The fraction of a counter within which two amounts are equal."""
 
 
 class _SetStock:
@@ -42,14 +42,14 @@ class _SetStock:
         self._costs: Amounts | None = None
 
     def cost(self, device: Device) -> float:
-        """Return what a device would strand, itself left out; infinite for one that is not available."""
+        """Return what taking a device would strand, without the device itself; infinite for an unavailable device."""
         if self._costs is None:
             free = self._free & (self._set.needs <= self._left + TOLERANCE).all(axis=1)
             self._costs = np.where(free, self._stranded(free), np.inf)
         return float(self._costs[self._set.rows[device]])
 
     def _stranded(self, free: Mask) -> Amounts:
-        """Return what each device would strand of the free ones; in large sets its own size."""
+        """Return what each device would strand of the free devices; in large sets, the device's own size."""
         needs, sizes = self._set.needs, self._set.sizes
         if len(needs) > MAX_COMPARED:
             return sizes
@@ -77,7 +77,7 @@ class Stock:
         self._sets: dict[tuple[PoolID, str], _SetStock] = {}
 
     def cost(self, device: Device, scale: Mapping[str, int]) -> float:
-        """Return what taking a device costs; infinite if its counters have not enough.
+        """Return the cost of taking a device; infinite if its counters have not enough left.
 
         `scale` has the amount of each capacity that counts as one device: `scale_of`.
         """
@@ -88,7 +88,7 @@ class Stock:
         return stranded + self._left(device)
 
     def take(self, device: Device, sign: int = 1) -> None:
-        """Take from counters what a device takes, or give it back (sign -1)."""
+        """Take a device's consumption from the counters, or give it back (sign -1)."""
         for of_set in self._of(device):
             of_set.take(device, sign)
 
@@ -96,7 +96,7 @@ class Stock:
         return sum(of_set.cost(device) for of_set in self._of(device))
 
     def _of(self, device: Device) -> Iterator[_SetStock]:
-        """Yield what is left of the sets that a device takes from; none where the feature is off."""
+        """Yield the free counters of the sets from which a device consumes; none if the feature is off."""
         pool = self._pools.by_id[device.pool]
         for name in dict.fromkeys(counter.set for counter, _ in device.consumes) if pool.counters else ():
             known = self._sets.get((pool.id, name))
@@ -107,7 +107,7 @@ class Stock:
             yield known
 
     def _left(self, device: Device) -> float:
-        """Return the free part of a shared device: that of its scarcest capacity."""
+        """Return the free part of a shared device, which is the free part of its scarcest capacity."""
         if not device.capacity:
             return 0.0 if self._allocated.is_shared(device.id) else 1.0
         held = self._allocated.capacity.get(device.id, {})

@@ -3,7 +3,7 @@
 from typing import Final
 
 HALVED: Final = 10.0
-"""Seconds after which what was taken counts half."""
+"""Seconds after which used time counts half."""
 NEGLIGIBLE: Final = 1e-4
 """Seconds that are forgotten."""
 
@@ -16,7 +16,7 @@ class NamespaceTurns:
         self._halved_at = 0.0
 
     def taken(self, namespace: str) -> float:
-        """Return the seconds that were taken for a namespace, less for what is long ago."""
+        """Return the seconds that a namespace has used. Older use counts less."""
         return self._taken.get(namespace, 0.0)
 
     def take(self, namespace: str, seconds: float, now: float) -> None:

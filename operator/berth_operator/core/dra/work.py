@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class Work:
-    """Work in devices that are looked at, about a microsecond each; unlimited by default.
+    """Work in devices that are examined, about a microsecond each; unlimited by default.
 
-    Copies of the Fleet share it: what-ifs take the loop's time as well.
+    Copies of the Fleet share it, because what-ifs take the loop's time as well.
     """
 
     def __init__(self, left: float = math.inf) -> None:
@@ -59,13 +59,16 @@ class Work:
         self.unfinished = self.waits = True
 
     def is_over(self) -> bool:
-        """Return whether nothing is left; what asks is then unfinished."""
+        """Return whether no work is left. The caller is then unfinished."""
         over = self.left <= 0 or self.waits or self.is_full
         self.unfinished |= over
         return over
 
     def complete(self, compute: Callable[[], T], instead: T) -> T:
-        """Return what is computed, or `instead` if that was left unfinished; a decision in progress is not affected."""
+        """Return the computed value, or `instead` if the computation was left unfinished.
+
+        A decision in progress is not affected.
+        """
         before = self.unfinished, self.waits, self.is_full
         self.unfinished = self.waits = self.is_full = False
         try:
@@ -78,9 +81,8 @@ class Work:
     def limited(self, amount: float) -> Iterator[Callable[[], bool]]:
         """Return a context that may do this much work, whatever is left outside of it.
 
-        It yields a function that returns whether something is unfinished so far that the next attempt gets further
-        with. That is so only if this one learned something: otherwise the next one would end at the same place, and
-        the one after it.
+        It yields a function that returns whether something is unfinished that the next attempt can continue. This is so
+        only if this attempt learned something. Otherwise every later attempt would end at the same place.
         """
         left, unfinished, learned = self.left, self.unfinished, self._learned
         self.left, self.unfinished = amount, False

@@ -40,10 +40,10 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 MAX_STEPS: Final = 5_000
 """Devices that a search on one node tries in an order, each as many times as it has capacities.
 
-Those that are certainly not given are left out before. Decision 33 has how long that takes.
+Devices that are certainly not allocated are left out before. Decision 33 has how long the search takes.
 """
 MAX_NARROWING: Final = 2_000
-"""Steps of the search that goes on where the one in an order did not end."""
+"""Steps of the search that continues where the search in an order did not end."""
 MAX_DOUBLINGS: Final = 2
 """How often, while the loop has nothing else to do, this bound is doubled for a search that ended at it."""
 MAX_LOOKS: Final = 60_000
@@ -68,7 +68,7 @@ class _Target:
 
     @property
     def allocated(self) -> Allocated:
-        """Return what is not free."""
+        """Return the devices that are not free."""
         of_all = self.fleet.claims.supply.holdings.allocated
         return Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
 
@@ -92,9 +92,10 @@ class _Target:
 def choose(
     fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant], *, first_fit: bool = False
 ) -> PodClaims | None:
-    """Return what the pod's claims get on a row that passed the filters; None if the search found nothing.
+    """Return the devices that the pod's claims get on a row that passed the filters; None if the search found none.
 
-    `grants` are the cards that the pod gets by name; `first_fit`: take the first devices that fit, as kube-scheduler.
+    `grants` are the cards that the pod gets by name. `first_fit`: take the first devices that fit, as kube-scheduler
+    does.
     """
     if not (pod.request.claims or fleet.device_classes):
         return NO_POD_CLAIMS
@@ -127,9 +128,10 @@ def choose(
 def choose_together(
     fleet: Fleet, row: int, pods: Sequence[PendingPod], elsewhere: Collection[str], *, first_fit: bool
 ) -> tuple[PodClaims, ...] | None:
-    """Return what the claims of several pods get on a row, by one search; None if it found nothing.
+    """Return the devices that the claims of several pods get on a row, by one search; None if it found none.
 
-    `elsewhere` are the claims (namespace/name) that pods on other rows share with them, and that are allocated there.
+    `elsewhere` are the claims (namespace/name) that pods on other rows share with these pods, and that are allocated
+    there.
 
     Raises:
         NoWorkError: the search could not be finished.
@@ -158,14 +160,14 @@ class _Needs:
 
     pod: PendingPod
     claims: tuple[ClaimState, ...]
-    """The claims for which devices have to be chosen; the one for extended resources comes last."""
+    """The claims that need devices. The claim for extended resources comes last."""
     reserved: tuple[str, ...]
     """namespace/name of the claims that are allocated already."""
     mappings: tuple[RequestMapping, ...]
 
 
 def _needs(fleet: Fleet, row: int, pod: PendingPod, allocated: Collection[str] = ()) -> _Needs:
-    """Return what a pod needs on a row; `allocated` are further claims that count as allocated."""
+    """Return what a pod needs on a row. `allocated` are further claims that count as allocated."""
     extended, mappings = extended_resources.claim_on(fleet, row, pod)
     claims = states(fleet, pod.request)
     reserved = tuple(claim.key for claim in claims if claim.allocation or claim.key in allocated)
@@ -193,7 +195,7 @@ def _chosen(fleet: Fleet, row: int, needs: _Needs, allocations: tuple[Allocation
 
 
 def may_continue(fleet: Fleet, request: PodRequest) -> bool:
-    """Return whether another row may be tried after one on which the search found nothing."""
+    """Return whether another row may be tried after a row on which the search found nothing."""
     return not (fleet.claims.supply.work.is_over() or refusal(fleet, request))
 
 
@@ -205,10 +207,11 @@ def _target(fleet: Fleet, row: int, grants: Collection[Grant] = (), *, first_fit
 
 
 def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0) -> tuple[Allocation, ...] | None:
-    """Return what claims get, by a search; None if it found nothing.
+    """Return the devices that claims get, by a search; None if it found none.
 
-    Its bounds are doubled `doublings` times. If at all, the search in an order ended at its own bound before, and is
-    left out. Each doubling changes to the other order of devices: what one order finds late the other often finds soon.
+    The search's bounds are doubled `doublings` times. After a doubling, the search in an order is left out, because it
+    can only have ended at its own bound before. Each doubling changes to the other order of devices: devices that one
+    order finds late the other often finds soon.
 
     Raises:
         AllocationError: the search would take too long before its first step, did not end, or found what cannot be

@@ -36,13 +36,13 @@ from berth_operator.core.values.request import NodeTerm, PodRequest
 Points = npt.NDArray[np.int64]
 
 LOOK: Final = 0.25
-"""Work for a device of which it is known whether it matches."""
+"""Work for a device for which it is known whether it matches."""
 UNLIMITED: Final = 1_000_000
-"""Pods for which a row has devices if nothing limits them."""
+"""Number of pods for which a row has devices if nothing limits them."""
 KEPT: Final = 5
 """Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
-"""Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
+"""Kinds of devices of a pod that are counted. The search handles the pod's requests for other kinds."""
 
 
 def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
@@ -52,7 +52,7 @@ def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
 
 
 def unallocated(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
-    """Return the pod's claims for which devices have to be chosen."""
+    """Return the pod's claims that need devices."""
     return [state for state in states(fleet, request) if not state.allocation]
 
 
@@ -90,7 +90,7 @@ def usable_rows(fleet: Fleet, claim: ClaimState) -> Mask:
 def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that may have enough devices for the claims that are not allocated yet.
 
-    Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
+    Rows on which a search found nothing are left out. If the work about claims is used up, all rows are left out.
     """
     if not is_searched(fleet, request):
         return fleet.present
@@ -109,7 +109,7 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows that may have enough devices for each request alone if claims and pods held none of them."""
+    """Return the rows that may have enough devices for each request alone, if claims and pods held no devices."""
     mask = fleet.present
     for alternatives, rows in _counted_requests(fleet, request):
         choices = [(_counted(fleet, kind_of(fleet, choice)), choice.count) for choice in alternatives.choices]
@@ -118,7 +118,7 @@ def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
-    """Return how many devices each row lacks at least, of those that claims and pods hold."""
+    """Return how many devices each row lacks at least, of the devices that claims and pods hold."""
     missing: Points = np.zeros(len(fleet.names), np.int64)
     wanted: Counter[DeviceKind] = Counter()
     for alternatives, rows in _counted_requests(fleet, request):
@@ -148,7 +148,7 @@ def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict
 
 
 def pods_per_row(fleet: Fleet, request: PodRequest, shared: Collection[str]) -> Points:
-    """Return how many such pods each row has devices for, or more; `shared` claims count once for all of them."""
+    """Return how many such pods each row has devices for, or more. `shared` claims count once for all pods."""
     pods = np.full(len(fleet.names), UNLIMITED, np.int64)
     for kind, amounts in _wanted(fleet, list(_counted_requests(fleet, request, shared))).items():
         counts = _counted(fleet, kind)
@@ -211,8 +211,8 @@ def rows_with_invalid_pools(fleet: Fleet, request: PodRequest) -> Mask:
 def preference_points(fleet: Fleet, request: PodRequest) -> list[Points]:
     """Return, for each request with `firstAvailable`, each row's points for the first subrequest that it can meet.
 
-    They are 8 for the first one, 7 for the second, and so on. A subrequest counts as met where the counts of devices
-    are high enough, so that a row may get a later one by the search, never an earlier one.
+    The first subrequest counts 8 points, the second 7, and so on. A subrequest counts as met where the counts of
+    devices are high enough. So the search may give a row a later subrequest, but never an earlier one.
     """
     prioritized = (alternatives for alternatives, _ in _counted_requests(fleet, request) if alternatives.prioritized)
     return [_of_first_met(fleet, alternatives.choices, range(MAX_SUBREQUESTS, 0, -1)) for alternatives in prioritized]
@@ -228,9 +228,9 @@ def _of_first_met(fleet: Fleet, choices: Sequence[Request], values: Sequence[Poi
 
 
 def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
-    """Return, for each request, what it costs each row, in hundredths of a device; 0 where nothing is given for it.
+    """Return, for each request, its cost on each row, in hundredths of a device; 0 where nothing is allocated for it.
 
-    It is the cost of the device that costs least there, and KEPT for each free device that the row has.
+    It is the cost of the cheapest device there, and KEPT for each free device that the row has.
     """
     wasted = []
     for alternatives, rows in _counted_requests(fleet, request):
@@ -246,7 +246,7 @@ def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
 
 
 def refusal(fleet: Fleet, request: PodRequest) -> str:
-    """Return what is wrong with a claim or a class of a request on every node; empty if nothing is known."""
+    """Return what is wrong with a claim or class of a request on every node; empty if nothing is known to be wrong."""
     if not is_searched(fleet, request):
         return ""
     return fleet.claims.supply.refusals(key_of(fleet, request)).everywhere
@@ -258,7 +258,7 @@ def key_of(fleet: Fleet, request: PodRequest) -> tuple[PodRequest, tuple[str, ..
 
 
 def kind_of(fleet: Fleet, request: Request) -> DeviceKind:
-    """Return what a request wants of each device."""
+    """Return what a request requires of each device."""
     device_class = fleet.claims.classes.get(request.device_class)
     selectors = (() if device_class is None else device_class.selectors, request.selectors)
     return DeviceKind(
@@ -336,7 +336,7 @@ def _costs(
 
 
 def _fits(kind: DeviceKind, device: Device, allocated: Allocated) -> bool:
-    """Return whether what a kind takes of a shared device is left; the search reports what cannot be computed."""
+    """Return whether a shared device has enough left for a kind. The search reports what cannot be computed."""
     held = allocated.capacity.get(device.id)
     try:
         amounts = capacity.consumed(device.capacity, dict(kind.capacity))

@@ -8,13 +8,13 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
 
 MAX_PRODUCTS: Final = 16
-"""Groups of rows with alike devices; further ones belong to none."""
+"""Groups of rows with alike devices. Further rows belong to no group."""
 
 
 def numbers(fleet: Fleet) -> Numbers | None:
-    """Return a number for each row, equal for those with alike devices; None if there are not two such groups.
+    """Return a number for each row, equal for rows with alike devices; None if there are fewer than two such groups.
 
-    It is `ABSENT` for rows without devices that can be given, and for those with several products of one driver.
+    It is `ABSENT` for rows without devices that can be allocated, and for rows with several products of one driver.
     """
     known: dict[object, int] = {}
     found: Numbers = np.full(len(fleet.names), ABSENT, np.int32)

@@ -33,7 +33,7 @@ def members_of_all(fleet: Fleet, keys: Iterable[str]) -> Mask:
 
 
 def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
-    """Return the sums of counts per row by domain; pods whose Node does not exist are not counted."""
+    """Return the sums of counts per row by domain. Pods whose Node does not exist are not counted."""
     column = fleet.labels.column(key)
     weights = (counts * fleet.present).astype(np.float64)
     totals = np.bincount(column.numbers, weights, len(column.values) + 1).astype(np.float64, copy=False)

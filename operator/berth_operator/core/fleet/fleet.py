@@ -54,7 +54,7 @@ ROWS: Final = 16
 MAX_MODEL_MASKS: Final = 2**22
 """Bytes of the cache of the models that users' constraints accept."""
 SPARE_RESOURCES: Final = 32
-"""Columns of resources before those that no node offers any more are dropped."""
+"""Number of spare resource columns after which columns of resources that no node offers any more are dropped."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))
@@ -99,7 +99,7 @@ class Fleet(NodeColumns):
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
         self.mps_pods_placed = 0
-        """The sum of `mps_pods`: filters ask it first, since it is 0 in most fleets."""
+        """The sum of `mps_pods`. Filters check it first, because it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()
         """Priority -> number of placed pods."""
         self.placed_pods = PlacedPodsCache()
@@ -112,7 +112,7 @@ class Fleet(NodeColumns):
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.prepared = Prepared()
         self.pod_mix = PodMix()
-        """What pods typically request; charges do not change it."""
+        """The pods' typical requests. Charges do not change it."""
         self._on_node: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
@@ -192,7 +192,7 @@ class Fleet(NodeColumns):
             self.cards[GPU].withhold(row, minors)
 
     def set_refused(self, name: str, types: Collection[str]) -> None:
-        """Set of which types of devices a policy refuses the resources on a Node, for reasons; ignore unknown nodes."""
+        """Set the device types whose resources a policy refuses on a Node, with reasons. Ignore unknown nodes."""
         if (row := self.rows.get(name)) is not None:
             for kind in self.kinds.added:
                 self.cards[kind.name].refuse(row, refused=kind.name in types)
@@ -200,18 +200,18 @@ class Fleet(NodeColumns):
     # --- what was measured ------------------------------------------------------------------------------------
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
-        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before.
+        """Set the measurement of a GPU at a time; return whether more of its memory may be free than before.
 
         Decisions see it after `measured`.
         """
         return self.cards[GPU].measure(row, slot, values, at)
 
     def expire_measurements(self, before: float) -> list[str]:
-        """Forget what was measured before a time; return the nodes where more memory may be free by that."""
+        """Forget measurements made before a time; return the nodes where more memory may be free as a result."""
         return [self.names[row] for row in self.cards[GPU].expire(before).tolist()]
 
     def measured(self) -> None:
-        """Apply to decisions what was measured or expired."""
+        """Apply new and expired measurements to decisions."""
         self.prepared.clear()
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
@@ -309,7 +309,7 @@ class Fleet(NodeColumns):
         return charge
 
     def freed_with(self, charge: Charge) -> Charge:
-        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+        """Return what one pod frees if it leaves: its charge, and the cards of claims that it alone uses."""
         departed = self.claims.departed
         own = (claim for claim in self.claims.of_pod(charge.uid) if claim.reserved_for - departed == {charge.uid})
         held = [of_claim for claim in own for of_claim in self._charges_of(claim)]
@@ -322,7 +322,7 @@ class Fleet(NodeColumns):
         return replace(charge, grants=(*charge.grants, *grants), unknown=(*charge.unknown, *unknown))
 
     def left_behind(self) -> list[Charge]:
-        """Return what is charged for claims that are about to be deallocated."""
+        """Return the charge of claims that are about to be deallocated."""
         return [charge for claim in self.claims.left_behind() for charge in self._charges_of(claim)]
 
     def _charges_of(self, claim: ClaimState) -> list[Charge]:
@@ -334,7 +334,7 @@ class Fleet(NodeColumns):
         return sum(len(claim.devices) for claim in self.claims.of_pod(uid))
 
     def refresh(self, shown: Charge) -> None:
-        """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
+        """Set a placed pod's start, end and owner, which are shown, not compared. What it uses is unchanged."""
         uid = shown.uid
         charge = replace(self.charges[uid], started=shown.started, ends=shown.ends, owner=shown.owner)
         self.charges[uid] = self._pods_of(charge.node)[uid] = charge
@@ -358,7 +358,7 @@ class Fleet(NodeColumns):
     # --- nominees ---------------------------------------------------------------------------------------------
 
     def nominate(self, charge: Charge) -> None:
-        """Reserve for a pod what it will use of its nominated node, in place of its previous nomination.
+        """Reserve for a pod its capacity on its nominated node, in place of its previous nomination.
 
         The reserved capacity is not free for other pods. But a nomination is not a charge: the pod holds nothing yet
         and cannot be a victim.
@@ -400,7 +400,7 @@ class Fleet(NodeColumns):
                 self.nominate(nominee)
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
-        """Return the nominees that a pod may ignore: itself and those of lower priority."""
+        """Return the nominees that a pod may ignore: itself and nominees of lower priority."""
         # Hundreds of places may be promised, and every decision asks this.
         if uid not in self.nominees and not any(nominated < priority for nominated in self._nominee_priorities):
             return []
@@ -453,7 +453,7 @@ class Fleet(NodeColumns):
     def copy(self, *, until_changes: bool = False) -> Self:
         """Return an independent copy for what-ifs, which can be charged and released.
 
-        With `until_changes`, the copy must end before ResourceClaims or what they may get change.
+        With `until_changes`, the copy must end before ResourceClaims, or the devices that they may get, change.
         """
         plain = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | list | set)}
         rows = self.rows.copy()
@@ -488,7 +488,7 @@ class Fleet(NodeColumns):
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
-        """Return a shallow copy with these columns and attributes replaced; all others are shared."""
+        """Return a shallow copy with these columns and attributes replaced. All others are shared."""
         copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         copied.column_cache = ColumnCache(copied.static_key, copied.dynamic_key)
@@ -508,7 +508,7 @@ class Fleet(NodeColumns):
             self._grow()
 
     def put_like(self, node: NodeInfo, like: str) -> None:
-        """Add a node with the Device of another one, whose agent is alive and whose cards no pod uses, to a copy."""
+        """Add a node to a copy of the Fleet, with another node's Device, a live agent and unused cards."""
         self.put_node(node)
         own, row, other = self._own, self.rows[node.name], self.rows[like]
         for name in (*_OF_DEVICES, "device_decides"):
@@ -520,7 +520,7 @@ class Fleet(NodeColumns):
         self.prepared.clear()
 
     def node_info(self, name: str) -> NodeInfo:
-        """Return a Node as it was put, without its images."""
+        """Return a Node as it was added, without its images."""
         row = self.rows[name]
         return NodeInfo(
             name=name,
@@ -539,7 +539,7 @@ class Fleet(NodeColumns):
         self._apply_grants(grants, row, sign)
 
     def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
-        """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
+        """Set the amounts that pods use of a card in a what-if: shape (resources,), and the number of these pods."""
         self.column_cache.forget()
         self.prepared.clear()
         self.cards[device_type].set_use(row, slot, used, users)
@@ -592,7 +592,7 @@ class Fleet(NodeColumns):
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
-        """Return what is left of a resource on each row; 0 if the resource is unknown."""
+        """Return the free amount of a resource on each row; 0 if the resource is unknown."""
         index = self.resources.get(name)
         if index is None:
             return np.zeros_like(self.vendor[rows], np.int64)
@@ -711,9 +711,9 @@ class Fleet(NodeColumns):
             self._own.allocatable[self.resources[name], row] = amount
 
     def _add_resources(self, names: Collection[str]) -> None:
-        """Add columns for resources that no node offered until now, and charge what placed pods request of them.
+        """Add columns for resources that no node offered until now, and charge the requests of placed pods for them.
 
-        Other resources have no columns, because pods that name their node may request any.
+        Other resources have no columns, because pods that name their node may request any resource.
         """
         first = len(self.requested)
         # A new dict, because excerpts share the old one.

@@ -19,7 +19,7 @@ from berth_operator.core.values.charge import Charge
 FOREIGN: Final = "processes that hold no card"
 """The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
 BEYOND: Final = 2**31 - 1
-"""A priority above that of any pod, for charges that are not of existing pods, so that they are never victims."""
+"""A priority above any pod's priority, for charges without an existing pod, so that they are never victims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,9 @@ def is_complete(promised: Charge, actual: ActualAllocation) -> bool:
 def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *, claimed: bool) -> Charge:
     """Return what a pod is charged for.
 
-    The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged too
-    while kubelet has not allocated all of its devices, or if they are `claimed` by a pod to which kubelet has allocated
-    nothing yet: that pod will get them.
+    The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged,
+    too, while kubelet has not allocated all of its devices. They also stay charged if they are `claimed` by a pod to
+    which kubelet has allocated nothing yet, because that pod will get them.
     """
     whole_cards = {
         device: fleet.grant_of_device(actual.node, device.type, device.minor, device.id)
@@ -122,7 +122,7 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
 
 
 def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
-    """Return a grant, or what kubelet allocated of its card if that is more; subdevices have the Device's size."""
+    """Return a grant, or kubelet's allocation of its card if that is larger. Subdevices have the Device's size."""
     if grant.is_subdevice:
         return grant
     amounts = dict(grant.amounts)
@@ -134,7 +134,7 @@ def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
 
 
 def leftover_charge(fleet: Fleet, actual: ActualAllocation) -> Charge | None:
-    """Return a charge for what a deleted pod still holds, because its containers may still run; None if nothing."""
+    """Return a charge for a deleted pod's devices, because its containers may still run; None if it holds nothing."""
     grants = _grants(fleet, actual.node, (device for device in actual.devices if device.type in fleet.cards))
     uid = leftover_uid(actual.node, actual.uid)
     return Charge(uid=uid, pod=actual.pod, node=actual.node, grants=grants, priority=BEYOND) if grants else None
@@ -201,10 +201,12 @@ def to_be_rewritten(
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
     """Yield the pods of one node whose annotations must be rewritten, each with its substitutes: id -> grant.
 
-    `mismatches` has all pods of the node with a mismatch, `others` what kubelet allocated to the node's other pods. An
-    annotation is rewritten to name what the pod holds, if that is equivalent and another pod is involved: the other pod
-    holds a device of this annotation, or its annotation names a device that this pod holds and it got another one. This
-    covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first was rewritten.
+    `mismatches` has all pods of the node with a mismatch. `others` has what kubelet allocated to the node's other pods.
+
+    An annotation is rewritten to name the devices that the pod holds if they are equivalent and another pod is
+    involved. Either the other pod holds a device of this annotation, or its annotation names a device that this pod
+    holds and it got another one. This covers both pods of a swap, each pod of a longer cycle, and the second pod if
+    only the first was rewritten.
     """
     of_pods = (*(mismatch.actual for mismatch in mismatches), *others)
     held = [device for actual in of_pods for device in actual.devices]

@@ -30,7 +30,7 @@ NO_LIMITS: Final[NamespaceLimits] = MappingProxyType({})
 CardMemory = Callable[[str, int], int]
 """Node, minor -> bytes of memory of this GPU, 0 if unknown: until a new inventory replaces it, always the same."""
 Amount = int | npt.NDArray[np.int64]
-"""Of one card, or a column of cards."""
+"""The amount of one card, or of a column of cards."""
 NOTHING_HELD: Final[Mapping[str, Counter[str]]] = MappingProxyType({})
 _GIBIBYTE: Final = 2**30
 
@@ -39,13 +39,13 @@ class HeldGpus(NamedTuple):
     """What is held of GPUs."""
 
     hundredths: int
-    """Of cards."""
+    """Hundredths of cards."""
     memory: int
     """Bytes."""
 
 
 def of_instance(name: str) -> HeldGpus:
-    """Return what an instance counts, by its resource; a whole card if its profile is not known."""
+    """Return what an instance counts, by its resource; a whole card if its profile is unknown."""
     return HeldGpus(mig_cards.hundredths(name), mig.gibibytes(mig.profile(name)) * _GIBIBYTE)
 
 
@@ -64,7 +64,7 @@ def of_share(amounts: Mapping[str, Amount], card_memory: Amount) -> npt.NDArray[
 
 @lru_cache(maxsize=1024)
 def of_grant(grant_amounts: tuple[tuple[str, int], ...], card_memory: int) -> HeldGpus:
-    """Return what a grant of these amounts counts of a GPU with so much memory (bytes; 0 if unknown)."""
+    """Return what a grant of these amounts counts, for a GPU with this much memory (bytes; 0 if unknown)."""
     amounts = dict(grant_amounts)
     if instance := next(filter(mig.is_resource, amounts), None):
         return of_instance(instance)
@@ -72,14 +72,14 @@ def of_grant(grant_amounts: tuple[tuple[str, int], ...], card_memory: int) -> He
 
 
 class Namespaces:
-    """The limits, and what the pods of each namespace that has one hold."""
+    """The limits, and what the pods of each namespace with a limit hold."""
 
     def __init__(self, limits: NamespaceLimits = NO_LIMITS, held: Mapping[str, Counter[str]] = NOTHING_HELD) -> None:
         self.limits = limits
         self._held = {namespace: counts.copy() for namespace, counts in held.items()}
 
     def set_limits(self, limits: NamespaceLimits, charges: Iterable[Charge], card_memory: CardMemory) -> None:
-        """Set the limits, and count what is charged to pods and kept for them."""
+        """Set the limits, and count the amounts charged to pods and kept for them."""
         self.limits = limits
         self._held = {namespace: Counter() for namespace in limits}
         for charge in charges:
@@ -97,7 +97,7 @@ class Namespaces:
         held[UNKNOWN] += sign * (GPU in charge.unknown)
 
     def held(self, namespace: str) -> Mapping[str, int]:
-        """Return what the pods of a namespace with a limit hold, by resource, and how many of them are UNKNOWN."""
+        """Return what the pods of a limited namespace hold, by resource, and how many of them are UNKNOWN."""
         return self._held[namespace]
 
     def copy(self) -> Self:

@@ -22,7 +22,7 @@ from berth_operator.core.values.storage import NO_PROVISIONER, Capacity, Storage
 
 NONE: Final = -1
 MAX_RESULTS: Final = 2**16
-"""Maximum number of cached results; a large cluster has many volumes that only one node can reach."""
+"""Maximum number of cached results. A large cluster has many volumes that only one node can reach."""
 
 Picks = npt.NDArray[np.int64]
 
@@ -77,7 +77,7 @@ def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
 
 
 def matching_rows(fleet: Fleet, terms: Terms | None) -> Rows:
-    """Return the rows that one of the terms matches, all rows for None; cached until a label changes."""
+    """Return the rows that match one of the terms, all rows for None. The result is cached until a label changes."""
     if terms is None:
         return np.arange(len(fleet.names))
     volumes = fleet.volumes

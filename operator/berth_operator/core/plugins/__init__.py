@@ -20,7 +20,7 @@ class AllocationPolicy(Protocol):
 
     @property
     def card_strategy(self) -> str:
-        """Return the name of the strategy by which the cards of a node are chosen."""
+        """Return the name of the strategy that chooses the cards of a node."""
 
     @property
     def spreads_cards(self) -> bool:
@@ -94,7 +94,7 @@ class DevicePlugin:
     """
 
     kind: Kind
-    """The device type's name, how it is requested, and what is counted."""
+    """The device type's name, how pods request it, and what is counted."""
     allocator: Allocator | None = None
     """Chooses the devices; None for the allocator of NICs and FPGAs."""
     score: Score | None = None
@@ -109,5 +109,5 @@ SCORE_WEIGHT: Final = 10.0
 
 
 def kinds_of(plugins: Mapping[str, DevicePlugin], units: Mapping[str, int] = USUAL_UNITS) -> Kinds:
-    """Return the built-in device types and those of the plug-ins, and the units of other systems' resources."""
+    """Return the built-in device types and the plug-ins' types, and the units of other systems' resources."""
     return Kinds(tuple(plugin.kind for plugin in plugins.values()), units)

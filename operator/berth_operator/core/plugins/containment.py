@@ -129,7 +129,7 @@ def _check_devices(grants: Sequence[Grant], part: Part) -> None:
 
 
 def _checked(fleet: Fleet, row: int, grant: Grant) -> Grant:
-    """Return a grant with its device's id, by which it is charged from now on.
+    """Return a grant with the id of its device. The grant is charged by this id from now on.
 
     Raises:
         ValueError: the device has another id, cannot be allocated, or has less free than the grant's amount.

@@ -34,7 +34,7 @@ class ClaimLane:
         heapq.heappush(self._by_namespace.setdefault(namespace, []), (order, uid))
 
     def first(self, active: Mapping[str, Order]) -> First | None:
-        """Return the unit whose turn it is; None if there is none. `active` has the order of each active unit."""
+        """Return the next unit in turn; None if there is none. `active` has the order of each active unit."""
         firsts = []
         for namespace, units in list(self._by_namespace.items()):
             while units and active.get(units[0][1]) != units[0][0]:

@@ -52,7 +52,7 @@ def awaited(change: Change) -> list[str]:
 
 
 def of(change: Change) -> str:
-    """Return the event's label; for several changes at once that of the first in `_OF_CHANGES`."""
+    """Return the event's label. For several changes at once, return the label of the first in `_OF_CHANGES`."""
     if change == ANY:
         return FORCED
     bits = int(change)

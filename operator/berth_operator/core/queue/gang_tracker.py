@@ -37,7 +37,7 @@ FIRST_PAUSE: Final = 60.0
 LONGEST_PAUSE: Final = 1800.0
 """Seconds of the wait after that; it doubles each time."""
 MAX_ABORTED: Final = 1024
-"""Gangs that are remembered so; the one that was aborted first is forgotten first."""
+"""Aborted gangs that are remembered. The gang that was aborted first is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Group:
     problem: str = ""
     """Why the object is invalid; empty if it is valid."""
     notes: str = ""
-    """Which of its fields have no effect, and what has; empty if all have."""
+    """Which of its fields have no effect, and which fields to use instead; empty if all have an effect."""
     is_kubernetes: bool = False
     """Whether it is Kubernetes' PodGroup: its members must be alike as kube-scheduler requires."""
     priority: int = 0
@@ -117,7 +117,8 @@ class _Entry:
     is_judged: bool = True
     """False if its first member was bound when this leader first saw it, and whether it has formed is not known yet."""
     needs: set[str] = field(default_factory=set)
-    """Ids of the members that are bound together, until it has formed; others are placed only in place of them."""
+    """Ids of the members that are bound together, until the gang has formed. Others are placed only as their
+    replacements."""
     deadline: float | None = None
     resume_at: float = 0.0
     tries: int = 0
@@ -157,8 +158,8 @@ class _Entry:
     def candidates(self) -> list[PendingPod]:
         """Return the waiting members that may be placed now.
 
-        While it forms, these are the members that it was decided with. Others only replace those that are gone. So if
-        one of the former still waits, the next leader knows by that whether the gang has formed.
+        While the gang forms, these are the members that it was decided with. Other members only replace members that
+        are gone. So the decided members that still wait show the next leader whether the gang has formed.
         """
         idle = self.idle
         if self.formed or not (self.needs and self.stays):
@@ -187,14 +188,14 @@ class _Entry:
 
     @property
     def minimum(self) -> int:
-        """Return how many members it needs; 0 if neither PodGroup nor annotation gives a number."""
+        """Return how many members the gang needs; 0 if neither PodGroup nor annotation gives a number."""
         return self.group.minimum if self.group else max(self.minima, default=0)
 
     @property
     def problem(self) -> str:
         """Return why the gang cannot be decided; empty if it can.
 
-        What has formed needs no minimum any more. Kube-scheduler requires a PodGroup of Kubernetes even then.
+        A gang that has formed no longer needs a minimum. Kube-scheduler requires a PodGroup of Kubernetes even then.
         """
         if self.runs and not self.gang.is_kubernetes:
             return ""
@@ -296,7 +297,7 @@ class GangTracker:
     ) -> None:
         """Record that a member has a node, either assumed or bound.
 
-        `is_ours`: whether a Binding of Berth gave it; `record`: with which members it was bound.
+        `is_ours`: whether Berth bound the member. `record`: the members with which it was bound.
         """
         entry = self._join(charge.uid, gang)
         before = entry.held.get(charge.uid)
@@ -420,7 +421,7 @@ class GangTracker:
         return True
 
     def leaving_with(self, victims: Iterable[Charge]) -> list[Charge]:
-        """Return the victims of a preemption, and the other placed members of groups of which all leave if one does."""
+        """Return the victims of a preemption, and the other placed members of groups that leave only together."""
         leaving = {each.uid: each for each in victims}
         for uid in tuple(leaving):
             entry = self._entry_of(uid)
@@ -460,10 +461,11 @@ class GangTracker:
     # --- gangs that another leader bound ------------------------------------------------------------------------
 
     def judge(self) -> list[tuple[Membership, str, list[Charge]]]:
-        """Judge the gangs that were found bound, once all their members have been read: has each formed?
+        """Judge whether the gangs that were already bound have formed, once all their members have been read.
 
         Returns:
-            each of them; and if nothing is known of one that has too few members, a message, and its bound members.
+            each of these gangs. If a gang has too few members and nothing is known of it, also a message and its bound
+            members.
         """
         found = [entry for entry in self._unsettled() if not entry.is_judged]
         return [(entry.gang, *self._judge(entry)) for entry in found]
@@ -625,7 +627,7 @@ def _pause_after(aborts: int) -> float:
 
 
 def _begin_generation(entry: _Entry, *, found: bool) -> None:
-    """Forget what was true of the members before; `found`: whether the first of the new ones is bound already."""
+    """Forget the state of the earlier members. `found`: whether the first new member is bound already."""
     entry.formed, entry.is_judged, entry.deadline, entry.needs = False, not found, None, set()
 
 

@@ -52,8 +52,8 @@ class Place:
 def places(queue: Queue[Unit], pending: Mapping[str, PendingPod], placed: Container[str]) -> Iterator[Place | None]:
     """Yield the place of each waiting pod, in order, and None where a caller may do other work.
 
-    It is the order as of the first step, whatever changes in between. `pending` has all pods without a node on the API
-    server by UID; `placed` are the UIDs of those that are assumed or bound.
+    The order is the order at the first step, whatever changes in between. `pending` has all pods without a node on the
+    API server, by UID. `placed` are the UIDs of the assumed and bound pods.
     """
     active, backing_off = queue.active(), queue.due()
     parked = [(unit, parked) for parked in queue.parked() for unit in parked.units.values()]

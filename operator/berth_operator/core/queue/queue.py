@@ -44,7 +44,7 @@ class Unit(Protocol):
 
     @property
     def class_key(self) -> Hashable:
-        """Return the key of all units for which the decision would be the same."""
+        """Return the key of all units that get the same decision."""
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
@@ -83,9 +83,9 @@ class Parked(Generic[U]):
     requests: tuple[PodRequest, ...]
     """The distinct requests of the units."""
     version: int
-    """Version of the state on which the failure was decided."""
+    """Version of the state at which the failure was decided."""
     rejected_by: dict[str, Filter] = field(default_factory=dict)
-    """Name -> filter: those of `failure`, and those that have rejected a node since."""
+    """Name -> filter: the filters in `failure`, and the filters that have rejected a node since."""
     bits: int = 0
     """The changes that may wake the units."""
     other_bits: int = 0
@@ -126,7 +126,7 @@ class Queue(Generic[U]):
     """The pending units; `now` is a monotonic clock in seconds."""
 
     def __init__(self, needs_devices: Callable[[U], bool] = lambda unit: any(_claims(unit))) -> None:
-        """Create a queue; `needs_devices`: whether devices for ResourceClaims may have to be found for a unit."""
+        """Create a queue. `needs_devices` returns whether a unit may need devices for ResourceClaims."""
         self._needs_devices = needs_devices
         self._units: dict[str, U] = {}
         self._active: list[tuple[Order, str]] = []
@@ -140,7 +140,7 @@ class Queue(Generic[U]):
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
         self._woken: dict[Hashable, dict[str, U]] = {}
-        """Class -> its units that were woken together, in order; only the first one is in `_is_active`."""
+        """Class -> its units that were woken together, in order. Only the first unit is in `_is_active`."""
         self._claiming: defaultdict[str, set[Hashable]] = defaultdict(set)
         """ResourceClaim -> keys of the parked classes that use it."""
         self._early: defaultdict[str, set[str]] = defaultdict(set)
@@ -150,7 +150,8 @@ class Queue(Generic[U]):
         self.version = 0
         """Counts the changes that may change why a unit waits; nominations do not count."""
         self._activated_at: dict[str, int] = {}
-        """UID -> version at which the unit became active; until it is parked, backs off or is removed."""
+        """UID -> version at which the unit became active. The entry stays until the unit is parked, backs off or is
+        removed."""
         self._awaited = 0
         """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
@@ -161,7 +162,7 @@ class Queue(Generic[U]):
         return uid in self._units
 
     def put(self, unit: U) -> None:
-        """Add or replace a unit; one with unchanged class, priority and weight keeps its place."""
+        """Add or replace a unit. A unit with unchanged class, priority and weight keeps its place."""
         current = self._units.get(unit.uid)
         if current is not None and _place(current) == _place(unit):
             self._replace(unit)
@@ -171,7 +172,7 @@ class Queue(Generic[U]):
         self._activate(unit, event_labels.POD_ADD)
 
     def put_early(self, unit: U, until: float) -> None:
-        """Add or replace a unit whose ResourceClaims do not all exist; it is decided when one does, or at a time.
+        """Add or replace a unit with missing ResourceClaims. It is decided once one is created, or at `until`.
 
         kube-scheduler does not decide such a pod either (PreEnqueue).
         """
@@ -197,9 +198,9 @@ class Queue(Generic[U]):
         self._unpark(unit)
 
     def pop(self, now: float, *, with_devices: bool = True) -> U | None:
-        """Return the next unit to decide; it stays in the queue until it is removed, parked or put again.
+        """Return the next unit to decide. It stays in the queue until it is removed, parked or put again.
 
-        Without `with_devices`, it is one that needs no devices for ResourceClaims.
+        Without `with_devices`, return a unit that needs no devices for ResourceClaims.
         """
         self._end_backoffs(now)
         first = self._lane.first(self._is_active) if with_devices else None
@@ -231,12 +232,12 @@ class Queue(Generic[U]):
         return self._lane.turns
 
     def put_back(self, unit: U) -> None:
-        """Make a popped unit active again, whose decision was not finished; it may have changed since."""
+        """Make a popped unit active again whose decision was not finished. The unit may have changed since."""
         self._units[unit.uid] = unit
         self._push(unit)
 
     def parked_failure(self, unit: U) -> Failure | None:
-        """Return the failure with which the unit's class is parked, which is still valid; None if it is not parked."""
+        """Return the still valid failure with which the unit's class is parked; None if it is not parked."""
         parked = self._parked.get(unit.class_key)
         return parked.failure if parked else None
 
@@ -246,9 +247,9 @@ class Queue(Generic[U]):
         return parked is not None and parked.version < self._activated_at.get(unit.uid, 0)
 
     def park(self, unit: U, failure: Failure) -> list[U]:
-        """Park a unit until a change may help; its class may have changed since `pop`.
+        """Park a unit until a change may help. The unit's class may have changed since `pop`.
 
-        Return the units that are parked with it: those of its class that were woken and have not been popped.
+        Return the units that are parked with it: the units of its class that were woken and have not been popped.
         """
         self._units[unit.uid] = unit
         self._activated_at.pop(unit.uid, None)
@@ -268,7 +269,7 @@ class Queue(Generic[U]):
         return [*followers.values()]
 
     def back_off(self, unit: U, now: float) -> None:
-        """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
+        """Back off a unit whose Binding or preemption failed, longer each time. It may have changed since `pop`."""
         if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
             self._activated_at.pop(unit.uid, None)
@@ -337,7 +338,7 @@ class Queue(Generic[U]):
         return list(self._parked.values())
 
     def next_due(self) -> float | None:
-        """Return the time at which the next back-off ends; None if no unit backs off."""
+        """Return when the next back-off ends; None if no unit backs off."""
         while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
@@ -362,7 +363,7 @@ class Queue(Generic[U]):
             heapq.heappush(self._active, (order, unit.uid))
 
     def _leave_woken(self, unit: U) -> None:
-        """Remove a unit from those that were woken with its class; if it was active, the next one becomes active."""
+        """Remove a unit from the units woken with its class. If it was active, the next unit becomes active."""
         woken = self._woken.get(unit.class_key, {})
         if woken.pop(unit.uid, None) is None:
             return

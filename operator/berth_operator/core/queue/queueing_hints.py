@@ -87,9 +87,9 @@ class EventHint:
 
 
 def _filters_for_node(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
-    """Return the filters to run on one node: first those that probably reject it, then those with cached columns.
+    """Return the filters to run on one node: first filters that probably reject it, then filters with cached columns.
 
-    For a gang only the filters that do not depend on where the other members will be are run.
+    For a gang, only filters that do not depend on the placement of the other members are run.
     """
     local = (each for each in parked.failure.filters if each.TRAITS.capacity)
     ordered = chain(parked.rejected_by.values(), local, parked.failure.filters)

@@ -33,7 +33,7 @@ Amounts = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Worth:
-    """What each node is worth if it is empty."""
+    """The value of each node if it is empty."""
 
     key: tuple[float, ...]
     """All that `values` depends on besides the row's node and inventory, and the typical mix."""
@@ -48,7 +48,7 @@ class Worth:
 
 
 def worth(fleet: Fleet) -> Worth:
-    """Return what each node is worth if it is empty, to pods of the typical mix."""
+    """Return the value of each node, if it is empty, to pods of the typical mix."""
     typical = fleet.pod_mix.typical
 
     def compute() -> Worth:

@@ -35,7 +35,7 @@ PowerPreference = Literal["Headroom", "Draw"]
 NAME: Final = "genius"
 BEST: Final = 100.0
 MAX_ROWS: Final = 16
-"""Up to this number of changes rows are computed one by one."""
+"""Maximum number of changed rows that are computed one by one."""
 STEPS: Final = 10
 """Steps of a card's load: differences below a tenth do not decide between cards."""
 
@@ -45,7 +45,7 @@ class StaticWeights:
     """The weights of what a GPU is."""
 
     weight: float = 1.0
-    """Of all of them."""
+    """The weight of all static values together."""
     memory: float = 2.0
     multiprocessors: float = 2.0
     memory_bandwidth: float = 2.0
@@ -58,7 +58,7 @@ class DynamicWeights:
     """The weights of what a GPU does."""
 
     weight: float = 2.0
-    """Of all of them."""
+    """The weight of all dynamic values together."""
     free_memory: float = 2.0
     power: float = 1.0
     idle_encoders: float = 1.0
@@ -95,11 +95,11 @@ class Genius:
         return fleet.prepared.get(self._key, lambda: _Points(fleet, self._weights)).current(fleet)
 
     def loads(self, fleet: Fleet, row: int, *, whole: bool) -> tuple[int, ...]:
-        """Return the load of the card in each slot of a row in steps of a tenth; empty if all are idle.
+        """Return the load of the card in each slot of a row in steps of a tenth; empty if all cards are idle.
 
-        Cards that pods used when they were measured count as idle: for shares those that were full, and for `whole`
-        cards all of them. A load that no pod explains is an exception, so most nodes are alike, and what was chosen on
-        one of them is chosen on the others without a search.
+        Cards that pods used at the time of the measurement count as idle. For shares, these are the full cards; for
+        `whole` cards, all cards in use. Load that no pod explains is an exception, so most nodes are alike. A choice
+        made on one node is then made on the others without a search.
         """
         key = self._whole_key if whole else self._share_key
         loads = fleet.prepared.get(key, lambda: _loads(fleet.cards[GPU], self._weights, whole=whole))
@@ -111,10 +111,10 @@ BUILT_IN: Final = Genius()
 
 
 class _Points:
-    """The points of all rows; only those of rows that changed are computed again.
+    """The points of all rows. Only rows that changed are computed again.
 
-    Charges change nothing but the free memory. It is computed for the one or two rows of a decision without arrays,
-    which takes a third of the time that `ColumnCache` would need.
+    Charges change nothing but the free memory. For the one or two rows of a decision, it is computed without arrays.
+    This takes a third of the time that `ColumnCache` would need.
     """
 
     def __init__(self, fleet: Fleet, weights: GeniusWeights) -> None:
@@ -124,7 +124,8 @@ class _Points:
         of_free_memory = weights.dynamic.weight * weights.dynamic.free_memory
         whole = sum((weight for weight, _ in weighted), start=of_free_memory)
         self._uncharged = np.where(cards.healthy, cards.total[cards.index[GPU_MEMORY]] - cards.unaccounted, 0)
-        """What charges may take of each healthy card: all but what was measured as used beyond them."""
+        """The memory that charges may take of each healthy card: its total, less what was measured as used beyond
+        charges."""
         count = np.maximum(cards.healthy.sum(axis=1), 1)
         largest = (_memory(cards) / count).max(initial=0.0)
         self._per_byte = _part(of_free_memory, whole) / (count * max(largest, 1.0))

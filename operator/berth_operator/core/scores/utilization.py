@@ -19,12 +19,12 @@ BOTH: Final = slice(0, 2)
 
 
 def requested(fleet: Fleet, rows: Rows) -> tuple[Column, Column]:
-    """Return what is allocatable, and what pods request of it."""
+    """Return the allocatable amounts, and the pods' requests."""
     return fleet.allocatable[BOTH, rows], fleet.requested[BOTH, rows]
 
 
 def assumed(fleet: Fleet, request: PodRequest, rows: Rows) -> tuple[Column, Column]:
-    """Return what is allocatable, and the nonzero requests of the placed pods and this one."""
+    """Return the allocatable amounts, and the nonzero requests of the placed pods and this pod."""
     total, _ = requested(fleet, rows)
     return total, fleet.nonzero_requested[:, rows] + np.array(request.nonzero_requested)[:, np.newaxis]
 
@@ -39,8 +39,8 @@ def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
 def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, emptiest: bool) -> npt.NDArray[np.float64]:
     """Return the percentage that a pod leaves free for each row: the mean over all cards that it requests.
 
-    For whole cards that is the share of the node's cards of the type, for shares that of the cards that it would take:
-    the emptiest cards or, unless `emptiest`, the fullest ones that have enough free.
+    For whole cards, it is the share of the node's cards of the type. For shares, it is the free share of the cards that
+    the pod would take: the emptiest cards or, unless `emptiest`, the fullest cards that have enough free.
     """
     parts, weighted = request.devices.parts, []
     for part in parts:

@@ -101,7 +101,7 @@ NO_AFFINITY: Final = Affinity()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelection:
-    """Pods that are counted together for the pod to be placed: those that match every one of these peers."""
+    """Pods that are counted together for the pod to be placed: the pods that match every one of these peers."""
 
     peers: tuple[Peers, ...]
     exclude_terminating: bool = False

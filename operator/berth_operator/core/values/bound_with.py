@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MAX_LISTED: Final = 128
-"""Ids in one record, of 13 bytes each. Each member names those that follow it in a ring, so that the members of a
+"""Ids in one record, of 13 bytes each. Each member names the members that follow it in a ring, so that the members of a
 larger gang together name nearly all."""
 ID_LENGTH: Final = 12
 """Characters of an id: 48 random bits of a UID."""
@@ -32,7 +32,7 @@ class BoundWith:
     def is_unfinished(self, waiting: Collection[str], minimum: int) -> bool:
         """Return whether fewer members than needed can have been bound, because the members with these ids wait.
 
-        `minimum` is the gang's minimum now, which may have been lowered; 0 if it is not known.
+        `minimum` is the gang's current minimum, which may have been lowered; 0 if it is unknown.
         """
         lowered = max(0, self.minimum - minimum) if minimum else 0
         return len(self.ids.intersection(waiting)) > self.number - max(0, self.needed - lowered)
@@ -61,7 +61,7 @@ def parse(text: str) -> BoundWith | None:
 
 
 def united(texts: Iterable[str]) -> list[BoundWith]:
-    """Read the records of several members; those that were bound together have one record, with the ids of all."""
+    """Read the records of several members. Members that were bound together have one record, with the ids of all."""
     ids: dict[BoundWith, frozenset[str]] = {}
     for record in filter(None, map(parse, texts)):
         key = replace(record, ids=frozenset())

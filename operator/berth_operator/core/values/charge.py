@@ -40,15 +40,16 @@ class Charge:
     volumes: PodVolumes = NO_POD_VOLUMES
     """What the decision assigned to the pod's claims, kept until the API server shows the same."""
     claims: PodClaims = NO_POD_CLAIMS
-    """What the decision gives its ResourceClaims; `grants` and `unknown` have the cards. Kept until the API server
-    shows the pod on its node, after the claims."""
+    """The allocations that the decision made for its ResourceClaims. `grants` and `unknown` have the cards. They are
+    kept until the API server shows the pod on its node, after the claims."""
     terminating: bool = False
     gang: Membership | None = None
     alike_key: AlikeKey | None = field(default=None, compare=False, repr=False)
-    """The pod's `PodRequest.alike_key` if it is a member of a gang; not compared, because it follows from the spec."""
+    """The pod's `PodRequest.alike_key` if it is a member of a gang. It is not compared, because it follows from the
+    spec."""
     priority: int = 0
     started: int = field(default=NOT_STARTED, compare=False)
-    """Seconds since 1970, as kubelet reports; not compared, because it does not affect what the pod uses."""
+    """Seconds since 1970, as kubelet reports. It is not compared, because it does not affect what the pod uses."""
     ends: int = field(default=ending.UNKNOWN, compare=False)
     """When the pod has ended at the latest, as in `ending`; not compared either."""
     owner: Owner = field(default=NO_OWNER, compare=False)

@@ -13,7 +13,7 @@ from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import PendingPod
 
 TEMPLATE_HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
-"""Labels with which the name of a ReplicaSet ends, after the name of its Deployment or Rollout."""
+"""Labels whose value ends the name of a ReplicaSet, after the name of its Deployment or Rollout."""
 REVISIONS: Final = frozenset({*TEMPLATE_HASHES, "controller-revision-hash"})
 """Labels that differ between the revisions of an application."""
 _VARYING: Final = REVISIONS | {"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"}
@@ -45,7 +45,7 @@ def _has_revision(labels: Labels) -> bool:
 
 
 def _application(owner: Owner, labels: Labels) -> str:
-    """Return the name of the Deployment or Rollout of a ReplicaSet; empty if it is not known."""
+    """Return the name of the Deployment or Rollout of a ReplicaSet; empty if unknown."""
     if owner.kind == "ReplicaSet":
         for name, value in labels:
             if name in TEMPLATE_HASHES and value and owner.name.endswith(f"-{value}"):

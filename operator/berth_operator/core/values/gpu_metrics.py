@@ -12,7 +12,7 @@ class Quantity(enum.IntEnum):
     FREE_MEMORY = 0
     """Bytes."""
     MULTIPROCESSORS = 1
-    """Share of the time in which a kernel ran, 0 to 1; so are the next two."""
+    """Share of the time in which a kernel ran, 0 to 1. The next two metrics are such shares, too."""
     ENCODER = 2
     DECODER = 3
     POWER = 4
@@ -31,7 +31,7 @@ MEMORY: Final = (Quantity.FREE_MEMORY, Quantity.USED_MEMORY)
 MAX_WATTS: Final = 10_000.0
 """More than any GPU can draw."""
 TOLERANCE: Final = 0.05
-"""A value that exceeds its range by no more than this part of it is rounding, and is set to the end of the range."""
+"""A value that exceeds its range by at most this fraction is a rounding error, and is set to the end of the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class CardSample:
 
 
 def bounded(values: Values, memory: int) -> Values:
-    """Return the values within their physical range, NaN for those outside; `memory` is the card's, in bytes.
+    """Return the values within their physical range, NaN for values outside. `memory` is the card's memory in bytes.
 
-    An unknown free memory is what is not used.
+    If the free memory is unknown, it is computed from the used memory.
     """
     within = [_within(value, _upper(quantity, memory)) for quantity, value in zip(Quantity, values, strict=True)]
     if math.isnan(within[Quantity.FREE_MEMORY]):

@@ -53,9 +53,9 @@ class Bar(NamedTuple):
     """Why a healthy card is not given by name."""
 
     reason: str
-    """For pods that wait; the same for all cards of a driver."""
+    """The reason for pods that wait. It is the same for all cards of a driver."""
     detail: str
-    """For the Device: with the pool, and what to do."""
+    """The reason for the Device, with the pool and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class CardInfo:
     parts: tuple[str, ...] = ()
     """MIG UUIDs of all its instances, whether they can be allocated or not."""
     replica_resource: str = ""
-    """The only resource name by which pods can request its replicas; empty if both names are allowed."""
+    """The only resource name under which pods can request its replicas; empty if both names are allowed."""
     facts: CardFacts = NO_FACTS
 
 

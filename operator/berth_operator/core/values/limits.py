@@ -15,7 +15,7 @@ from berth_api.request import CARD
 from berth_api.request.isolation import HAMI_CORE, MPS
 
 _MEASURES: Final = (names.GPU, names.GPU_MEMORY_RATIO, names.GPU_MEMORY)
-"""The resource by which a request is measured: the first of these that the pod requests."""
+"""Resources that measure a request: the first of these that the pod requests."""
 _READ: Final = {names.LIMIT_PREFIX.format("memory"): HAMI_CORE, names.MPS_MEMORY_SUFFIX: MPS}
 """Part of the path of an annotation -> the mode of a container that reads it."""
 _MIB: Final = 2**20
@@ -30,7 +30,7 @@ class Limit:
     """The mode, which decides about the form of the annotations."""
     memory: Fraction
     core: Fraction
-    """0 if the container requests no core; it is then not limited."""
+    """0 if the container requests no core. It is then not limited."""
 
 
 def of_pod(spec: Mapping[str, Any], containers: Sequence[resources.Container], *, labelled: bool) -> tuple[Limit, ...]:

@@ -61,7 +61,7 @@ NO_MOUNTS: Final = Mounts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolumes:
-    """What a placement decides about claims that are not bound yet; false if there are none."""
+    """The decisions of a placement about claims that are not bound yet; false if there are none."""
 
     bindings: tuple[tuple[str, str], ...] = ()
     """(claim, volume)."""

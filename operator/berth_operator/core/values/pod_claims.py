@@ -13,7 +13,7 @@ class ClaimUse:
     """A ResourceClaim that a pod uses."""
 
     claim: str
-    """namespace/name; empty if it is not made yet of its template."""
+    """namespace/name; empty if it is not made from its template yet."""
     owner: str = ""
     """UID of the pod if it must own the claim, because the claim is made of a template; otherwise empty."""
     pod: str = ""
@@ -22,23 +22,23 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaims:
-    """What is to be written or checked of a pod's ResourceClaims before the pod is bound; false if it has none."""
+    """What must be written or checked about a pod's ResourceClaims before it is bound; false if it has none."""
 
     allocations: tuple[Allocation, ...] = ()
     """What claims get that are not allocated yet."""
     reserved: tuple[str, ...] = ()
-    """namespace/name of claims that are allocated already; to be reserved for the pod, unless they are."""
+    """namespace/name of claims that are allocated already. They must be reserved for the pod, unless they are."""
     grants: tuple[Grant, ...] = ()
     """The cards of the allocations, charged to the pod until the API server shows the allocations."""
     unknown: tuple[str, ...] = ()
     """Device types of which the allocations may hold any card."""
     mappings: tuple[RequestMapping, ...] = ()
-    """What DeviceClasses provide of the extended resources; the last allocation is then of the claim for them, which
-    is made before the pod is bound."""
+    """The extended resources that DeviceClasses provide. The last allocation is then for the claim for these resources,
+    which is made before the pod is bound."""
 
     @property
     def of_claims(self) -> tuple[Allocation, ...]:
-        """Return the allocations without that of the claim for extended resources."""
+        """Return the allocations without the allocation of the claim for extended resources."""
         return self.allocations[:-1] if self.mappings else self.allocations
 
     @property
@@ -51,4 +51,4 @@ class PodClaims:
 
 
 NO_POD_CLAIMS: Final = PodClaims()
-"""Of most pods: none."""
+"""The value for most pods, which have no claims."""

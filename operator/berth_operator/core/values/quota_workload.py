@@ -28,7 +28,7 @@ class CheckSettings:
     promise: float = 300.0
     """How long places are kept before a workload is admitted, and after that."""
     fleet_grows: bool = False
-    """Whether nodes may be added that are larger than, or have other cards than, those that are there."""
+    """Whether nodes may be added that are larger than the existing nodes, or have other cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class QuotaWorkload:
     pod_sets: tuple[PodSet, ...] = ()
     """Empty while it has no quota."""
     problem: str = ""
-    """Why its pods cannot be read; it is retried, because what it names may be created."""
+    """Why its pods cannot be read. Reading is retried, because a missing object may be created."""
 
     @property
     def namespace(self) -> str:
@@ -109,7 +109,8 @@ class CheckAnswer:
     """What the AdmissionCheck of a workload should show."""
 
     workload: QuotaWorkload
-    """The workload as it was decided; the answer is outdated if its UID or its quota reservation has changed since."""
+    """The workload at the time of the decision. The answer is outdated if its UID or quota reservation has changed
+    since."""
     state: CheckState
     message: str
     requeue_after: int | None = None

@@ -90,7 +90,7 @@ class PodRequest:
     """A pod's class."""
 
     resources: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of what is compared with the Node's allocatable; always includes `pods: 1`."""
+    """(name, amount) of each resource that is compared with the Node's allocatable; always includes `pods: 1`."""
     nonzero_requested: tuple[int, int] = (0, 0)
     """cpu (thousandths) and memory (bytes), with kube-scheduler's defaults for containers that request none."""
     devices: DeviceRequest = NOTHING
@@ -101,7 +101,7 @@ class PodRequest:
     model: ModelConstraint = ANY_MODEL
     node_selector: tuple[Requirement, ...] = ()
     node_affinity: tuple[NodeTerm, ...] | None = None
-    """Terms of which at least one must match; None if the pod has no required node affinity."""
+    """The terms, at least one of which must match; None if the pod has no required node affinity."""
     preferred_nodes: tuple[tuple[NodeTerm, int], ...] = ()
     """(term, weight)."""
     tolerations: tuple[Toleration, ...] = ()
@@ -118,21 +118,22 @@ class PodRequest:
     extended: tuple[ExtendedRequest, ...] = ()
     """What its containers request of extended resources, if nothing else decides which devices they get."""
     unsupported: tuple[str, ...] = ()
-    """Fields that this version does not support; such a pod stays pending, and its status names them."""
+    """Fields that this version does not support. The pod stays pending, and its status names these fields."""
     limits: tuple[Limit, ...] = ()
     """The limits of the containers that read them."""
     isolation: str = ""
-    """What limits the pod's containers to their shares of cards, `mps` or `hami-core`; empty for nothing."""
+    """The isolation mode that limits the pod's containers to their shares of cards, `mps` or `hami-core`; empty for
+    none."""
     uninjected: tuple[str, ...] = ()
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     unlimited: tuple[str, ...] = ()
-    """Containers without the limits for which the pod asks."""
+    """Containers without the limits that the pod requests."""
     limited_by: str = ""
-    """What of the pod asks for these limits, as messages name it; empty if `unlimited` is."""
+    """What in the pod requests these limits, as messages name it; empty if `unlimited` is."""
     questions: str = ""
     """What may be meant otherwise: limits of devices above the requests, names that are almost words."""
     read: str = ""
-    """What was read of other systems' words, and what of them has no effect; empty if the pod has none."""
+    """Other systems' words that were read, and which of them have no effect; empty if the pod has none."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ class PodRequest:
 
     @property
     def alike_key(self) -> AlikeKey | None:
-        """Return what members of a gang have in common whose GPUs must be alike; None if the pod needs no alike GPUs.
+        """Return what members of a gang whose GPUs must be alike have in common; None if the pod needs no alike GPUs.
 
         Members that select different nodes may get different GPUs.
         """
@@ -201,7 +202,7 @@ class PendingPod:
     scheduler: str = names.SCHEDULER
     """The pod's `schedulerName`, which selects the policy."""
     error: str = ""
-    """Why the pod's request is invalid; such a pod is never placed."""
+    """Why the pod's request is invalid; empty if it is valid. A pod with an invalid request is never placed."""
     priority: int = 0
     weight: int = 0
     """`genius/priority`: orders pods of equal priority, higher first."""
@@ -222,21 +223,21 @@ class PendingPod:
     unschedulable_since: str = ""
     """When that condition became False, in RFC 3339; empty while there is none."""
     lifetime: int = 0
-    """Seconds after its start by which kubelet has ended the pod (`activeDeadlineSeconds`); 0 if unlimited."""
+    """Seconds after the pod's start within which kubelet ends it (`activeDeadlineSeconds`); 0 if unlimited."""
     ends: int = ending.UNKNOWN
-    """What can be expected of its end once it is placed, as in `ending`."""
+    """When it is expected to end once it is placed, as in `ending`."""
     gang: Membership | None = None
     preempts: bool = True
     """Whether pods of lower priority may be preempted for this pod."""
     nominated_node: str = ""
-    """The pod's nominated node, if any; it is tried first."""
+    """The pod's nominated node, if any. It is tried first."""
     reserved_node: str = ""
     """The node with the pod's node reservation, if any."""
     backoff: PreemptionBackoff = NO_BACKOFF
     """Where no pods are evicted for it now."""
     owner: Owner = NO_OWNER
     workload: str = ""
-    """`name/pod set` of the Workload of Kueue in its namespace for which a place may be promised; empty for most."""
+    """`name/pod set` of the Kueue Workload in the pod's namespace that may have a promised place; empty for most."""
 
     @property
     def key(self) -> str:
@@ -247,9 +248,9 @@ class PendingPod:
     def class_key(self) -> tuple[PodRequest, str, str, int, bool, int, str]:
         """Return the key of the pods that get the same decision.
 
-        It includes the scheduler, because policies differ, the priority, because it determines the victims, and the
-        lifetime, because it determines which node reservations the pod may backfill. A pod with a nominated node or a
-        node reservation has a key of its own, and so have those of a controller whose preemption backs off.
+        The key includes the scheduler, because policies differ. It includes the priority, which determines the victims,
+        and the lifetime, which determines the node reservations that the pod may backfill. A pod with a nominated node
+        or a node reservation has its own key. So have the pods of a controller whose preemption backs off.
         """
         own = self.uid if self.nominated_node or self.reserved_node else self.backoff.preemptor
         return self.request, self.error, self.scheduler, self.priority, self.preempts, self.lifetime, own

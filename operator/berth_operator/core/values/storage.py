@@ -8,7 +8,7 @@ from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm
 
 Terms = tuple[NodeTerm, ...]
-"""Requirements on a node, of which at least one term must match."""
+"""Requirements on a node, in terms. At least one term must match."""
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
@@ -22,7 +22,7 @@ MIGRATED: Final = {
     "kubernetes.io/azure-file": "",
     "kubernetes.io/vsphere-volume": "",
 }
-"""In-tree provisioner -> the CSI driver that replaced it and whose limit counts; empty if no limit counts."""
+"""In-tree provisioner -> the CSI driver that replaced it, whose limit counts; empty if no limit counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class VolumeClaim:
     """Whether the claim's volume no longer exists."""
     deleting: bool = False
     selected_node: str | None = None
-    """The node for which a volume is being provisioned."""
+    """The node on which a volume is being provisioned."""
     owner: str = ""
     """UID of the object that controls the claim."""
 
@@ -73,7 +73,7 @@ class Volume:
     claim_uid: str = ""
     """The claim's UID; empty while the volume is only reserved for the claim."""
     affinity: Terms | None = None
-    """Nodes from which the volume can be reached; None for all."""
+    """The nodes that can reach the volume; None for all."""
     zones: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(topology label, values): a node with such a label must have one of the values."""
     attachable: Attachable | None = None
@@ -94,7 +94,7 @@ class StorageClass:
     delayed: bool = False
     """Whether the binding mode is WaitForFirstConsumer."""
     topologies: Terms | None = None
-    """Nodes for which volumes can be provisioned; None for all."""
+    """The nodes for which volumes can be provisioned; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ class Verdict(enum.Enum):
 
 
 class Change(enum.IntFlag):
-    """What happened in the cluster; a filter's WAKES_ON names the changes that may make it pass."""
+    """A change in the cluster. A filter's WAKES_ON names the changes that may make it pass."""
 
     NODE_ADDED = enum.auto()
     NODE_LABELS = enum.auto()
@@ -43,13 +43,14 @@ class Change(enum.IntFlag):
     VOLUME_LIMITS = enum.auto()
     """A node can attach more volumes of a driver, or a volume was detached from it."""
     POD_DELETED = enum.auto()
-    """A pod left its node; for filters that depend on the pod's existence, not only on what it used of its node."""
+    """A pod left its node. This is for filters that depend on the pod's existence, not only on what it used of its
+    node."""
     BOUND = enum.auto()
     """The binding of a pod was confirmed, so the pod can now be preempted."""
     DEVICE_CLASS = enum.auto()
     """A DeviceClass started or stopped providing an extended resource."""
     GPU_METRICS = enum.auto()
-    """More of a GPU's memory was measured as free, or what was measured is too old."""
+    """More of a GPU's memory was measured as free, or a measurement is too old."""
     RESOURCE_CLAIM = enum.auto()
     """A ResourceClaim was added or changed; only pods that use it wait for this."""
     CLAIM_DEVICES = enum.auto()

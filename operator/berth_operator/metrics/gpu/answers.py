@@ -17,7 +17,7 @@ _SUCCESS: Final = b'"status":"success"'
 
 
 class AnswerError(Exception):
-    """An answer is not that of a Prometheus."""
+    """An answer does not come from a Prometheus."""
 
 
 def vector(body: bytes) -> Iterator[tuple[dict[str, str], float]]:

@@ -12,7 +12,7 @@ from berth_operator.metrics.gpu.families import AGENT
 READ_AT: Final = "berth_gpu_reading_timestamp_seconds"
 """When the agent read its cards, in seconds since 1970."""
 MAX_AGE: Final = 30.0
-"""An agent exposes no value that is older, whatever its clock or ours says."""
+"""Maximum age of a value that an agent exposes, whatever its clock or ours shows."""
 MAX_CARDS: Final = 256
 """Cards of one agent; as many as a Device can list."""
 _SERIES: Final = AGENT.by_name()
@@ -23,10 +23,10 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 def samples(text: str, node: str, now: float) -> list[CardSample]:
-    """Return the samples of the cards of a node, and of no other.
+    """Return the samples of the cards of one node.
 
     Args:
-        text: what the agent exposes; lines that are not of GPUs, or not valid, are left out.
+        text: the agent's exposition. Lines that are invalid, or do not concern GPUs, are left out.
         node: the node on which the agent runs.
         now: seconds since 1970.
     """

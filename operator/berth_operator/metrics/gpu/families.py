@@ -28,9 +28,9 @@ class MetricFamily:
     uuid_label: str
     node_label: str
     series: tuple[Series, ...]
-    """The first one is expected of every card; its age is that of the card's values."""
+    """The first series is expected for every card. Its age is the age of the card's values."""
     selector: str = ""
-    """Label matchers that leave out what is not of a whole card."""
+    """Label matchers that leave out series that are not of a whole card."""
 
     def by_name(self) -> Mapping[str, Series]:
         """Return the series by their names."""
@@ -87,7 +87,7 @@ class Collector:
     """What one family measured of the cards, series by series."""
 
     def __init__(self, family: MetricFamily, max_age: float) -> None:
-        """Create an empty collector; what was measured more than `max_age` seconds ago is left out."""
+        """Create an empty collector. Measurements older than `max_age` seconds are left out."""
         self._family, self._max_age = family, max_age
         self._ages: dict[tuple[str, str], float] = {}
         """(UUID, node) of each card -> seconds since it was measured."""
@@ -129,9 +129,9 @@ def ages(family: MetricFamily) -> str:
 
 
 def values(family: MetricFamily, series: Series, seconds: float) -> str:
-    """Return the PromQL query for each card's value, if it is not older than some seconds.
+    """Return the PromQL query for each card's value, if it is not older than `seconds`.
 
-    Of a card that is scraped several times it is the worst value.
+    If a card is scraped several times, the query returns the worst value.
     """
     worst = "min" if series.quantity is Quantity.FREE_MEMORY else "max"
     return f"{worst} by {_labels(family)} (last_over_time({series.name}{family.selector}[{round(seconds)}s]))"

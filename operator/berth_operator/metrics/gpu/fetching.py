@@ -28,9 +28,10 @@ class Fetcher:
         """Create a fetcher.
 
         Args:
-            limit: connections at most.
-            seconds: deadline of a request, its connection included.
-            authority: PEM file with the certificates that sign the servers'; by default those that the system trusts.
+            limit: maximum number of connections.
+            seconds: deadline of a request, including its connection.
+            authority: PEM file with the certificates that sign the servers' certificates; by default the certificates
+            that the system trusts.
 
         Raises:
             OSError: the file cannot be read.
@@ -60,7 +61,7 @@ class Fetcher:
         """Return the body of an answer.
 
         Raises:
-            FetchError: there is none in time, it is not 200, or it is too large.
+            FetchError: there is no answer in time, it is not 200, or it is too large.
         """
         try:
             async with self._session.get(url, params=params, headers=headers, allow_redirects=False) as response:

@@ -101,7 +101,7 @@ class Refresher:
             await asyncio.sleep(max(self._interval - (self._cluster.clock() - began), self._interval / 2))
 
     async def refresh(self) -> None:
-        """Read the source once, let decisions see the result, and forget what is too old."""
+        """Read the source once, apply the result to decisions, and forget outdated measurements."""
         try:
             async with asyncio.timeout(self._stale_after):
                 samples = await self._source.read()

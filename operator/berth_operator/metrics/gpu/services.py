@@ -54,7 +54,7 @@ def is_prometheus(service: Object) -> bool:
 
 
 def url(service: Object) -> str:
-    """Return the URL of a Service by its name in the cluster; empty if no port is that of Prometheus."""
+    """Return the URL of a Service by its name in the cluster; empty if it has no Prometheus port."""
     ports: list[Object] = (service.get("spec") or {}).get("ports") or []
     usual = [port for port in ports if port.get("name") in _PORT_NAMES or port["port"] == _PORT]
     port = next(iter(usual), ports[0] if len(ports) == 1 else None)

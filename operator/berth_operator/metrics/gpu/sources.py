@@ -38,14 +38,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class SourceError(Exception):
-    """Nothing could be read; the text says why."""
+    """Nothing could be read. The text shows why."""
 
 
 class Source(Protocol):
     """The interface of sources."""
 
     async def read(self) -> Iterable[CardSample]:
-        """Return what is known of all cards now.
+        """Return the current measurements of all cards.
 
         Raises:
             SourceError: nothing could be read.
@@ -73,7 +73,7 @@ class Prometheus:
     def __init__(self, *, api: ApiClient, fetcher: Fetcher, address: PrometheusAddress, max_age: float) -> None:
         self._api, self._fetcher, self._address, self._max_age = api, fetcher, address, max_age
         self._found = ""
-        """URL of the Service that was found; searched again after a failure."""
+        """URL of the discovered Service. It is searched again after a failure."""
 
     async def read(self) -> Iterable[CardSample]:
         """Return the samples of all families that Prometheus knows."""
@@ -177,7 +177,7 @@ class Agents:
 
 
 def agents_of(pods: Iterable[Object], port: int) -> list[Agent]:
-    """Return the agents among the pods of their namespace: those that run, and that a DaemonSet created."""
+    """Return the agents among the pods of their namespace: running pods that a DaemonSet created."""
     agents: list[Agent] = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}

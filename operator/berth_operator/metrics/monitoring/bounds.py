@@ -10,7 +10,7 @@ OTHER: Final = "other"
 
 
 def frequent(amounts: Mapping[str, float], most: int = MOST) -> Collection[str]:
-    """Return the values with the highest amounts, at most `most`; of equal ones the first by name."""
+    """Return the values with the highest amounts, at most `most`. Among equal values, the first by name win."""
     if len(amounts) <= most:
         return amounts.keys()
     least = heapq.nlargest(most, amounts.values())[-1]

@@ -28,7 +28,7 @@ class ClaimDeviceCount:
             yield
 
     def values(self) -> Mapping[Family, Values]:
-        """Return the gauges; of drivers those with the most devices, and all others together."""
+        """Return the gauges: of the drivers with the most devices, and of all other drivers together."""
         kept, shown = frequent(self._devices), Counter[tuple[str, ...]]()
         for driver, devices in self._devices.items():
             label, allocated = driver if driver in kept else OTHER, self._allocated[driver]

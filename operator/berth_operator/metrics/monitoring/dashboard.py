@@ -36,7 +36,7 @@ class Panel:
     kind: Kind = "timeseries"
     columns: int = 8
     text: str = ""
-    """What the panel shows, where the title does not say it."""
+    """The panel's description, if the title is not enough."""
     stacked: bool = False
 
 

@@ -62,7 +62,7 @@ class Monitor:
         GAUGES.shown = {**pending, **fleet, **claim_devices.values(), **self._of_process()}
 
     async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
-        """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
+        """Take all steps, and let the loop do other work. The clock is read after every `stride` steps."""
         until = self._clock() + SLICE
         while list(islice(steps, stride)):
             if self._clock() > until:

@@ -25,9 +25,9 @@ Unit = PendingPod | Gang
 
 
 def reason_of(failure: Failure) -> str:
-    """Return the filter that rejected the nodes which passed all others, or else the reason of the condition.
+    """Return the filter that rejected the nodes which passed all others, or else the condition's reason.
 
-    The other filters rejected nodes that the pod may not use anyway, such as those of another pool.
+    The other filters rejected nodes that the pod may not use anyway, such as nodes of another pool.
     """
     return failure.rejected_by[-1].NAME if failure.rejected_by else failure.condition
 

@@ -48,9 +48,9 @@ class AllocationTracker:
         Args:
             fleet: where pods are charged.
             waker: wakes the pods that may fit now.
-            listener: is called when a status may be out of date.
+            listener: called when a status may be out of date.
             charges_foreign: whether cards that processes outside Kubernetes use are charged.
-            charges_unheld: whether cards are charged that pods use which do not hold them.
+            charges_unheld: whether cards are charged that pods use without holding them.
         """
         self._fleet, self._waker, self._listener = fleet, waker, listener
         self._charges_foreign, self._charges_unheld = charges_foreign, charges_unheld
@@ -76,7 +76,7 @@ class AllocationTracker:
             self._update(actual.node, actual.uid)
 
     def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
-        """Apply an agent's report about kubelet; `known` is the node's Device as it was before."""
+        """Apply an agent's report about kubelet. `known` is the node's earlier Device."""
         name, before = record.name, () if known is None else known.agent_report.withheld
         if known is not None or record.agent_report.boot_id:
             # An agent that creates a deleted Device again reports the inventory first, and held devices later.
@@ -95,7 +95,7 @@ class AllocationTracker:
             self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
 
     def put_boot(self, node: str, boot_id: str) -> None:
-        """Set a node's boot ID; what was held before that boot is free."""
+        """Set a node's boot ID. Devices that were held before that boot are free."""
         if self._reports.put_boot(node, boot_id):
             self._update_node(node)
 
@@ -138,7 +138,7 @@ class AllocationTracker:
         self._gpu_pod_changed(charge)
 
     def release(self, charge: Charge) -> None:
-        """Release the charge of a deleted pod; what its containers still hold stays charged."""
+        """Release the charge of a deleted pod. Devices that its containers still hold stay charged."""
         # Charged before the release, so that no other pod can take it in between.
         leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
         self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
@@ -168,9 +168,9 @@ class AllocationTracker:
         return known is not None and self._reports.gpu_pod_of(known) is record
 
     def consistency(self, record: GpuPodRecord) -> Consistency | None:
-        """Return whether a pod holds what it was allocated; None if that, or the pod, is not known.
+        """Return whether a pod holds its allocated devices; None if that, or the pod, is unknown.
 
-        Kubelet gives pods with shares no devices; their GpuPods only show their allocation.
+        Kubelet gives pods with shares no devices. Their GpuPods only show their allocation.
         """
         actual, known = record.actual, self._fleet.charges.get(record.actual.uid)
         if not actual.devices or known is None or (known.pod, known.node) != (actual.pod, actual.node):
@@ -212,7 +212,7 @@ class AllocationTracker:
         return self._promised.get(known.uid, known)
 
     def _leftover_charge(self, node: str, uid: str) -> Charge | None:
-        """Return the charge for what a deleted pod still holds; None if it holds nothing."""
+        """Return the charge for a deleted pod's remaining devices; None if it holds none."""
         actual = self._reports.held(node).get(uid)
         return None if actual is None else kubelet_allocation.leftover_charge(self._fleet, actual)
 

@@ -34,7 +34,7 @@ class ClaimTracker:
         self.update_node(node)
 
     def remove_inventory(self, node: str) -> None:
-        """Forget the cards of a node without a Device; what claims hold of them stays charged."""
+        """Forget the cards of a node without a Device. Cards that claims hold stay charged."""
         self._fleet.claims.supply.put_cards(node, None)
 
     def update_node(self, node: str) -> None:
@@ -44,7 +44,7 @@ class ClaimTracker:
         self._update_leftovers(node)
 
     def claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
-        """Correct what a claim is charged after it changed; None if it does not exist."""
+        """Correct a claim's charge after it changed; None if the claim does not exist."""
         for claim in filter(None, (before, after)):
             for pod in claim.reserved_for:
                 self._fleet.placed_pods.moved(pod)
@@ -78,7 +78,7 @@ class ClaimTracker:
             self._fleet.placed_pods.moved(pod)
 
     def _update_leftovers(self, node: str) -> None:
-        """Correct what is charged for claims that are gone while their containers may still run."""
+        """Correct the charges for deleted claims whose containers may still run."""
         reported = self._allocations.claimed(node)
         claims = self._fleet.claims.held_on(node) if reported else ()
         held = {device for claim in claims for device in claim.devices}

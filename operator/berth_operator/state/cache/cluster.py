@@ -69,12 +69,12 @@ NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(kw_only=True, eq=False)
 class Cluster:
-    """Has the parts of the state, and applies the events of the API server that concern several of them."""
+    """Holds the parts of the state, and applies the API server's events that concern several parts."""
 
     grace: float
-    """Seconds after the end of its Lease at which an agent counts as dead."""
+    """Seconds after its Lease expired at which an agent counts as dead."""
     startup_timeout: float = 600.0
-    """Seconds after its creation for which a Node counts as starting."""
+    """Seconds for which a new Node counts as starting."""
     gang_timeout: float = 60.0
     """Seconds that a gang may stay bound in part, where its PodGroup sets none."""
     confined: bool = False
@@ -255,7 +255,7 @@ class Cluster:
             self.waker.changed_for(Change.DEVICE_CLASS, hint)
 
     def device_class_changed(self, name: str) -> None:
-        """Wake the pods whose claims request devices of a DeviceClass, also those for extended resources."""
+        """Wake the pods whose claims, including claims for extended resources, request devices of a DeviceClass."""
 
         def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
             used = (claim_counts.device_classes(self.fleet, request) for request in parked.requests)
@@ -345,7 +345,7 @@ class Cluster:
                 return self.allocations.gpu_pod_names()
 
     def view(self, kind: StatusKind, name: str) -> View | None:
-        """Return what the status of an object is computed from; None if there is no such object of ours."""
+        """Return the view from which an object's status is computed; None if Berth has no such object."""
         match kind:
             case StatusKind.NODE | StatusKind.DEVICE:
                 return self.node_cache.view(name)

@@ -40,7 +40,7 @@ class Gangs:
         """namespace/name -> API group -> the PodGroup, and its object."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
-        """Set the scheduler names whose gangs are ours; until then all gangs are."""
+        """Set the scheduler names whose gangs are ours. Until then, all gangs are ours."""
         self._schedulers = names
 
     def is_ours(self, gang: Membership) -> bool:
@@ -86,7 +86,7 @@ class Gangs:
         return sorted(name for name, kind in kinds.items() if kind is not None and kind.has_status)
 
     def view(self, name: str) -> GroupView | None:
-        """Return what is known of a PodGroup; None if there is none of this name whose status Berth writes."""
+        """Return the view of a PodGroup; None if there is no PodGroup of this name whose status Berth writes."""
         kind = self._kind(name)
         if kind is None or not kind.has_status:
             return None
@@ -153,7 +153,7 @@ class Gangs:
         self.gather(gang)
 
     def judge(self) -> list[tuple[str, list[Charge]]]:
-        """Judge whether the gangs that another leader bound have formed; return what is not known, and of which pods.
+        """Judge whether the gangs that another leader bound have formed; return unknown cases with their pods.
 
         Call it when all their members have been read.
         """
@@ -189,7 +189,7 @@ class Gangs:
         return self._gang_tracker.ready(gang, self._clock())
 
     def gather(self, gang: Membership) -> None:
-        """Put a gang's waiting members into the queue if there are enough of them, else remove them from it."""
+        """Put a gang's waiting members into the queue if there are enough members; otherwise remove them."""
         if (unit := self.unit(gang)) is None:
             self._queue.remove(gang.key)
             self._nominator.withdraw_gang(gang)
@@ -204,7 +204,7 @@ class Gangs:
             self._gang_tracker.binding_started(gang, self._clock())
 
     def back_off(self, gang: Membership) -> None:
-        """Back off a gang; this takes effect when it is next gathered."""
+        """Back off a gang. This takes effect when it is next gathered."""
         self._gang_tracker.back_off(gang, self._clock())
 
     def back_off_and_gather(self, gang: Membership) -> None:

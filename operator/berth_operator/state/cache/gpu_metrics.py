@@ -27,7 +27,7 @@ _AMBIGUOUS: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """Of how many GPUs a recent measurement is known."""
+    """How many GPUs have recent measurements."""
 
     fresh: int
     stale: int
@@ -58,9 +58,9 @@ class GpuMetrics:
                 self._rows[card_id] = _AMBIGUOUS if card_id in self._rows else row
 
     def put(self, samples: Iterable[CardSample]) -> Counter[str]:
-        """Write samples, and return how many were dropped by reason; a refresh may put its samples in several turns.
+        """Write samples, and return how many were dropped by reason. A refresh may write its samples in several turns.
 
-        Of several samples of a card in one refresh, such as those of two exporters, the first counts.
+        If one refresh has several samples of a card, for example from two exporters, the first sample counts.
         """
         dropped: Counter[str] = Counter()
         for sample in samples:
@@ -79,7 +79,7 @@ class GpuMetrics:
         return dropped
 
     def apply(self, stale_after: float) -> None:
-        """Apply what was put to decisions, forget what is older than `stale_after` seconds, and wake pods."""
+        """Apply the written samples to decisions, forget samples older than `stale_after` seconds, and wake pods."""
         self._more_free.update(self._fleet.expire_measurements(self._clock() - stale_after))
         self._fleet.measured()
         more_free, self._more_free = self._more_free, set()

@@ -27,13 +27,13 @@ class KubeletReports:
         """Node -> its boot ID."""
 
     def put_gpu_pod(self, record: GpuPodRecord) -> ActualAllocation | None:
-        """Add or update a GpuPod; return what it reported before."""
+        """Add or update a GpuPod; return its previous report."""
         before = self.remove_gpu_pod(record.key)
         self._gpu_pods[record.key] = record
         return before
 
     def remove_gpu_pod(self, key: str) -> ActualAllocation | None:
-        """Remove a GpuPod; return what it reported."""
+        """Remove a GpuPod; return its last report."""
         record = self._gpu_pods.pop(key, None)
         return None if record is None else record.actual
 
@@ -46,7 +46,7 @@ class KubeletReports:
         return self._gpu_pods
 
     def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
-        """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
+        """Return the GpuPod of a pod. A GpuPod with its name and another UID or node does not belong to this pod."""
         if (record := self.gpu_pod_named(charge)) is None:
             return None
         actual = record.actual
@@ -80,7 +80,7 @@ class KubeletReports:
         return self._current(node).claimed
 
     def _current(self, node: str) -> AgentReport:
-        """Return a node's report; an empty one in place of that of an earlier boot."""
+        """Return a node's report; an empty report if the last one is of an earlier boot."""
         report, boot_id = self._reports.get(node, NO_REPORT), self._boots.get(node)
         return NO_REPORT if boot_id and report.boot_id and boot_id != report.boot_id else report
 
@@ -98,7 +98,7 @@ class KubeletReports:
         return tuple(KubeletDevice(type=use.type, minor=use.minor, id=use.id) for use in uses)
 
     def actual(self, promised: Charge) -> ActualAllocation | None:
-        """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
+        """Return kubelet's allocation for a pod; None if unknown, or if the report names another pod or node."""
         record = self.gpu_pod_of(promised)
         actual = record.actual if record is not None and record.actual.devices else None
         if actual is None:

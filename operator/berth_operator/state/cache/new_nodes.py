@@ -6,7 +6,7 @@ from berth_client import times
 
 
 class NewNodes:
-    """The Nodes that were created less than `seconds` ago; an agent that never comes cannot make one new for longer."""
+    """The Nodes created less than `seconds` ago. An agent that never comes cannot keep one new for longer."""
 
     def __init__(self, *, seconds: float, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         """Create an empty set; `clock` returns monotonic seconds, `wall` seconds since 1970."""
@@ -15,7 +15,7 @@ class NewNodes:
         """Name -> when the Node is no longer new."""
 
     def put(self, name: str, created: str) -> None:
-        """Add a Node by its `creationTimestamp`, if it is new; without a valid one it is not."""
+        """Add a Node by its `creationTimestamp`, if it is new. Without a valid timestamp, the Node is not new."""
         try:
             age = self._wall() - times.parse(created).timestamp()
         except ValueError:

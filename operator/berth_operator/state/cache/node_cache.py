@@ -60,7 +60,7 @@ class NodeCache:
         self.devices: dict[str, DeviceRecord] = {}
         """Each with an inventory without what must not be given by name."""
         self._read: dict[str, DeviceRecord] = {}
-        """The same as they were read."""
+        """The Devices with their full inventory."""
 
     # --- Nodes ------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class NodeCache:
             self._claims.update_node(name)
 
     def _put_read(self, read: DeviceRecord, inventory: DeviceInventory) -> None:
-        """Put a Device as it was read; `inventory` is without what must not be given by name."""
+        """Put a Device with its full inventory. `inventory` leaves out devices that must not be allocated by name."""
         known, before = self.devices.get(read.name), self._read.get(read.name)
         record = read if inventory is read.inventory else replace(read, inventory=inventory)
         self._read[read.name], self.devices[read.name] = read, record
@@ -140,7 +140,7 @@ class NodeCache:
         self._changed(record.name)
 
     def remove_device(self, name: str) -> None:
-        """Remove a Device; what its pods hold stays charged."""
+        """Remove a Device. Its pods' devices stay charged."""
         self._waker.record_change()
         self.devices.pop(name, None)
         self._read.pop(name, None)
@@ -167,7 +167,7 @@ class NodeCache:
         self.check_alive(name)
 
     def check_all_alive(self) -> None:
-        """Update by the clock the nodes whose agents have fallen silent; all others change when they are heard."""
+        """Update the nodes whose agents have fallen silent, by the clock. All other nodes change on reports."""
         rows, fresh = self._fleet.rows, self._fleet.fresh
         for name in self._heartbeats.silent(self._clock()):
             if (row := rows.get(name)) is not None and fresh[row]:
@@ -246,7 +246,7 @@ class NodeCache:
         return self._heartbeats.is_confirmed(name, self._clock())
 
     def view(self, name: str) -> NodeView:
-        """Return what is known of a node, even if it has neither Node nor Device."""
+        """Return the view of a node, even if it has neither Node nor Device."""
         return NodeView(
             name=name,
             node=self.nodes.get(name),

@@ -29,7 +29,7 @@ class Nominator:
     ) -> None:
         """Create a nominator.
 
-        `pending` has all waiting pods by UID; a pod whose nomination changes is replaced there.
+        `pending` has all waiting pods by UID. A pod whose nomination changes is replaced there.
         """
         self._fleet, self._pending, self._gang_tracker = fleet, pending, gang_tracker
         self._waker, self._listener = waker, listener

@@ -21,7 +21,7 @@ from berth_operator.state.objects.genius_priority import PriorityLimits
 Object = Mapping[str, Any]
 
 CLAIMS_SECONDS: Final = 30.0
-"""For which the resource claim controller is given time before a pod says that its claims do not exist."""
+"""Seconds that the resource claim controller has to create claims before a pod reports that they do not exist."""
 
 
 class PendingPods:
@@ -62,11 +62,11 @@ class PendingPods:
 
     @property
     def gated(self) -> Collection[PendingPod]:
-        """Return the pods that do not wait yet, because they have scheduling gates; their last message names these."""
+        """Return the pods that do not wait yet because of scheduling gates. Their last message names the gates."""
         return self._gated.values()
 
     def put(self, raw: Object) -> None:
-        """Add or update a pod without a node; one that is gated or being deleted does not wait."""
+        """Add or update a pod without a node. A gated or terminating pod does not wait."""
         uid = raw["metadata"]["uid"]
         if pods.is_gated(raw):
             self.remove(uid)
@@ -101,7 +101,7 @@ class PendingPods:
             self._waker.put(pod)
 
     def _read(self, raw: Object) -> PendingPod:
-        """Read a pod, with what is known of it already: its age in the queue, our nomination, its back-off."""
+        """Read a pod, with its known age in the queue, our nomination, and its back-off."""
         pod = pods.pending(raw, self._kinds, self._priorities)
         known, shown_before = self._by_uid.get(pod.uid), self._shown.pop(pod.uid, "")
         if pod.nominated_node:

@@ -51,7 +51,7 @@ class PlacePromises:
                 yield workload, pod, self._fleet.nominees[uid]
 
     def keep(self, workload: str, placements: Iterable[Placement]) -> None:
-        """Promise places, in place of those that the same pods had."""
+        """Promise places, in place of the same pods' earlier places."""
         pods = self._of.setdefault(workload, {})
         for placement in placements:
             self._count += placement.pod.uid not in pods

@@ -23,7 +23,7 @@ class Spares:
     def __init__(self, *, fleet: Fleet, waker: Waker) -> None:
         self._fleet, self._waker = fleet, waker
         self._of: dict[str, tuple[Charge, ...]] = {}
-        """UID of a pod -> what is kept for it."""
+        """UID of a pod -> charges kept for it."""
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -41,11 +41,11 @@ class Spares:
                 self._fleet.nominate(charge)
 
     def release(self, uid: str) -> None:
-        """Release what is kept for a pod."""
+        """Release the capacity kept for a pod."""
         self._withdraw(self._of.pop(uid, ()))
 
     def decide(self, decide: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome of a decision, repeated without what is kept if it fails."""
+        """Return the outcome of a decision. If it fails, repeat it without the kept capacity."""
         outcome = decide()
         if not self._of or _nodes(outcome):
             return outcome
@@ -55,7 +55,7 @@ class Spares:
         return again if nodes else outcome
 
     def make_way(self, nodes: Collection[str]) -> None:
-        """Release what is kept on these nodes, because another pod takes it."""
+        """Release the capacity kept on these nodes, because another pod takes it."""
         for uid, charges in list(self._of.items()):
             gone = [charge for charge in charges if charge.node in nodes]
             if gone:

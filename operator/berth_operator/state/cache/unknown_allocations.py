@@ -13,7 +13,7 @@ KUBELET_SECONDS: Final = 5.0
 
 
 class UnknownAllocations:
-    """Reports each such pod once, and not before its Node and Device are known, since lists arrive in any order."""
+    """Reports each such pod once, after its Node and Device are known, because lists arrive in any order."""
 
     def __init__(self, *, fleet: Fleet, node_cache: NodeCache, listener: Listener, clock: Callable[[], float]) -> None:
         self._fleet, self._node_cache, self._listener, self._clock = fleet, node_cache, listener, clock

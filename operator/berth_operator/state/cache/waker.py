@@ -29,7 +29,7 @@ class Waker:
         listener: Listener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a waker; `others` are further queues whose units wait for the same changes."""
+        """Create a waker. `others` are further queues whose units wait for the same changes."""
         self._fleet, self._queue, self._listener, self._clock = fleet, queue, listener, clock
         self._queues = (queue, *others)
         self.changed_at = -math.inf

@@ -7,7 +7,7 @@ from berth_operator.state.cache.listener import Listener
 
 
 class Workloads:
-    """The Workloads by key, and which of them have changed since they were last asked for."""
+    """The Workloads by key, and the Workloads that have changed since the last query."""
 
     def __init__(self, *, listener: Listener) -> None:
         self._listener = listener
@@ -27,7 +27,7 @@ class Workloads:
             self._change(key)
 
     def take_changed(self) -> Collection[str]:
-        """Return the keys of those that have changed since the last call, the first change first."""
+        """Return the keys of the Workloads that have changed since the last call, the first change first."""
         changed, self._changed = self._changed, {}
         return changed
 

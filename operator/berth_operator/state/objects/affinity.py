@@ -69,7 +69,7 @@ def of_pod(pod: Object) -> Affinity:
 
 
 def of_placed(pod: Object) -> Affinity:
-    """Read the same of a placed pod; none if it is invalid or too large, so that it does not affect other pods."""
+    """Read the affinity of a placed pod; none if it is invalid or too large, so that it does not affect other pods."""
     try:
         return NO_AFFINITY if pod_limits.has_too_many_terms(pod["spec"]) else of_pod(pod)
     except ValueError:

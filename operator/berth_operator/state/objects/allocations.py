@@ -49,7 +49,7 @@ class Requested:
 
 
 def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested:
-    """Return what a pod with these total resource requests asks of each device type."""
+    """Return what a pod with these total resource requests requests of each device type."""
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
@@ -68,10 +68,10 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
 
 
 def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Believed:
-    """Return the grants of a bound pod's allocation, and the types for which it is unknown.
+    """Return the grants of a bound pod's allocation, and the types for which the allocation is unknown.
 
     A requested type is unknown if its allocation is missing, cannot be read, was written by an untrusted scheduler or
-    names too few devices: the pod may then hold any device of that type, unless it sees none. Types that are not
+    names too few devices. The pod may then hold any device of that type, unless it sees none. Types that are not
     requested are ignored.
     """
     annotations = pod["metadata"].get("annotations") or {}

@@ -10,7 +10,7 @@ Object = Mapping[str, Any]
 
 
 def budget(raw: Object) -> Budget:
-    """Read a PodDisruptionBudget: without a selector it protects no pods, with an empty one its whole namespace.
+    """Read a PodDisruptionBudget. Without a selector, it protects no pods; an empty selector protects its namespace.
 
     kube-scheduler treats an empty selector as none, unlike the API and the disruption controller.
     """

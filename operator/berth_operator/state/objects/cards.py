@@ -26,7 +26,7 @@ Instances = tuple[tuple[str, str], ...]
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
 MAX_CACHED_LINKS: Final = 16
-"""Links of a card up to which equal ones are parsed once."""
+"""Maximum number of a card's links for which equal links are parsed once."""
 MAX_CARDS: Final = 64
 """Cards of one type on a node: the node with the most sets the width of the columns of all nodes."""
 MAX_PROFILES: Final = 16
@@ -47,7 +47,7 @@ def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
 
 
 def _affordable(spec: DeviceSpec) -> tuple[DeviceSpec, tuple[str, ...]]:
-    """Return a spec with at most MAX_CARDS cards of each type, those with the lowest minors, and the problems."""
+    """Return a spec with at most MAX_CARDS cards of each type, the cards with the lowest minors, and the problems."""
     counts = Counter(device.type for device in spec.devices)
     if all(count <= MAX_CARDS for count in counts.values()):
         return spec, ()
@@ -115,7 +115,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
 
 @sized_cache(ALIKE)
 def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
-    """Return the device's own labels and those that every device has, for selectors."""
+    """Return the device's own labels and the labels that every device has, for selectors."""
     known = (
         (names.DEVICE_MODEL, model),
         (names.DEVICE_NUMA_NODE, str(numa) if numa >= 0 else ""),
@@ -135,7 +135,7 @@ def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
 
 @sized_cache(ALIKE)
 def _bandwidth(value: str | int) -> int:
-    """Return a memory bandwidth; 0 if it is no quantity, because it only ranks nodes."""
+    """Return a memory bandwidth; 0 if the text is no quantity, because it only ranks nodes."""
     try:
         return min(max(quantity.parse(value), 0), MAX_BANDWIDTH)
     except quantity.QuantityError:

@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 
 def of_pod(pod: Object) -> tuple[ClaimUse, ...]:
-    """Read the claims that a pod uses, without those of templates for which none is needed."""
+    """Read the claims that a pod uses, without claims that Kubernetes need not make from templates."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     key = keys.of(pod)
     made = {claim["name"]: claim.get("resourceClaimName") for claim in status.get("resourceClaimStatuses") or ()}

@@ -67,7 +67,7 @@ class DeviceRecord:
 
     @property
     def fault_texts(self) -> dict[tuple[str, str], str]:
-        """Return for people what the agent reports of each unhealthy card, and why others are not given by name."""
+        """Return the agent's reports of unhealthy cards as texts, and why other cards are not given by name."""
         reported = {card: faults.text(of_card) or UNHEALTHY for card, of_card in self.faults}
         return {(card.type, card.id): card.bar.detail for card in self.inventory.cards if card.bar} | reported
 
@@ -81,7 +81,7 @@ class DeviceRecord:
 
     @property
     def status(self) -> DeviceStatus:
-        """Read the status; one that cannot be read counts as empty, and is written again."""
+        """Read the status. An unreadable status counts as empty, and is written again."""
         try:
             return DeviceStatus.model_validate_json(self.reported)
         except ValidationError:

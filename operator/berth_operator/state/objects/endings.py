@@ -21,7 +21,7 @@ _OF_NODES: Final = frozenset({"DaemonSet", "Node"})
 
 
 def lifetime(pod: Object) -> int:
-    """Return the seconds after its start by which kubelet has ended a pod; 0 if they are not limited."""
+    """Return the seconds after its start within which kubelet ends a pod; 0 if unlimited."""
     spec = pod["spec"]
     deadline = spec.get("activeDeadlineSeconds")
     if not deadline:

@@ -38,7 +38,7 @@ def requested(containers: Sequence[Container], resources: Collection[str]) -> It
 def without_claimed(pod: Object, spec: Object) -> Object:
     """Return the spec of a bound pod without the resources that its claim provides, for which the claim is charged.
 
-    Of a pod that Berth bound, these are those that the Binding records, whatever its status says.
+    For a pod that Berth bound, these are the resources that the Binding records, whatever its status shows.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if names.EPOCH in annotations:

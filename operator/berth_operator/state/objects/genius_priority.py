@@ -15,14 +15,14 @@ from berth_api import names
 LEAST: Final = -(2**31)
 MOST: Final = 2**31 - 1
 EVERY: Final = "*"
-"""In place of a namespace: all that are not named."""
+"""Stands for a namespace: all namespaces that are not named."""
 FORM: Final = r"(\*|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)=[0-9]{1,10}"
 """The form of the highest value of a namespace: `team-a=10`."""
 _WHOLE: Final = re.compile(r"-?[0-9]{1,10}")
 
 
 class PriorityError(ValueError):
-    """The label's value is invalid or higher than the namespace may set; the text says what is allowed."""
+    """The label's value is invalid, or higher than the namespace may set. The text names what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

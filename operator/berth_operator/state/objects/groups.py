@@ -23,7 +23,7 @@ MAX_NAME: Final = 253
 
 
 class GroupError(ValueError):
-    """A pod's gang is ambiguous or invalid; the text names the field and what is allowed."""
+    """A pod's gang is ambiguous or invalid. The text names the field and what is allowed."""
 
 
 def of_pod(pod: Object) -> Membership | None:
@@ -110,7 +110,7 @@ def _whole(value: Any) -> int:
 
 
 def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod that has ended with only the fields that name its gang: there may be very many such pods."""
+    """Return an ended pod with only the fields that name its gang, because there may be very many ended pods."""
     metadata = pod["metadata"]
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):

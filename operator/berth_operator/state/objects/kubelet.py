@@ -41,11 +41,11 @@ class AgentReport:
     """Pods that use cards which they do not hold."""
 
     def exceeded_by(self, uid: str, pod: str) -> tuple[ExceedingUse, ...]:
-        """Return what a pod uses above its shares; `pod` is namespace/name, because a stolen token can forge them."""
+        """Return a pod's use above its shares. `pod` is namespace/name, because a stolen token can forge them."""
         return tuple(use for use in self.exceeding if (use.pod_uid, keys.join(use.namespace, use.pod)) == (uid, pod))
 
     def unheld_by(self, uid: str, pod: str) -> tuple[UnheldUse, ...]:
-        """Return what a pod uses without holding it; `pod` is namespace/name."""
+        """Return the pod's use of cards that it does not hold. `pod` is namespace/name."""
         return tuple(use for use in self.unheld if (use.pod_uid, keys.join(use.namespace, use.pod)) == (uid, pod))
 
 
@@ -53,7 +53,7 @@ NO_REPORT: Final = AgentReport(held={})
 
 
 UNREADABLE: Final = "-"
-"""The node of a GpuPod whose spec cannot be read; no Node has this name."""
+"""The node of a GpuPod with an unreadable spec. No Node has this name."""
 
 Consistency = tuple[str, str, str]
 """Whether a pod holds what it was allocated, as a condition: status, reason, message."""
@@ -101,7 +101,7 @@ NOTHING: Final = text({})
 
 
 def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
-    """Read the agent's part of a Device's status; return the report, and what cannot be read."""
+    """Read the agent's part of a Device's status; return the report, and the unreadable fields."""
     try:
         fields = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
     except ValidationError as error:
@@ -130,7 +130,7 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
 
 
 def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:
-    """Return the devices whose ids can be those of a card: the others reach no annotation."""
+    """Return the devices whose ids can be a card's id. Other devices reach no annotation."""
     return tuple(
         KubeletDevice(type=device.type, minor=device.minor, id=device.id)
         for device in devices

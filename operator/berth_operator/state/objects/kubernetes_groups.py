@@ -12,7 +12,7 @@ from berth_operator.core.queue.gang_tracker import Group
 Object = Mapping[str, Any]
 
 SCHEDULED: Final = "PodGroupInitiallyScheduled"
-"""The type of the condition that says whether the members that are needed were scheduled once."""
+"""The type of the condition that records whether the needed members were scheduled once."""
 
 READ: Final = (
     "schedulingPolicy",

@@ -14,7 +14,7 @@ from berth_api import names
 Object = Mapping[str, Any]
 
 MAX_TEMPLATE_BYTES: Final = 2**16
-"""The labels and the parts of the spec that scheduling reads, as JSON. Most pods have 2 KB of them."""
+"""Bytes of the labels and the scheduling parts of the spec, as JSON. Most pods have 2 KB."""
 MAX_ANNOTATION_BYTES: Final = 2**13
 """The annotations that scheduling reads."""
 MAX_LABELS: Final = 128
@@ -29,7 +29,7 @@ MAX_NODE_REQUIREMENTS: Final = 128
 MAX_POD_TERMS: Final = 32
 """Terms of pod affinity and anti-affinity, and topology spread constraints: each is compared with all placed pods."""
 MAX_POD_TERM_VALUES: Final = 256
-"""Labels, values and namespaces in all of them."""
+"""Labels, values and namespaces in all terms together."""
 MAX_VOLUMES: Final = 128
 """Volumes that scheduling depends on."""
 MAX_RESOURCE_CLAIMS: Final = 32
@@ -41,7 +41,7 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class TooLargeError(ValueError):
-    """A part of a pod is larger than a limit; the text names the part, its size and what is allowed."""
+    """A part of a pod is larger than a limit. The text names the part, its size and what is allowed."""
 
 
 class Size(NamedTuple):
@@ -62,7 +62,7 @@ class Size(NamedTuple):
 
 
 def check_parts(metadata: Object, spec: Object, annotations: Mapping[str, str]) -> None:
-    """Check the parts of a waiting pod, of whose annotations scheduling reads these.
+    """Check the parts of a waiting pod. Scheduling reads these of its annotations.
 
     Raises:
         TooLargeError: a part of it is too large.
@@ -80,10 +80,10 @@ def check_mounts(spec: Object) -> None:
 
 
 def check_template(template: bytes, pod: Object, annotations: Mapping[str, str]) -> None:
-    """Check all that scheduling reads of a waiting pod, as JSON.
+    """Check everything that scheduling reads of a waiting pod, as JSON.
 
     Raises:
-        TooLargeError: it is too large; the text names the part if one alone is.
+        TooLargeError: it is too large; the text names the part if one part alone is.
     """
     if len(template) > MAX_TEMPLATE_BYTES:
         check_parts(pod["metadata"], pod["spec"], annotations)
@@ -113,7 +113,7 @@ def trimmed(spec: Object) -> dict[str, Any]:
 
 
 def first_resources(amounts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return as many resources as are read: those that every node has first, then devices."""
+    """Return as many resources as are read: first the resources that every node has, then devices."""
     if len(amounts) <= MAX_RESOURCES:
         return amounts
     ranked = sorted(amounts, key=lambda name: ("/" in name, not name.startswith(_DEVICES), name))

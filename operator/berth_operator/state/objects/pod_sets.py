@@ -22,11 +22,11 @@ from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimi
 Object = Mapping[str, Any]
 
 MAX_PODS: Final = 4096
-"""Pods of a workload for which places are promised; each is decided and charged by itself."""
+"""Maximum number of pods of a workload with promised places, because each is decided and charged by itself."""
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
-"""The annotation of the Workloads of an elastic job with the name of the first of them."""
+"""The annotation of an elastic job's Workloads with the name of its first Workload."""
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
-"""The annotation of the Workload of an elastic job that has grown: the one whose pods run on."""
+"""The annotation of the Workload of an elastic job that has grown. It names the Workload whose pods continue to run."""
 
 
 class UnknownFlavorError(LookupError):
@@ -64,7 +64,7 @@ class Templates:
     kinds: Kinds = BUILT_IN
     priorities: PriorityLimits = UNLIMITED
     schedulers: Callable[[], Sequence[str]] = lambda: (names.SCHEDULER,)
-    """Returns the scheduler names whose pods Berth schedules itself; pods that name none are routed to the first."""
+    """Returns the scheduler names whose pods Berth schedules itself. Pods without a name are routed to the first."""
     namespace_labels: Callable[[str], Mapping[str, str]] = lambda _: {}
     """Returns the labels of a namespace."""
     flavors: dict[str, Flavor] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Templates:
     """Name -> PriorityClass."""
 
     def flavor(self, name: str) -> Flavor:
-        """Return a flavor; raise UnknownFlavorError if it is not known."""
+        """Return a flavor; raise UnknownFlavorError if it is unknown."""
         try:
             return self.flavors[name]
         except KeyError:
@@ -89,7 +89,7 @@ class Templates:
 
 
 def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
-    """Read the pod sets of a Workload with a quota reservation; those of other schedulers have no pods.
+    """Read the pod sets of a Workload with a quota reservation. Pod sets of other schedulers have no pods.
 
     Raises:
         FieldError: a field cannot be read, or there are too many pods.

@@ -81,7 +81,7 @@ _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes", "resource
 
 
 class PodError(ValueError):
-    """A pod's annotation or label is invalid; the text names it and what is allowed."""
+    """A pod's annotation or label is invalid. The text names it and what is allowed."""
 
 
 def transform(pod: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _owner(metadata: Object) -> Owner:
 
 
 def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
-    """Read what a bound pod requested while it waited; an empty request if it is invalid."""
+    """Read what a bound pod requested while it waited; an empty request if that is invalid."""
     try:
         return _request(pod, kinds)
     except ValueError:
@@ -320,8 +320,8 @@ def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
 def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
     """Return the containers that would not see exactly their own GPUs.
 
-    Kubelet gives devices to a container that still requests the resource of a device plugin next to words: no
-    policy and no webhook replaced it when the pod was created.
+    Kubelet gives devices to a container that still requests a device plugin's resource next to other systems' words.
+    For this container, no policy and no webhook replaced the resource when the pod was created.
     """
     replaced = asked.reading.replaced
     given = (

@@ -88,7 +88,7 @@ def read(raw: Mapping[str, Any], ours: Collection[str], read_pod_sets: ReadPodSe
     """Read a Workload; None if it lists none of our AdmissionChecks.
 
     Raises:
-        UnknownFlavorError: a flavor that was assigned to it is not known.
+        UnknownFlavorError: a flavor assigned to it is not known.
     """
     try:
         return _view(Field(raw, ""), ours, read_pod_sets)

@@ -25,8 +25,8 @@ _GROUP: Final = "/apis/resource.k8s.io"
 _V1: Final = f"{_GROUP}/v1"
 
 KEPT_SECONDS: Final = 600.0
-"""For which the cards of a slice are kept after its pool lost it: kubelet deletes the slices of a driver that does
-not answer for 30 s, as during an upgrade, and kube-scheduler allocates its cards again when it is back."""
+"""Seconds for which the cards of a slice are kept after its pool lost the slice. If a driver does not answer for 30 s,
+for example during an upgrade, kubelet deletes its slices. Once it is back, kube-scheduler allocates its cards again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class ResourceClaims:
         self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
-        """Add or update a DeviceTaintRule; those with Berth's taint, which is for other schedulers, do not count."""
+        """Add or update a DeviceTaintRule. Rules with Berth's taint are for other schedulers and do not count."""
         if (rule := _read(taint_rules.read, raw)) is None:
             return
         if rule.taint.key == names.OWN_POOL:
@@ -103,7 +103,7 @@ class ResourceClaims:
 
     @contextmanager
     def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
-        """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
+        """Return a context for the change of a claim, after which Berth may begin or cease to serve pools."""
         versions = (self._claims.claims.get(key), after)
         pools = {device.in_pool for claim in versions if claim for device in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}
@@ -160,7 +160,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
 
 
 def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
-    """Return an object as a value; None if it cannot be read, so that what was known of it stays."""
+    """Return an object as a value; None if it cannot be read, so that the known value stays."""
     try:
         return read(raw)
     except FieldError as error:
@@ -169,9 +169,9 @@ def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
 
 
 def _without_parameters(raw: Object) -> Object:
-    """Remove the parameters for drivers of a claim or class, and return it.
+    """Remove the parameters for drivers from a claim or class, and return it.
 
-    They may be 10 KiB for each of 32 configurations, nested thousands deep, and are written as they are stored
+    Parameters may take 10 KiB for each of 32 configurations, nested thousands deep. They are written as they are stored
     (`binding.prebind.parameters`).
     """
     spec, allocation = raw["spec"], (raw.get("status") or {}).get("allocation") or {}

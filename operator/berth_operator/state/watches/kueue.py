@@ -65,7 +65,7 @@ class QuotaObjects:
         self._forget(key)
 
     def put_flavor(self, raw: Object) -> None:
-        """Add or update a ResourceFlavor; one that cannot be read keeps what was known of it."""
+        """Add or update a ResourceFlavor. If it cannot be read, its known values stay."""
         try:
             flavor = pod_sets.read_flavor(raw)
         except FieldError as error:
@@ -76,11 +76,11 @@ class QuotaObjects:
             self._read_again()
 
     def remove_flavor(self, name: str) -> None:
-        """Remove a ResourceFlavor; Workloads to which it was assigned keep the pods that were read with it."""
+        """Remove a ResourceFlavor. Workloads to which it was assigned keep the pods that were read with it."""
         self._templates.flavors.pop(name, None)
 
     def put_check(self, raw: Object) -> None:
-        """Add or update an AdmissionCheck; those of other controllers are not ours to answer."""
+        """Add or update an AdmissionCheck. Other controllers' AdmissionChecks are ignored."""
         name = keys.name_of(raw)
         if raw["spec"].get("controllerName") != workloads.CONTROLLER:
             return

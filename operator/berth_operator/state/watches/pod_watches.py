@@ -24,7 +24,7 @@ ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 BOUND: Final = f"spec.nodeName!=,{ALIVE}"
 """Field selector for pods that have not ended and have a node."""
 ENDED: Final = "status.phase!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
-"""Field selector for pods that have ended; one whose status was emptied has not."""
+"""Field selector for pods that have ended. A pod with an emptied status has not ended."""
 OTHERS: Final = "pods of others"
 
 
@@ -96,7 +96,7 @@ class PodWatches:
         """Scheduler name -> its pods that have ended."""
 
     def follow(self, schedulers: Collection[str], tasks: asyncio.TaskGroup) -> None:
-        """Watch the pods of these scheduler names as ours, and stop watching those of other names as ours."""
+        """Watch the pods of these scheduler names as ours, and stop watching pods of other names as ours."""
         followed = frozenset(schedulers)
         if self._running and followed == self._ended.keys():
             return

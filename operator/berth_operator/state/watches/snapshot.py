@@ -28,9 +28,9 @@ from berth_operator.state.watches.storage import Storage
 
 Object = dict[str, Any]
 Tree = Mapping[str, Any]
-"""Field -> tree of what is kept below it, or `...` for everything; applied to each element of a list.
+"""Field -> tree of the kept fields below it, or `...` for everything. It applies to each element of a list.
 
-A function returns what is kept of the whole value.
+A function returns the kept part of a whole value.
 """
 
 AT_ONCE: Final = 3
@@ -42,7 +42,7 @@ ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
 RESOURCE_CLAIMS: Final = "resource claims"
 CLAIM_TEMPLATES: Final = "resource claim templates"
-"""What the pods of a workload may name; the operator reads only the claims that are made of them."""
+"""Templates that the pods of a workload may name. The operator reads only the claims made from them."""
 VERSION: Final = "version"
 """The API server's version; before all pods."""
 OPERATOR: Final = "operator"
@@ -57,8 +57,8 @@ ANNOTATIONS: Final = (
     "pv.kubernetes.io/bind-completed",
     "storageclass.kubernetes.io/",
 )
-"""Prefixes of the annotations that are kept, in addition to other systems' that are read, and to those from which
-containers read which cards they see."""
+"""Prefixes of the annotations that are kept. Annotations of other systems that are read are kept, too, and annotations
+from which containers read which cards they see."""
 
 
 def _injected(env: Sequence[Object]) -> list[Object]:
@@ -182,7 +182,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     VERSION: {"minor": ...},
     OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }
-"""Name of a kind -> what is kept in addition to the metadata."""
+"""Name of a kind -> the fields kept in addition to the metadata."""
 
 
 def kept(kind: str, obj: Object) -> Object:
@@ -210,7 +210,7 @@ def _pruned(value: Any, tree: Any) -> Any:
 
 
 async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
-    """Read the cluster and yield (name of the kind, object), one kind after the other; a file has what `kept` returns.
+    """Read the cluster and yield (name of the kind, object), one kind after the other. A file has the result of `kept`.
 
     Raises:
         ApiError: the API server refused a list.
@@ -242,7 +242,7 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
 
 
 _Objects = asyncio.Queue[Object | None]
-"""Of one kind, with None at the end: never more than a list, all of which stays in the snapshot anyway."""
+"""Objects of one kind, with None at the end. They are at most one list, all of which stays in the snapshot."""
 
 
 async def _read(get_page: GetPage, source: Source, room: asyncio.Semaphore, objects: _Objects) -> None:
@@ -313,7 +313,7 @@ class Snapshot:
         self._put[kind](obj)
 
     async def put_all(self, objects: AsyncIterator[tuple[str, Object]]) -> None:
-        """Add objects as they are read."""
+        """Add objects as they arrive."""
         put = 0
         async for kind, obj in objects:
             self.put(kind, obj)

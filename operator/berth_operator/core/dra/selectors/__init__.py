@@ -85,13 +85,14 @@ class Selector:
         check(term)
         self._evaluator: Final = Evaluator(term, limited=limited)
         self.equalities: Final = equalities(term)
-        """What it compares if it is nothing but equalities of attributes with constants; else None."""
+        """The attributes and constants that it compares if it has nothing but equalities; None otherwise."""
 
     def matches(self, device: DeviceView) -> bool:
         """Return whether the expression is true for a device.
 
         Raises:
-            SelectorError: it cannot be computed, such as for a missing attribute, is no boolean or takes too much work.
+            SelectorError: it cannot be computed (an attribute is missing, for example), is no boolean, or takes too
+            much work.
         """
         outcome = self.evaluate(device)
         if outcome.error:
@@ -130,7 +131,10 @@ def compile_selector(expression: str, *, limited: bool = False) -> Selector:
 
 @lru_cache(maxsize=_CACHED)
 def _compiled(expression: str, limited: bool) -> Selector | str | None:  # noqa: FBT001 - a part of the key
-    """Return a compiled expression, why it does not compile, or None if that takes long; it is asked for again."""
+    """Return a compiled expression, or the reason why it does not compile.
+
+    If compiling takes long, return None; the caller asks again.
+    """
     try:
         return Selector(expression, limited=limited)
     except StepsError:

@@ -34,7 +34,7 @@ from berth_operator.core.dra.selectors.types import (
 from berth_operator.core.dra.selectors.values import type_name
 
 MAX_DEPTH: Final = 120
-"""Levels of terms; a chain such as 1 + 1 + 1 has one for each operator."""
+"""Levels of terms. A chain such as 1 + 1 + 1 has one level for each operator."""
 
 DEVICE: Final = Type("kubernetes.DRADevice")
 _DEVICE_FIELDS: Final = {
@@ -113,7 +113,7 @@ class _Checker:
         self._scope: ChainMap[str, Type] = ChainMap({"device": DEVICE})
         self._depth = 0
         self._alike: list[list[Type]] = []
-        """Types that must be the same once all is known: those in one literal of a list or map."""
+        """Types that must be equal once they are known: the types in one literal of a list or map."""
         self._rules: dict[type, Callable[[Any], Type]] = {
             Literal: lambda term: Type(type_name(term.value)),
             Ident: self._ident,
@@ -126,7 +126,7 @@ class _Checker:
         }
 
     def resolve(self, given: Type) -> Type:
-        """Return a type with what is known in place of its variables."""
+        """Return a type with the known types in place of its variables."""
         return self._unifier.resolve(given)
 
     def type_of(self, term: Term) -> Type:
@@ -139,7 +139,7 @@ class _Checker:
         return found
 
     def check_literals(self) -> None:
-        """Check that what is in a literal has one type; the checks of terms allow `dyn` next to another one.
+        """Check that the elements of a literal have one type. The checks of terms allow `dyn` next to another type.
 
         Raises:
             SelectorError: types differ.

@@ -10,7 +10,7 @@ from berth_operator.core.dra.selectors.work import Evaluate, Frame, charge, size
 Steps = Callable[[Frame], Iterator[Any]]
 
 _ELEMENT: Final = 2
-"""Steps for an element, without those of the macro's body."""
+"""Steps for an element, without the steps of the macro's body."""
 
 
 def comprehension(kind: str, steps: Steps, body: Evaluate) -> Evaluate:
@@ -19,7 +19,7 @@ def comprehension(kind: str, steps: Steps, body: Evaluate) -> Evaluate:
 
 
 def steps(elements: Evaluate, slots: list[int], condition: Evaluate | None) -> Steps:
-    """Return what sets the variables to each element in turn, if the condition holds, and yields the first of them."""
+    """Return a function that sets the variables to each element and yields the first if the condition holds."""
 
     def step(frame: Frame) -> Iterator[Any]:
         for values in _iterated(elements(frame), len(slots)):

@@ -38,7 +38,7 @@ from berth_operator.core.dra.selectors.work import DEVICE, WORK, Evaluate, Frame
 _QUADRATIC: Final = frozenset({"distinct", "sets.contains", "sets.intersects", "sets.equivalent"})
 """Functions that compare each element of a list with each other one."""
 _PATTERNS: Final = frozenset({"matches", "find", "findAll"})
-"""Functions whose second argument is a regular expression; a constant one is compiled with the expression."""
+"""Functions whose second argument is a regular expression. A constant pattern is compiled with the expression."""
 _CONSTANTS: Final = frozenset({bool, int, Uint, float, str})
 _PATTERN_WORK: Final = 200
 """Steps of compiling a regular expression that is no constant."""
@@ -115,7 +115,7 @@ class _Builder:
         return constant
 
     def _folded(self, evaluate: Evaluate, parts: list[Evaluate], *, is_literal: bool = False) -> Evaluate:
-        """Return a constant for what depends on constants alone; errors remain for when it is evaluated."""
+        """Return a constant for a term that depends on constants alone. Errors are raised only at evaluation."""
         if not all(part in self._constants for part in parts):
             return evaluate
         try:
@@ -304,7 +304,7 @@ def _optional(value: Any) -> OptionalValue:
 
 
 def _is_none(value: Any) -> bool:
-    """Return whether it is an optional value that is absent; then an index is not evaluated."""
+    """Return whether it is an absent optional value. Then an index is not evaluated."""
     return isinstance(value, OptionalValue) and not value.present
 
 
@@ -406,7 +406,10 @@ def _are_constants(container: Any) -> bool:
 
 
 def _hashed(value: Evaluate) -> Evaluate:
-    """Return the value to look up in a list of constants, for which Kubernetes has a table that takes no versions."""
+    """Return the value to look up in a list of constants.
+
+    Kubernetes has a table for such lists, which takes no versions.
+    """
 
     def hashable(frame: Frame) -> Any:
         found = value(frame)

@@ -30,7 +30,7 @@ _OPTIONAL: Final = "@optional"
 
 
 def expand(call: Call) -> Term:
-    """Return what the macro of this name and number of arguments stands for; the call itself if it is no macro."""
+    """Return the expansion of the macro with this name and number of arguments; the call itself if it is no macro."""
     if call.target is None:
         return _has(call.args[0]) if (call.function, len(call.args)) == ("has", 1) else call
     comprehension = _COMPREHENSIONS.get((call.function, len(call.args)))

@@ -50,7 +50,7 @@ def _find(text: str, pattern: str) -> str:
 
 
 def _find_all(text: str, pattern: str, count: int = -1) -> list[str]:
-    """Return matches that do not overlap; an empty one that touches the end of the one before is none."""
+    """Return matches that do not overlap. An empty match that touches the end of the match before does not count."""
     found: list[str] = []
     end = -1
     for match in compiled(pattern).finditer(text):

@@ -7,7 +7,7 @@ from berth_operator.core.dra.selectors.errors import EvaluationError
 from berth_operator.core.dra.selectors.overloads import functions, methods
 
 _TOO_LONG: Final = 1_000_000
-"""Characters that `replace` and `join` refuse to build; what is shorter is measured once it exists."""
+"""Characters that `replace` and `join` refuse to build. Shorter results are measured once they exist."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}

@@ -97,7 +97,7 @@ class _Parser:
         return False
 
     def expect(self, symbol: str) -> None:
-        """Take this symbol, of which the empty one is the end."""
+        """Take this symbol. The empty symbol is the end."""
         if not (self._kind == "symbol" and self._text == symbol):
             raise self._unexpected(symbol or "the end")
         self._at += 1

@@ -28,7 +28,7 @@ _UNITS: Final = {
     "h": 3600 * _SECOND,
 }
 _DIGITS: Final = 20
-"""Of a fraction; more of them are less than a nanosecond of any unit."""
+"""The maximum number of digits of a fraction. Further digits are less than a nanosecond in any unit."""
 _PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _PARTS: Final = re.compile(rf"[+-]?(?:0|(?:{_PART.pattern})+)")
 

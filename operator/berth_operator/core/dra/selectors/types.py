@@ -14,7 +14,7 @@ MAX_DEPTH: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type, such as `map<string, int>`. The name of a variable for types begins with an apostrophe."""
+    """A type, such as `map<string, int>`. The names of type variables begin with an apostrophe."""
 
     name: str
     params: "tuple[Type, ...]" = ()
@@ -42,7 +42,7 @@ INT: Final = Type("int")
 STRING: Final = Type("string")
 
 _PRIMITIVE: Final = frozenset({"bool", "int", "uint", "double", "string", "bytes", "list", "map", "type"})
-"""Types of which null is no value."""
+"""Types that do not include null."""
 _SIGNATURE: Final = re.compile(r"(?P<function>[^( ]+)\((?P<args>.*)\) (?P<result>\S.*)")
 
 
@@ -63,7 +63,7 @@ def optional_of(content: Type) -> Type:
 
 @lru_cache(maxsize=256)
 def parse_type(text: str) -> Type:
-    """Return the type that a text such as `map<string, list<A>>` names; capital letters are variables."""
+    """Return the type that a text such as `map<string, list<A>>` names. Capital letters are variables."""
     name, _, rest = text.partition("<")
     if len(name) == 1:
         return Type("'" + name)
@@ -78,7 +78,7 @@ def parse_signature(text: str) -> tuple[str, tuple[Type, ...], Type]:
 
 
 def _split(text: str) -> list[str]:
-    """Return what is between commas that are in no brackets."""
+    """Return the parts between commas that are outside brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += {"<": 1, ">": -1}.get(character, 0)
@@ -128,13 +128,13 @@ class Unifier:
         return Type(given.name, tuple(self._rename(each, renamed) for each in given.params))
 
     def resolve(self, given: Type) -> Type:
-        """Return a type with what is known in place of its variables."""
+        """Return a type with the known types in place of its variables."""
         if given in self._known:
             return self.resolve(self._known[given])
         return Type(given.name, tuple(map(self.resolve, given.params))) if given.params else given
 
     def assignable(self, types: Iterable[Type], declared: Iterable[Type]) -> bool:
-        """Return whether values of these types may stand where others are declared; if so, remember what follows."""
+        """Return whether these types may stand for the declared types; if so, remember what follows."""
         before = dict(self._known)
         if all(map(self._assignable, types, declared)):
             return True

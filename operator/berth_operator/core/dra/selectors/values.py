@@ -119,7 +119,7 @@ TYPE_NAMES: Final[dict[type, str]] = {
 _NUMBERS: Final = frozenset({int, Uint, float})
 _ORDERED: Final = frozenset({str, bytes, bool, Timestamp, Duration})
 _STRICT: Final = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "kubernetes.NamedFormat", "net.IP", "net.CIDR"})
-"""Types whose values cannot be compared with those of others, not even for equality."""
+"""Types whose values cannot be compared with values of other types, not even for equality."""
 _KEYS: Final = frozenset({str, int, Uint, float, BoolKey})
 _MISSING: Final = object()
 _NO_ENTRIES: Final[dict[Any, Any]] = {}

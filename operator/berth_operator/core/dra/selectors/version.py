@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _NUMBER: Final = "0|[1-9][0-9]{0,19}"
-"""Of no more digits than 64 bits hold."""
+"""A number with no more digits than 64 bits can hold."""
 _FORM: Final = re.compile(
     rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})"
     rf"(?:-((?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*))?"
@@ -26,7 +26,7 @@ class Version:
     minor: int
     patch: int
     pre: tuple[tuple[int, int, str], ...] = ()
-    """The order of each part of the pre-release, behind all of which comes the release: numbers before words."""
+    """The order of each part of the pre-release: numbers before words. The release comes after all pre-releases."""
     build: str = field(default="", compare=False)
 
 

@@ -7,9 +7,12 @@ from berth_operator.core.dra.selectors.errors import SelectorError, StepsError
 from berth_operator.core.dra.selectors.values import OptionalValue
 
 MAX_WORK: Final = 2_000_000
-"""Steps of an evaluation, each about a microsecond at most: one for a field, for an operand of an operator, for an
-element that a function reads or returns and for 16 characters, two for a call and for an element that a macro visits.
-Kubernetes allows a cost of 1,000,000, of which they take at least half as much."""
+"""The maximum number of steps of an evaluation, each about a microsecond at most.
+
+One step counts for a field, an operand of an operator, an element that a function reads or returns, and 16 characters.
+Two steps count for a call, and for an element that a macro visits. Kubernetes allows a cost of 1,000,000, of which
+these take at least half as much.
+"""
 MAX_LENGTH: Final = 100_000
 """Characters or elements of a value that an expression may build."""
 
@@ -40,9 +43,9 @@ def weight(value: Any) -> int:
 
 
 def length(value: Any) -> int:
-    """Return the characters of a string, or the elements of a list or map with all that is in them; 0 for others.
+    """Return the characters of a string, or all elements within a list or map; 0 for other values.
 
-    What is in a list twice counts twice: to compare it takes as long.
+    An element that is twice in a list counts twice, because comparing it takes as long.
 
     Raises:
         SelectorError: there are more than MAX_LENGTH.

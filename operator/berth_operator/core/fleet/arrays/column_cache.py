@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 ALL: Final = slice(None)
 MAX_BYTES: Final = 2**25
-"""Maximum size of all cached columns with their keys: at 5,000 rows 6,000 masks or 800 scores. If it were smaller than
-the columns of the classes that wait, each column would evict the one that is needed next."""
+"""Maximum size of all cached columns with their keys: at 5,000 rows, 6,000 masks or 800 scores. If it were smaller than
+the columns of the waiting classes, each column would evict the column that is needed next."""
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
 REMEMBERED_BYTES: Final = 200
-"""Of a fingerprint and what holds its value, without the value itself."""
+"""Bytes of a fingerprint and of the entry that holds its value, without the value itself."""
 MAX_ROW_VALUES: Final = 4096
 """Maximum number of results of single rows, for all keys together."""
 MAX_ROW_BYTES: Final = 2**24
@@ -45,7 +45,7 @@ SKIPPED: Final = 1000
 MAX_OF_NODES: Final = 16
 """Maximum number of values that depend on nodes but not on charges."""
 MAX_ROWS_ONE_BY_ONE: Final = 4
-"""Up to this number of changed rows are looked up one by one; more are computed together."""
+"""Up to this number of changed rows are looked up one by one. More rows are computed together."""
 
 
 def only(row: int) -> slice:
@@ -169,10 +169,10 @@ class ColumnCache:
         """Return the column of a key, computed by `compute`; read-only.
 
         Args:
-            key: names the column, and everything but the rows that it is computed from.
+            key: names the column, and everything that it is computed from except the rows.
             compute: returns the values of rows.
-            alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured, or
-                on which cards a row has.
+            alike: whether rows with equal fingerprints have equal values. They do not if the values depend on
+            measurements, or on which cards a row has.
         """
         changes = self.changes
         kept = self._kept.pop(key, None)

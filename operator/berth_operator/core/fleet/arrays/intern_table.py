@@ -48,7 +48,7 @@ class Interner(Generic[K]):
         return self._numbers.get(value, -1)
 
     def copy(self) -> Self:
-        """Return one that can grow without this one."""
+        """Return a copy that can grow independently."""
         return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
 
     def __getitem__(self, number: int) -> K:
@@ -69,11 +69,11 @@ class InternTable:
         self.bars: Interner[str] = Interner("")
         """Reasons why cards are not given by name."""
         self.kinds: Interner[str] = Interner(WHOLE_CARD)
-        """What subdevices cards consist of; equal for cards whose units are alike."""
+        """Kinds of the cards' subdevices; equal for cards whose units are alike."""
         self.instance_memory: Interner[tuple[tuple[str, int], ...]] = Interner(())
         """(resource, bytes) of the MIG instances of cards."""
         self.switches: Interner[str] = Interner("")
-        """PCIe switches; only those of one node can be compared."""
+        """PCIe switches. Only switches of one node can be compared."""
         self.labels: Interner[Labels] = Interner(())
         self.functions: Interner[Functions] = Interner(())
         self.wirings: Interner[Wiring] = Interner(())
@@ -83,7 +83,7 @@ class InternTable:
         self._offering: dict[LabelSelector, Bits] = {}
 
     def copy(self) -> Self:
-        """Return one that can grow without this one."""
+        """Return a copy that can grow independently."""
         own = {name: part.copy() for name, part in vars(self).items() if isinstance(part, Interner | dict)}
         return with_own(self, **own)
 

@@ -21,10 +21,10 @@ MAX_KINDS: Final = 4_096
 MAX_BYTES: Final = 32 * 2**20
 """Memory for counts; a few kinds are kept in any case."""
 BYTES: Final = 20
-"""Of one row in the counts of a kind."""
+"""Bytes of one row in the counts of a kind."""
 COPIED_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
-"""Requests whose refusals are kept in any case; they may have one for each node."""
+"""Requests whose refusals are kept in any case. A request may have one refusal for each node."""
 MAX_REFUSALS: Final = 160_000
 """Refusals that are kept."""
 
@@ -45,14 +45,15 @@ class DeviceKind(NamedTuple):
 
 
 class DeviceCounts:
-    """How many devices of a kind each row may give: at least as many as it can; and what it costs to give one."""
+    """How many devices of a kind each row may give, as an upper bound, and the cost of giving one."""
 
     def __init__(self, rows: int, seen: int = 0) -> None:
         self.devices = np.zeros(rows, np.int32)
         self.possible = np.zeros(rows, np.int32)
         """The same if nothing there were held."""
         self.divided: Mask = np.zeros(rows, np.bool_)
-        """Rows with a device of which other devices have taken too much; one of those may free several."""
+        """Rows with a device whose counters other devices have overdrawn. Releasing one of those devices may free
+        several."""
         self.shared: Mask = np.zeros(rows, np.bool_)
         """Rows with a device that may serve several requests of one pod."""
         self.invalid: Mask = np.zeros(rows, np.bool_)
@@ -84,7 +85,7 @@ class SearchRefusals:
     everywhere: str = ""
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
-    """Node -> what ended the search there; empty if it found nothing."""
+    """Node -> error that ended the search there; empty if the search found nothing."""
     doublings: dict[str, int] = field(default_factory=dict)
     """Node -> how often the bound of the next search there is doubled, because the last one ended at its bound."""
     seen: int = 0
@@ -97,12 +98,12 @@ class SearchRefusals:
         )
 
     def drop(self, node: str) -> None:
-        """Drop what is known of a node."""
+        """Drop the results for a node."""
         self.by_node.pop(node, None)
         self.doublings.pop(node, None)
 
     def go_on(self, most: int) -> bool:
-        """Resume searches that ended at a bound which was doubled at most so often; return whether there was one."""
+        """Resume searches that ended at a bound which was doubled at most this often; return whether there was one."""
         ended = [node for node, doublings in self.doublings.items() if node in self.by_node and doublings <= most]
         for node in ended:
             del self.by_node[node]
@@ -118,10 +119,10 @@ class Answers:
         self._changes: ChangeLog[str] = ChangeLog()
         """The nodes for which something changed."""
         self._ended: dict[Hashable, None] = {}
-        """Requests of which a search ended at its bound."""
+        """Requests with a search that ended at its bound."""
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts | None:
-        """Return the counts of a kind, to be brought up to date; None if there is no memory until others are."""
+        """Return the counts of a kind, to be updated; None if there is no memory until others are up to date."""
         most = max(COPIED_KINDS, min(MAX_KINDS, MAX_BYTES // (BYTES * (rows + 1))))
         counts = self._counts.use(kind, lambda: DeviceCounts(rows, self._changes.now), most)
         if counts is not None:
@@ -132,7 +133,7 @@ class Answers:
         return counts
 
     def refusals(self, request: Hashable, nodes: int) -> SearchRefusals:
-        """Return the refusals of a request, to look up and to add to; there is one for each of `nodes` at most."""
+        """Return the refusals of a request, to look up and to add to. There is at most one for each of `nodes`."""
         most = max(MAX_REQUESTS, min(MAX_KINDS, MAX_REFUSALS // (nodes + 1)))
         refusals = self._refusals.use(request, SearchRefusals, most)
         assert refusals is not None  # noqa: S101 - all of them may be replaced
@@ -143,7 +144,7 @@ class Answers:
         return refusals
 
     def drop(self, node: str) -> None:
-        """Drop what was computed for a node."""
+        """Drop the results for a node."""
         if self._counts or self._refusals:
             self._changes.note(node)
 
@@ -153,7 +154,7 @@ class Answers:
             self._ended[request] = None
 
     def go_on(self, most: int) -> Hashable | None:
-        """Return a request of which searches go on, after `SearchRefusals.go_on`; None if there is none."""
+        """Return a request whose searches continue, after `SearchRefusals.go_on`; None if there is none."""
         while self._ended:
             request = next(iter(self._ended))
             del self._ended[request]
@@ -172,7 +173,7 @@ class Answers:
         self._refusals.clear()
 
     def copy(self) -> Self:
-        """Return an independent copy with what was used last: copying all of it would take too long."""
+        """Return an independent copy of the recently used results. Copying all of them would take too long."""
         new = type(self)()
         new._changes = self._changes.copy()  # noqa: SLF001 - of this class
         for kind, counts in self._counts.newest(COPIED_KINDS):

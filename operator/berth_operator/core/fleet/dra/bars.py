@@ -12,7 +12,7 @@ from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
 
 
 def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInventory:
-    """Return a node's inventory without what must not be given by name; the same if that is nothing."""
+    """Return a node's inventory without devices that must not be allocated by name; the same if there are none."""
     if not (bars := _bars(claims, node, inventory.cards)):
         return inventory
     cards = []

@@ -16,7 +16,7 @@ class Driver:
     """What is known of the devices of a driver."""
 
     device_type: str = ""
-    """The type of the cards that its devices are, or are parts of; empty if that is not known."""
+    """The type of the cards that its devices are, or are parts of; empty if unknown."""
     ids: tuple[str, ...] = ()
     """Attributes with the id of a card or of a part of one."""
     addresses: tuple[str, ...] = (PCI_BUS_ID,)

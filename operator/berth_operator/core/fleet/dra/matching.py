@@ -28,7 +28,8 @@ class Match:
     instance: str = ""
     """The UUID of the MIG instance that the device is, if the Device lists it."""
     unknown: str = ""
-    """The type of the cards of which it may be any; empty if `cards` is all that is known of it, or it is no card."""
+    """The card type, if the device may be any card of this type; empty if `cards` is complete, or the device is no
+    card."""
 
 
 NO_MATCH: Final = Match()
@@ -39,14 +40,14 @@ class CardIndex:
     """The cards of a node by what identifies them."""
 
     by_id: Mapping[str, CardKey]
-    """By id, and by the UUIDs of their MIG instances; in lower case."""
+    """Cards by their id, and by the UUIDs of their MIG instances; in lower case."""
     by_address: Mapping[str, frozenset[CardKey]]
-    """By normal PCI address, also of virtual functions."""
+    """Cards by normal PCI address, including addresses of virtual functions."""
     instances: Collection[str]
     """UUIDs of MIG instances that can be allocated."""
     types: frozenset[str]
     unaddressed: frozenset[str]
-    """The types of which a card has no known PCI address."""
+    """The types with a card whose PCI address is unknown."""
     broken: frozenset[CardKey]
     """Cards that are not healthy."""
     linked: Mapping[CardKey, frozenset[int]]
@@ -76,9 +77,9 @@ class CardIndex:
 
 
 def match(device: Device | None, driver: str, index: CardIndex) -> Match:
-    """Return the cards of a node that a device of a driver is; `device` is None if no slice lists it.
+    """Return the cards of a node that a driver's device may be. `device` is None if no slice lists it.
 
-    Each attribute that names a card counts, so if two of them name different cards, it is both.
+    Each attribute that names a card counts. If two attributes name different cards, the device is both cards.
     """
     known = DRIVERS.get(driver, OTHER)
     if device is None:
@@ -102,7 +103,7 @@ def card_ids(device: Device) -> frozenset[str]:
 
 
 def normal_address(text: str) -> str:
-    """Return a PCI address as the kernel writes it, `0000:3b:00.0`; empty for what is none."""
+    """Return a PCI address as the kernel writes it, `0000:3b:00.0`; empty if the text is no PCI address."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None:
         return ""
@@ -111,7 +112,7 @@ def normal_address(text: str) -> str:
 
 
 def _is_another(device: Device, known: Driver, index: CardIndex, addresses: Collection[str]) -> bool:
-    """Return whether a device is certainly none of the node's cards: it is at another address than all of them."""
+    """Return whether a device is certainly none of the node's cards, because no card has its address."""
     if known.device_type not in index.types:
         return True
     virtual = device.attributes.get(known.virtual)

@@ -15,19 +15,22 @@ PRODUCT_ATTRIBUTES: Final = ("productName", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevices:
-    """What of a node does not depend on who holds devices; valid until slices, rules, labels or cards change."""
+    """A node's data that do not depend on who holds devices.
+
+    They are valid until slices, rules, labels or cards change.
+    """
 
     pools: NodePools
     own: tuple[Device, ...]
-    """The devices of own pools that can be given, in the order in which they are tried."""
+    """The devices of own pools that can be allocated, in the order in which they are tried."""
     foreign: frozenset[DeviceID]
     """The devices of all other pools."""
     cards: Mapping[DeviceID, Match]
-    """The cards that devices of all pools are, for those that are cards or may be."""
+    """The cards behind the devices of all pools, for devices that are or may be cards."""
     links: Mapping[DeviceID, Hashable]
-    """Of whole cards with NVLinks: equal for those that are linked all with all."""
+    """A number for each whole card with NVLinks, equal for cards that are all linked with each other."""
     products: frozenset[tuple[str, Hashable]]
-    """The drivers of the own devices, with the products that these are; None for devices that name none."""
+    """The drivers of the own devices, with the devices' products; None for devices that name none."""
 
     @property
     def driver_count(self) -> int:
@@ -38,7 +41,7 @@ class NodeDevices:
 def of_node(
     index: SliceIndex, node: TargetNode, is_own: Callable[[PoolID], bool], cards: CardIndex | None
 ) -> NodeDevices:
-    """Return the devices of a node; `cards` has those of its Device, None if it has none."""
+    """Return the devices of a node. `cards` has the cards of its Device; None if the node has no Device."""
     pools = gather(index, node)
     own = tuple(device for device in pools.devices if is_own(device.pool))
     matches: dict[DeviceID, Match] = {}

@@ -17,7 +17,7 @@ K = TypeVar("K")
 
 EVERY_DRIVER: Final = "*"
 CHARGE_MARK: Final = "//resourceclaim/"
-"""In the UIDs of charges for claims."""
+"""The mark in the UIDs of charges for claims."""
 
 
 def claim_uid(node: str, uid: str) -> str:
@@ -56,16 +56,17 @@ class Claims:
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
         self.writer = ""
-        """What the field managers of our own writes begin with; empty where nothing is written."""
+        """The prefix of the field managers of our own writes; empty where nothing is written."""
         self.supply = Supply(NO_POOLS.include)
         # The values of these are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._by_name: dict[PoolID, Mapping[str, Device]] = {}
-        """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
+        """Pool -> name -> device, of the newest generation that has the device. It is computed on demand."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
-        """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
+        """Node -> name -> slice, for slices with devices of this node alone. Kept slices are included."""
         self.anywhere: dict[str, Mapping[str, Slice]] = {}
-        """Id of a card, in lower case -> name -> slice, for slices that list it for many nodes; also what is left."""
+        """Id of a card, in lower case -> name -> slice, for slices that list the card for many nodes. Kept slices are
+        included."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -85,15 +86,15 @@ class Claims:
         self._doubled: dict[DeviceID, frozenset[str]] = {}
         """What several claims hold, of `_holders`."""
         self._left: dict[str, tuple[float, Slice]] = {}
-        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded.
+        """Name -> (until when, slice) for slices that are kept of pools that lost slices, as during a driver's upgrade.
 
-        Also those that cannot be read, until they can.
+        Slices that cannot be read are kept, too, until they can be read.
         """
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_slice(self, slice_: Slice) -> set[str]:
-        """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
+        """Add or replace a slice; return the nodes for which it, or the slice it replaces, lists devices."""
         nodes = self._forget(slice_.name) | self._nodes_listed_by(slice_)
         self.slices[slice_.name] = slice_
         self.supply.put_slice(slice_, self._rules())
@@ -107,7 +108,8 @@ class Claims:
     def remove_slice(self, name: str, until: float) -> set[str]:
         """Remove a slice; return the nodes for which it lists devices.
 
-        What it lists is kept until a time if its pool is not complete without it: slices of a pool go one by one.
+        If the slice's pool is not complete without it, its devices are kept until a time, because slices of a pool are
+        deleted one by one.
         """
         if (slice_ := self.slices.get(name)) is None:
             return self._forget(name)
@@ -118,7 +120,7 @@ class Claims:
         return nodes
 
     def put_unknown(self, slice_: Slice) -> set[str]:
-        """Keep the cards that an unreadable slice may list until it is read or removed; return their nodes."""
+        """Keep the cards that an unreadable slice may list until the slice is read or removed; return their nodes."""
         nodes = self._forget(slice_.name) | nodes_of(slice_)
         self._left[slice_.name] = math.inf, slice_
         self._put_on_nodes(slice_)
@@ -131,7 +133,7 @@ class Claims:
         return self._forget(*(name for name, pool in over.items() if pool not in held))
 
     def _forget(self, *names: str) -> set[str]:
-        """Remove slices that are listed or kept; return the nodes for which they list devices."""
+        """Remove listed or kept slices; return the nodes for which they list devices."""
         nodes: set[str] = set()
         for name in names:
             _, slice_ = self._left.pop(name, (0.0, None))
@@ -159,7 +161,7 @@ class Claims:
             _put(self.anywhere, card, slice_)
 
     def _gone_from(self, pool: PoolID) -> list[str]:
-        """Return the slices that are left of a pool, without those that are there but cannot be read."""
+        """Return the kept slices of a pool, without existing slices that cannot be read."""
         return [name for name, (until, device) in self._left.items() if device.pool == pool and until < math.inf]
 
     def _is_complete(self, pool: PoolID) -> bool:
@@ -169,7 +171,7 @@ class Claims:
         return bool(counts) and len(counts) == counts[0]
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
-        """Add or replace a claim; return the one before."""
+        """Add or replace a claim; return the previous claim."""
         departed = self.departed
         before = self.remove_claim(claim.key)
         if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
@@ -230,8 +232,8 @@ class Claims:
     def put_own_pod(self, uid: str) -> set[PoolID]:
         """Record one of Berth's pods with claims; return the pools that are served because of it.
 
-        A claim that is reserved for such pods alone counts as allocated by Berth, whatever its managedFields say: they
-        can be forged, reservations cannot.
+        A claim that is reserved for Berth's pods alone counts as allocated by Berth, whatever its managedFields say:
+        managedFields can be forged, reservations cannot.
         """
         self._own_pods.add(uid)
         own = [claim for claim in self.of_pod(uid) if self._foreign_pools(claim) and self._is_for_own_pods(claim)]
@@ -243,7 +245,7 @@ class Claims:
         return {pool for pool in pools if self.serves(pool)}
 
     def remove_own_pod(self, uid: str) -> None:
-        """Forget a pod that put_own_pod recorded; what it said of claims stays."""
+        """Forget a pod that put_own_pod recorded. Its claims stay as recorded."""
         self._own_pods.discard(uid)
 
     def _is_for_own_pods(self, claim: ClaimState) -> bool:
@@ -263,7 +265,7 @@ class Claims:
         self.supply.changed()
 
     def put_rule(self, rule: TaintRule) -> TaintRule | None:
-        """Add or replace a DeviceTaintRule; return the one before."""
+        """Add or replace a DeviceTaintRule; return the previous rule."""
         before = self.rules.get(rule.name)
         self.rules[rule.name] = rule
         self._taint_again(before, rule)
@@ -281,7 +283,7 @@ class Claims:
         self.served_changed()
 
     def served_changed(self) -> None:
-        """Compute again which devices may be given, after a pool began or ceased to be served."""
+        """Compute again which devices may be allocated, after Berth began or ceased to serve a pool."""
         self.supply.set_own(self.serves)
 
     def _taint_again(self, *rules: TaintRule | None) -> None:
@@ -332,11 +334,11 @@ class Claims:
 
     @property
     def doubled(self) -> Mapping[DeviceID, frozenset[str]]:
-        """Return the devices that several claims hold though only one may, with these claims."""
+        """Return the devices that only one claim may hold and several hold, with these claims."""
         return self._doubled
 
     def foreign(self, pool: PoolID) -> frozenset[str]:
-        """Return the claims by which another scheduler has allocated devices of a pool."""
+        """Return the claims with which another scheduler has allocated devices of a pool."""
         return self._foreign.get(pool, frozenset())
 
     def serves(self, pool: PoolID) -> bool:
@@ -348,7 +350,7 @@ class Claims:
         return self._by_pool.get(pool, {}).values()
 
     def device(self, name: DeviceID) -> Device | None:
-        """Return a device, of the newest generation that has it; None if no slice lists it, nor did until recently."""
+        """Return a device of the newest generation that has it; None if no slice lists it, or listed it recently."""
         pool = PoolID(name.driver, name.pool)
         if pool not in self._by_name:
             left = [slice_ for _, slice_ in self._left.values() if slice_.pool == pool]
@@ -373,7 +375,7 @@ class Claims:
         }
 
     def nodes(self) -> Iterable[str]:
-        """Return the nodes for which slices list devices, or did until recently."""
+        """Return the nodes for which slices list devices, or listed them recently."""
         return self._on_node.keys()
 
     def rules_on(self, pool: PoolID) -> list[TaintRule]:
@@ -388,7 +390,7 @@ class Claims:
         return with_own(self, supply=self.supply.copy(), **parts)
 
     def what_if(self) -> Self:
-        """Return a copy that ends before any object changes, in which claims may hold something else.
+        """Return a copy in which claims may hold other devices. It ends before any object changes.
 
         Copying all indices takes four times as long.
         """
@@ -397,7 +399,7 @@ class Claims:
 
 
 def nodes_of(slice_: Slice) -> set[str]:
-    """Return the nodes for which alone a slice lists devices."""
+    """Return the nodes to which alone devices of a slice belong."""
     return {device.nodes.name for device in slice_.devices if device.nodes.name}
 
 

@@ -38,16 +38,16 @@ class Supply:
         self._cards: dict[str, Collection[CardInfo]] = {}
         """Node -> the cards of its Device."""
         self._card_indices: dict[str, CardIndex] = {}
-        """The same by what identifies them; computed when it is needed, so never where nothing has claims."""
+        """Node -> the same cards by their identifiers. It is computed on demand, so never where nothing has claims."""
         self._card_ids: dict[str, frozenset[str]] = {}
-        """Node -> ids of its cards and their parts, in lower case; computed when it is needed."""
+        """Node -> ids of its cards and their parts, in lower case. It is computed on demand."""
         self._nodes: dict[str, NodeDevices] = {}
         self._changed: set[PoolID] = set()
         """Pools whose nodes have to be computed again."""
         self._shown: dict[str, ClaimState] = {}
-        """Key -> claim, for those that are allocated."""
+        """Key -> claim, for allocated claims."""
         self._assumed: dict[str, tuple[Allocation, int]] = {}
-        """Key of a claim -> what charges say that it gets, and the number of these charges."""
+        """Key of a claim -> the allocation that charges record for it, and the number of these charges."""
         self._added: dict[str, Allocated] = {}
         """Key -> what of the claim is in the holdings."""
         self._answers = Answers()
@@ -115,7 +115,7 @@ class Supply:
     # --- charges ----------------------------------------------------------------------------------------------
 
     def assume(self, allocations: Iterable[Allocation], sign: int) -> None:
-        """Add (sign 1) or remove (sign -1) what a charge says that claims get."""
+        """Add (sign 1) or remove (sign -1) the allocations that a charge records for claims."""
         for allocation in allocations:
             key = str(allocation.claim)
             count = self._assumed.pop(key, (allocation, 0))[1] + sign
@@ -128,7 +128,7 @@ class Supply:
         return key in self._assumed and key not in self._shown
 
     def node_changed(self, node: str) -> None:
-        """Compute again how many devices a node may give, after its labels or what is charged there changed."""
+        """Recompute how many devices a node may give, after its labels or the charges there changed."""
         self._answers.drop(node)
 
     def _update(self, key: str, nodes: Iterable[str]) -> None:
@@ -149,7 +149,7 @@ class Supply:
             self._answers.drop_refusals()
 
     def _is_wide(self, devices: Iterable[DeviceID]) -> bool:
-        """Return whether one of the devices is of a pool of which other nodes have devices or counters."""
+        """Return whether one of the devices belongs to a pool in which other nodes have devices or counters."""
         slices = [self.index.by_pool.get(pool, ()) for pool in {PoolID(*device[:2]) for device in devices}]
         return any(len(of_pool) != 1 or not of_pool[0].nodes.name for of_pool in slices)
 
@@ -174,7 +174,7 @@ class Supply:
         return known
 
     def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
-        """Return the counts of a kind of device, to be brought up to date; none that stay if there is no memory."""
+        """Return the counts of a kind of device, to be updated. If there is no memory, the counts are not kept."""
         self._settle(self._changed)
         counts = self._answers.counts(kind, rows)
         if counts is None:
@@ -187,7 +187,7 @@ class Supply:
         self._answers.search_ended(request)
 
     def go_on(self, most: int) -> Hashable | None:
-        """Return a request of which searches that ended at their bound go on; None if there is none."""
+        """Return a request with searches that ended at their bound and continue now; None if there is none."""
         return self._answers.go_on(most)
 
     def refusals(self, request: Hashable) -> SearchRefusals:
@@ -196,7 +196,7 @@ class Supply:
         return self._answers.refusals(request, len(self._nodes))
 
     def _settle(self, pools: set[PoolID]) -> None:
-        """Drop what was computed for the nodes of pools that changed."""
+        """Drop the results for the nodes of changed pools."""
         while pools:
             for slice_ in self.index.by_pool.get(pools.pop(), ()):
                 if not slice_.nodes.name:
@@ -208,18 +208,18 @@ class Supply:
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """Return an independent copy, in which slices must not change."""
+        """Return an independent copy. Its slices must not change."""
         parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
         return with_own(self, holdings=self.holdings.copy(), _answers=self._answers.copy(), **parts)
 
     def what_if(self) -> Self:
-        """Return a copy that ends before any object changes, in which claims may hold something else."""
+        """Return a copy in which claims may hold other devices. It ends before any object changes."""
         parts = {name: vars(self)[name].copy() for name in ("_shown", "_assumed", "_added", "_answers")}
         return with_own(self, holdings=self.holdings.copy(), **parts)
 
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
-    """Return a slice whose devices have the taints of rules as well; the same if no rule is for its pool."""
+    """Return a slice whose devices also have the taints of rules; the same slice if no rule applies to its pool."""
     own = [rule for rule in rules if rule.is_for(slice_.pool)]
     if not own:
         return slice_

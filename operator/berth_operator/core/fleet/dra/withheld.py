@@ -8,7 +8,7 @@ from berth_operator.core.dra.slices import DeviceID
 
 
 class Held(AbstractSet[DeviceID]):
-    """What claims hold in the whole cluster, and what is withheld on one node."""
+    """The devices that claims hold in the whole cluster, and the devices withheld on one node."""
 
     def __init__(self, by_claims: AbstractSet[DeviceID], withheld: AbstractSet[DeviceID]) -> None:
         self._by_claims, self._withheld = by_claims, withheld

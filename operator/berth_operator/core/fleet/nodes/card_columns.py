@@ -40,29 +40,29 @@ class CardColumns:
     announced: Mask
     """Healthy cards that are not withheld."""
     replicas_as: npt.NDArray[np.int8]
-    """Index in `REPLICA_NAMES` of the resource name by which pods request the card's replicas."""
+    """Index in `REPLICA_NAMES` of the resource name under which pods request the card's replicas."""
     model: Numbers
-    """By `InternTable.models`."""
+    """Number of the model in `InternTable.models`."""
     bar: Numbers
-    """Why the card is not given by name, by `InternTable.bars`; 0 if it is."""
+    """Why the card is not allocated by name, by `InternTable.bars`; 0 if it is."""
     kind: Numbers
-    """By `InternTable.kinds`; 0 for cards without replicas and instances."""
+    """Number of the kind in `InternTable.kinds`; 0 for cards without replicas and instances."""
     instance_memory: Numbers
-    """By `InternTable.instance_memory`."""
+    """Number in `InternTable.instance_memory`."""
     mixed: Mask
     """Whether the node's cards are of several models or kinds: shape (nodes,)."""
     users: Numbers
     numa: npt.NDArray[np.int16]
     pcie: Numbers
-    """By `InternTable.switches`; 0 if it is not known."""
+    """Number of the PCIe switch (`InternTable.switches`); 0 if unknown."""
     labels: Numbers
-    """By `InternTable.labels`."""
+    """Number of the labels in `InternTable.labels`."""
     functions: Numbers
-    """By `InternTable.functions`."""
+    """Number of the functions in `InternTable.functions`."""
     spare: Numbers
-    """Bit mask of the groups of virtual functions in which one is free, in the order of the groups."""
+    """Bit mask of the groups of virtual functions with a free function, in the order of the groups."""
     wiring: Numbers
-    """By `InternTable.wirings`: shape (nodes,)."""
+    """Number of the wiring in `InternTable.wirings`: shape (nodes,)."""
     total: Column
     """Each card's capacity: shape (resources, nodes, slots)."""
     used: Column
@@ -74,13 +74,13 @@ class CardColumns:
     unlocated: Numbers
     """Number of MIG instances that pods hold and whose card is not known: shape (nodes,)."""
     facts: Floats
-    """By `CardFacts`: shape (facts, nodes, slots)."""
+    """Facts in the order of `CardFacts`: shape (facts, nodes, slots)."""
     measured: Floats
-    """By `Quantity`, UNMEASURED if it is not known or too old: shape (quantities, nodes, slots)."""
+    """Values by `Quantity`; UNMEASURED if unknown or too old: shape (quantities, nodes, slots)."""
     measured_at: npt.NDArray[np.float64]
     """When the GPU was measured, in seconds of the operator's monotonic clock; NEVER if it was not, or too long ago."""
     unaccounted: Column
-    """Bytes of memory that were measured as used beyond what is charged."""
+    """Bytes of memory that were measured as used in excess of the charges."""
 
 
 def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:

@@ -48,7 +48,7 @@ RESOURCES: Final = {
     RDMA: (RDMA,),
     FPGA: (FPGA,),
 }
-"""Device type -> the resources of each card; resources that only some cards have are added when one is first seen."""
+"""Device type -> the resources of each card. Resources that only some cards have are added when one is first seen."""
 NVLINK: Final = 100
 LINKS: Final = {
     "System": 10,
@@ -65,7 +65,7 @@ SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 """The resources that the replicas of a GPU share equally."""
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
 REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
-"""Resource names by which kubelet counts the replicas of a card; with the empty one, pods may use either name."""
+"""Resource names under which kubelet counts the replicas of a card. With the empty name, pods may use either name."""
 _STAND_INS: Final = 2**31 - 1 - MAX_MINOR
 """How many stand-in minors fit into a column above all real minors."""
 _MIG_ID: Final = "MIG-"
@@ -139,11 +139,11 @@ class Cards(CardColumns):
 
     @property
     def free(self) -> Column:
-        """What is left of each card; negative if more is charged than its capacity."""
+        """The free amount of each card; negative if more is charged than its capacity."""
         return self.total - self.used
 
     def left(self, index: int, rows: Rows) -> Column:
-        """Return what is left of one resource of each card; negative if more is charged than its capacity."""
+        """Return the free amount of one resource of each card; negative if more is charged than the card's capacity."""
         return pick(self.total[index], rows) - pick(self.used[index], rows)
 
     def grow(self, rows: int, slots: int) -> None:
@@ -160,10 +160,11 @@ class Cards(CardColumns):
         return self.index[name]
 
     def _add_resources(self, names: Sequence[str]) -> None:
-        """Add resources at once, since each addition copies the columns of all nodes.
+        """Add several resources at once, because each addition copies the columns of all nodes.
 
-        They first take the places of resources that no card has any longer, as agents may report new names again and
-        again. The key of a row with such resources names them, so what is remembered of the old name does not count.
+        New resources first take the places of resources that no card has any longer, because agents may report new
+        names again and again. The key of a row with such resources names them, so cached values of the old name do not
+        count.
         """
         renamed = dict(zip(filter(self._is_unused, self.index), names, strict=False))
         more = names[len(renamed) :]
@@ -218,7 +219,7 @@ class Cards(CardColumns):
         return b"".join([*(column.tobytes() for column in (*columns, *unsure)), named])
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
-        """Return the cards of which pods hold instances or replicas."""
+        """Return the cards whose instances or replicas pods hold."""
         names = self.index.keys() - self.counted - _NOT_SUBDEVICES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
@@ -277,7 +278,7 @@ class Cards(CardColumns):
         self.find_spare(row, intern_table)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
-        """Record the card of each id; of two cards with the same id, neither of which is allocated, the first."""
+        """Record the card of each id. If two cards without allocations have the same id, record the first."""
         places = self.places[row]
         places.setdefault(card.id, (card.minor, ""))
         for name, resource in card.instances:
@@ -353,7 +354,7 @@ class Cards(CardColumns):
     def meeting(self, requirement: Requirement, rows: Rows = ALL) -> Mask:
         """Return the cards whose id meets a requirement: shape of `present[rows]`.
 
-        Ids are in no column, because all of them differ: only the rows that have one of the values are read.
+        No column has ids, because every id is different. Only the rows that have one of the values are read.
         """
         mask = np.full_like(pick(self.present, rows), requirement.accepts(""))
         numbers = range(len(self.places))[rows] if isinstance(rows, slice) else rows.tolist()
@@ -365,7 +366,7 @@ class Cards(CardColumns):
         return mask
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
-        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before."""
+        """Set the measurement of a GPU at a time; return whether more of its memory may be free than before."""
         own = self._own
         memory, used = (int(column[self.index[GPU_MEMORY], row, slot]) for column in (own.total, own.used))
         within = bounded(values, memory)
@@ -377,7 +378,7 @@ class Cards(CardColumns):
         return unaccounted < before
 
     def expire(self, before: float) -> Indices:
-        """Forget what was measured before a time; return the rows where more memory may be free by that."""
+        """Forget measurements made before a time; return the rows where more memory may be free as a result."""
         own = self._own
         stale = (own.measured_at < before) & (own.measured_at > NEVER)
         rows: Indices = np.flatnonzero((stale & (own.unaccounted > 0)).any(axis=1))
@@ -432,7 +433,7 @@ class Cards(CardColumns):
             self.taken[row] = tuple(sorted(held))
 
     def find_spare(self, row: int, intern_table: InternTable) -> None:
-        """Recompute in which groups the node's cards have a free virtual function."""
+        """Recompute the groups in which the node's cards have a free virtual function."""
         # For all its cards, because a pod's allocation may name a wrong card for a virtual function.
         for slot in np.flatnonzero(self.functions[row]).tolist():
             groups = range(len(intern_table.functions[self.functions[row, slot]]))
@@ -507,8 +508,8 @@ class Cards(CardColumns):
     def grant_of_device(self, row: int | None, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
 
-        Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
-        because it is not known how much of it is left.
+        Without an id, it is the card that has the minor now. A device that is not listed counts as a whole card,
+        because its free amount is unknown.
         """
         whole = tuple((resource, CARD) for resource in _WHOLE.get(self.device_type, (self.device_type,)))
         grant = Grant(type=self.device_type, minor=minor, amounts=whole, id=name)
@@ -521,7 +522,7 @@ class Cards(CardColumns):
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
     def variant(self, row: int, grant: Grant) -> tuple[int, int] | None:
-        """Return the numbers of the model and kind of which a grant is; None if the Device does not list its card."""
+        """Return the numbers of a grant's model and kind; None if the Device does not list the grant's card."""
         slot = self._slot_of(row, grant.minor)
         if slot is None or not self.present[row, slot]:
             return None
@@ -565,7 +566,7 @@ class Cards(CardColumns):
 
 
 def _kind(card: CardInfo) -> str:
-    """Return what a card's subdevices are, in words for messages; empty if it has none."""
+    """Return a card's kind of subdevices, in words for messages; empty if it has none."""
     if card.instances:
         return ", ".join(sorted({resource for _, resource in card.instances}))
     replicas = dict(card.amounts).get(REPLICAS, 0)

@@ -27,7 +27,7 @@ ABSENT: Final = 0
 MAX_CACHED: Final = 512
 """Maximum number of cached keys. They come from users' pods and have no other limit."""
 MAX_TABLES: Final = 2**17
-"""Bytes of the cached tables of a key: those of 25 requirements on the name of 5,000 hosts."""
+"""Maximum bytes of a key's cached tables: enough for 25 requirements on the name of 5,000 hosts."""
 
 
 class LabelColumn:
@@ -123,7 +123,7 @@ class Labels:
             column.grow(rows)
 
     def column(self, key: str) -> LabelColumn:
-        """Return a label's column; it is valid until the next change, so callers must not keep it."""
+        """Return a label's column. It is valid until the next change, so callers must not keep it."""
         column = self._columns.get(key)
         if column is None:
             if len(self._columns) >= MAX_CACHED:

@@ -10,7 +10,7 @@ class NodeColumns:
     """The columns of all nodes."""
 
     present: Mask
-    """Rows whose Node exists; no pod fits on other rows, and they are not counted."""
+    """Rows whose Node exists. No pod fits on other rows, and they are not counted."""
     ready: Mask
     unreachable: Mask
     cordoned: Mask
@@ -18,11 +18,11 @@ class NodeColumns:
     fresh: Mask
     """Rows whose agent is alive."""
     heard: npt.NDArray[np.int64]
-    """When the agent of a row that is not fresh was last heard, in seconds since 1970; 0 if that is not known."""
+    """When the agent of a row that is not fresh last reported, in seconds since 1970; 0 if unknown."""
     starting: Mask
-    """Rows whose Node is new, and has devices or will have them: its agent may not have reported all of them yet."""
+    """Rows with a new Node that has or will have devices. Its agent may not have reported all of them yet."""
     was_used: Mask
-    """Starting rows whose devices pods hold or have held: what the node loses after this is not a part of its start."""
+    """Starting rows whose devices pods hold or have held. Later losses of such a node are not a part of its start."""
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
     partitions: npt.NDArray[np.int32]

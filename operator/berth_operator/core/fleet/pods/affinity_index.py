@@ -129,7 +129,8 @@ class AffinityIndex:
         self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
         """Namespace -> (identity, whether terminating) -> group."""
         self._mark = object()
-        """Replaced with each copy, since the copies share all groups until one of them changes a group."""
+        """A mark that is replaced with each copy, because the copies share all groups until one of them changes a
+        group."""
         self._selections: Tally[PodSelection] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self.anti_affinity_terms: ExistingTerms[Term] = ExistingTerms(rows, lambda term: term)

@@ -23,7 +23,7 @@ Handles = tuple[str, ...]
 
 
 class Placing(Protocol):
-    """The members of a Fleet that say where pods are, and what they free if they leave."""
+    """The parts of a Fleet that record where pods are, and what they free if they leave."""
 
     rows: dict[str, int]
     resources: dict[str, int]
@@ -35,7 +35,7 @@ class Placing(Protocol):
         """The cards by device type."""
 
     def freed_with(self, charge: Charge) -> Charge:
-        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+        """Return what one pod frees if it leaves: its charge, and the cards of claims that it alone uses."""
 
     def claimed_devices(self, uid: str) -> int:
         """Return the number of devices of a pod's claims, which other pods may use as well."""
@@ -49,7 +49,7 @@ class Parts:
     number: Indices
     slots: Indices
     amount_columns: Indices
-    """Grant -> its column in `amounts`; there are few different ones."""
+    """Grant -> its column in `amounts`. There are few different grants."""
     amounts: Column
     """Shape (resources, columns)."""
     unknown: Mask
@@ -65,7 +65,7 @@ class Parts:
         return self.first[pods][places] + np.arange(len(places)) - before[places], places
 
     def joined(self, more: "Parts") -> "Parts":
-        """Return the grants of these pods, followed by those of more pods."""
+        """Return the grants of these pods, followed by the grants of more pods."""
         return Parts(
             first=np.concatenate((self.first, more.first + len(self.slots))),
             number=np.concatenate((self.number, more.number)),
@@ -95,7 +95,7 @@ class PlacedPods:
     amounts: Column
     """Shape (resources, columns)."""
     parts: Mapping[str, Parts]
-    """By device type."""
+    """Parts by device type."""
 
     @classmethod
     def of(cls, fleet: Placing, charges: Sequence[Charge], *, with_claims: bool = False) -> "PlacedPods":
@@ -177,7 +177,7 @@ class PlacedPodsCache:
         return self._there
 
     def numbers_of(self, uids: Iterable[str]) -> Indices:
-        """Return the numbers of these pods, as far as they are placed now."""
+        """Return the numbers of the pods that are placed now."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
     def _count(self, placed: PlacedPods, first: int) -> PlacedPods:

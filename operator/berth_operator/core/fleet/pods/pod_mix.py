@@ -25,15 +25,15 @@ HALF_LIFE: Final = 10_000
 COMMON: Final = 0.03
 """A share is common if at least this fraction of all pods with shares request it."""
 MAX_LARGE: Final = 16
-"""Maximum number of kinds of pods with several cards that decisions see: those with the most demand."""
+"""Maximum number of kinds of pods with several cards that decisions see: the kinds with the most demand."""
 MAX_COUNTED: Final = 256
-"""Maximum number of such kinds that are counted; tenants choose how many there are."""
+"""Maximum number of such kinds that are counted, because tenants choose how many kinds there are."""
 STEP: Final = 250
 """Thousandths of a cpu: the width of the histogram's bins for cpu per card."""
 STEPS: Final = 1024
 MAX_CONSTRAINTS: Final = 64
-"""Maximum number of model constraints in the mix, those with the most weight: users write them, and each decision
-compares them with all models."""
+"""Maximum number of model constraints in the mix: the constraints with the most weight. It is limited because users
+write them, and each decision compares them with all models."""
 FRESH: Final = 64
 """Decisions see a new mix only after 1/FRESH of the weight is new, so that columns cached for a mix stay valid."""
 _GROWTH: Final = 2.0 ** (1 / HALF_LIFE)
@@ -67,7 +67,7 @@ class Typical:
     large: tuple[LargeKind, ...] = ()
     """The kinds of pods with several cards that have the most demand."""
     large_demand: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Kind of `large` -> its fraction of the cards that all of them request."""
+    """Kind of `large` -> its fraction of the cards that all these kinds request."""
     _starved: npt.NDArray[np.float64] = field(init=False)
     """1 - `enough`, shifted by one: the first value is for all amounts below 0."""
 
@@ -93,7 +93,7 @@ class MixWeights:
     """The weights of the pods that were counted."""
 
     weight: float = 1.0
-    """Of the latest pod."""
+    """The weight of the latest pod."""
     total: float = 0.0
     unseen: float = 0.0
     """Weight of the pods that were seen after `PodMix.typical` was computed."""
@@ -108,7 +108,7 @@ class MixWeights:
 
 
 class PodMix:
-    """What pods with GPUs request; later pods have more weight."""
+    """The requests of pods with GPUs. Later pods have more weight."""
 
     def __init__(self, typical: Typical | None = None, counts: MixWeights | None = None) -> None:
         """Continue with the mix that was seen before, if any."""

@@ -220,7 +220,7 @@ class Volumes:
         self._rows = rows
 
     def copy(self, row_of: Mapping[str, int]) -> Self:
-        """Return volumes that can be charged, on other rows, without these; what the API server says is shared."""
+        """Return an independent copy on other rows, which can be charged. Data from the API server is shared."""
         limits = {driver: column.copy() for driver, column in self._limits.items()}
         return with_own(
             self,
@@ -260,7 +260,7 @@ class Volumes:
         return not claim.volume and storage_class is not None and storage_class.delayed
 
     def candidates(self, claim: VolumeClaim) -> Iterable[Volume]:
-        """Return the volumes that fit a claim, the smallest first; only the one reserved for it if there is one."""
+        """Return the volumes that fit a claim, the smallest first; only the volume reserved for it if there is one."""
         fitting = [volume for volume in self._of_class.get(claim.storage_class, {}).values() if _holds(volume, claim)]
         own = [volume for volume in fitting if self._is_for(volume, claim)]
         free = own or [volume for volume in fitting if self._is_free(volume) and _suits(volume, claim)]
@@ -283,7 +283,7 @@ class Volumes:
         )
 
     def selected_node(self, claim: VolumeClaim) -> str | None:
-        """Return the node for which a volume is or will be provisioned; None if there is none."""
+        """Return the node on which a volume is or will be provisioned; None if there is none."""
         return self._selected.get(claim.key) or claim.selected_node
 
     def attachments(self) -> Iterable[Attachment]:
