@@ -29,6 +29,9 @@ OPERATOR: Final = "berth-operator"
 SCHEDULER: Final = "berth-scheduler"
 """The `schedulerName` of Berth's pods by default."""
 
+APP_NAME: Final = "app.kubernetes.io/name"
+"""Kubernetes' label for the program that a pod runs, such as `berth-agent`."""
+
 AGENT_SYSTEM: Final = "berth-agent-system"
 """Namespace of the agents' pods."""
 

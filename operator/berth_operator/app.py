@@ -320,6 +320,7 @@ def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: 
         tenants=Tenants(kinds=kinds, min_age=settings.defragment_min_age) if settings.defragment else None,
         charges_foreign=settings.charge_foreign,
         charges_unheld=settings.charge_unheld,
+        agent_pods_namespace=settings.agent_pods_namespace,
         trusted_schedulers=settings.trusted,
         priorities=settings.priorities,
     )

@@ -213,7 +213,8 @@ class Settings(BaseSettings):
     """Seconds after which a measured value is no longer used; at least twice the interval."""
 
     agent_pods_namespace: str = names.AGENT_SYSTEM
-    """Namespace of the agents' pods, for `--metrics-source agents`."""
+    """Namespace of the agents' pods. They show which nodes have an agent, and `--metrics-source agents` reads their
+metrics."""
 
     agent_metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9405
     """Port on which the agents serve metrics, for `--metrics-source agents`."""

@@ -21,6 +21,7 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import join_reasons
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest
@@ -88,11 +89,13 @@ def explain(
             if filter_.NAME not in local:
                 near = near & filter_.passes(fleet, request)
         if request.devices:
-            near = near & fleet.has_device & fleet.fresh
+            of_cards = fleet.has_device & fleet.fresh
             if request.devices.vendor:
-                near = near & fleet.of_vendor(request.devices.vendor)
-        for part in request.devices.parts:
-            near = near & (fleet.cards[part.type].unknown == 0)
+                of_cards = of_cards & fleet.of_vendor(request.devices.vendor)
+            for part in request.devices.parts:
+                of_cards = of_cards & (fleet.cards[part.type].unknown == 0)
+            without_grants = extended_resources.rows_without_grants(fleet, request)
+            near = near & (of_cards if without_grants is None else of_cards | without_grants)
         lacks = (
             lacking.lack(fleet, row, request, policy)
             for row in lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist()

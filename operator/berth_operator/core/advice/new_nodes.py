@@ -21,6 +21,7 @@ from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.decision.reservation_note import amounts_text
 from berth_operator.core.filters import Filter, node_affinity, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Column, Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory, NodeInfo
@@ -61,7 +62,9 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
         else:
             mask = filters.could_pass(filter_, fleet, request)
             if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
-                mask = mask & fleet.of_vendor(request.devices.vendor)
+                without_grants = extended_resources.rows_without_grants(fleet, request)
+                of_vendor = fleet.of_vendor(request.devices.vendor)
+                mask = mask & (of_vendor if without_grants is None else of_vendor | without_grants)
         masks[filter_.NAME] = mask
     return masks
 

@@ -33,6 +33,8 @@ def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
         other = tuple(amount for amount in request.resources if amount[0] not in by_class)
         rest = replace(request, resources=other, devices=NOTHING)
         column = np.where(np.logical_or.reduce(list(by_class.values())), _of_rows(fleet, rest, ALL), column)
+    if (counted := extended_resources.rows_by_count(fleet, request)) is not None:
+        column = np.where(counted, _of_rows(fleet, replace(request, devices=NOTHING), ALL), column)
     return np.where(fits, column, 0)
 
 

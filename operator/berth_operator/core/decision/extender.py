@@ -26,6 +26,7 @@ from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.filters import host_ports, injected, isolation, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import join_reasons
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Indices
 from berth_operator.core.values.mounts import NO_MOUNTS
@@ -123,7 +124,9 @@ def reasons(
             texts.append(text)
         resolvable = filters.could_pass(filter_, fleet, request)
         if filter_.NAME == DeviceFilter.NAME:
-            resolvable = resolvable & fleet.has_device & fleet.fresh
+            without_grants = extended_resources.rows_without_grants(fleet, request)
+            reporting = fleet.has_device & fleet.fresh
+            resolvable = resolvable & (reporting if without_grants is None else reporting | without_grants)
         never |= rejected & ~resolvable
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}

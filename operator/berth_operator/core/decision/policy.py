@@ -158,10 +158,10 @@ class Policy:
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
         """Return the grants for every part of the request on a row that passes every filter.
 
-        There are none where DeviceClasses provide the devices.
+        There are none where the devices are given without cards of Berth.
         """
-        by_class = extended_resources.rows_without_devices(fleet, request)
-        if by_class is not None and by_class[row]:
+        without_grants = extended_resources.rows_without_grants(fleet, request)
+        if without_grants is not None and without_grants[row]:
             return ()
         if self.own_cards is not None:
             return self.own_cards.choose(fleet, row, request)

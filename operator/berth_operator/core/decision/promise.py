@@ -27,7 +27,7 @@ from berth_operator.core.decision.reservation import settled
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters import Filter, could_pass, volume_claims
 from berth_operator.core.filters.devices import DeviceFilter
-from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet import claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import BEYOND
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -203,7 +203,10 @@ def _may_change(fleet: Fleet, request: PodRequest) -> Mask:
 def is_doubtful(fleet: Fleet, request: PodRequest, place: Charge, policy: Policy) -> bool:
     """Return whether a promised place may be lost, so that it has to be searched again."""
     row = fleet.rows.get(place.node)
-    if row is None or (request.devices and not fleet.fresh[row]):
+    if row is None:
+        return True
+    without_grants = extended_resources.rows_without_grants(fleet, request)
+    if request.devices and not (fleet.fresh[row] or (without_grants is not None and without_grants[row])):
         return True
     lasting = [
         filter_

@@ -31,6 +31,7 @@ from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters.resources import NAME as RESOURCES
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
@@ -233,7 +234,8 @@ def missing_devices(fleet: Fleet, request: PodRequest) -> Column:
     missing = np.zeros(len(fleet.names), np.int64)
     for part in request.devices.parts:
         missing += np.maximum(part.count - _free_devices(fleet, request, part), 0)
-    return missing
+    without_grants = extended_resources.rows_without_grants(fleet, request)
+    return missing if without_grants is None else np.where(without_grants, 0, missing)
 
 
 def _free_devices(fleet: Fleet, request: PodRequest, part: Part) -> Column:

@@ -43,11 +43,11 @@ class DeviceFilter:
 
         key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
         alike = not request.devices.names_cards
-        return _or_by_class(fleet, request, fleet.column_cache.column(key, of_rows, alike=alike))
+        return _or_without_grants(fleet, request, fleet.column_cache.column(key, of_rows, alike=alike))
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""
-        return _or_by_class(fleet, request, self._allocators.could_pass(fleet, request))
+        return _or_without_grants(fleet, request, self._allocators.could_pass(fleet, request))
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         """Yield the first requirements that rows do not meet, each with its rows; no row is yielded twice."""
@@ -70,10 +70,10 @@ class DeviceFilter:
         yield from self._allocators.reasons(fleet, request, rejected & known)
 
 
-def _or_by_class(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:
-    """Return a mask with the rows where DeviceClasses provide the devices."""
-    by_class = extended_resources.rows_without_devices(fleet, request) if fleet.device_classes else None
-    return mask if by_class is None else mask | by_class
+def _or_without_grants(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:
+    """Return a mask with the rows where the devices are given without cards of Berth."""
+    without_grants = extended_resources.rows_without_grants(fleet, request)
+    return mask if without_grants is None else mask | without_grants
 
 
 def silence(heard: Column) -> str:

@@ -24,7 +24,7 @@ from berth_operator.core.fleet import namespaces
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.claim_counts import needs_devices
 from berth_operator.core.fleet.events import ClusterEvent
-from berth_operator.core.fleet.extended_resources import rows_by_class
+from berth_operator.core.fleet.extended_resources import rows_by_class, rows_by_count
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.namespaces import UNKNOWN
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -52,6 +52,8 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     mask = fleet.present
     for rows in rows_by_class(fleet, request).values():
         mask = mask & ~rows
+    if (counted := rows_by_count(fleet, request)) is not None:
+        mask = mask & ~counted
     for name, limit in limits.items():
         mask = mask & (_most(fleet, request, name) <= limit - held[name])
     return mask
@@ -82,6 +84,13 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
             left & by_class,
         )
         left &= ~by_class
+    if (counted := rows_by_count(fleet, request)) is not None:
+        counted_resources = ", ".join(name for name, _ in request.plugin_requests)
+        yield (
+            f"namespace {namespace} has limits, and what a device plugin gives of {counted_resources} is not counted",
+            left & counted,
+        )
+        left &= ~counted
     for name, limit in _limits(fleet, request).items():
         most = _most(fleet, request, name)
         for amount in np.unique(most[left & (most > limit - held[name])]).tolist():

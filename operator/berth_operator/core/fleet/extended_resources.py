@@ -1,14 +1,19 @@
-"""Which of a pod's extended resources DeviceClasses provide, node by node, as in kube-scheduler's DynamicResources.
+"""Which of a pod's extended resources are given without cards of Berth, node by node.
 
-If the resource is in a node's allocatable, a device plugin provides it there, whatever DeviceClasses exist. On any
-other node the class provides it, from devices in Berth's pools. Berth counts some devices on cards, for example for
-`nvidia.com/gpu`. A class provides their resources only on nodes where no agent lists cards of their type.
+DeviceClasses provide some, as in kube-scheduler's DynamicResources. If the resource is in a node's allocatable, a
+device plugin provides it there, whatever DeviceClasses exist. On any other node the class provides it, from devices in
+Berth's pools. Berth counts some devices on cards, for example for `nvidia.com/gpu`. A class provides their resources
+only on nodes where no agent lists cards of their type.
+
+Device plugins of other vendors than NVIDIA provide others. On a node without an agent, Berth counts these resources
+like every extended resource, and kubelet chooses the devices.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
+from berth_api.request import VENDORS
 from berth_operator.core.dra import extended
 from berth_operator.core.dra.extended import RequestMapping
 from berth_operator.core.dra.requests import Alternatives, ResourceClaim
@@ -16,6 +21,7 @@ from berth_operator.core.dra.results import Allocation
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.inventory import DEFAULT_VENDOR
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 
@@ -42,10 +48,32 @@ def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def rows_without_devices(fleet: Fleet, request: PodRequest) -> Mask | None:
-    """Return the rows where DeviceClasses provide all devices that a pod requests; None if there are none."""
-    by_class = rows_by_class(fleet, request) if request.plugin_requests else {}
-    return by_class.get(request.plugin_requests[0][0]) if by_class else None
+def rows_without_grants(fleet: Fleet, request: PodRequest) -> Mask | None:
+    """Return the rows where a pod gets all its devices without cards of Berth; None if there are none."""
+    if not request.plugin_requests:
+        return None
+    by_class = rows_by_class(fleet, request).get(request.plugin_requests[0][0])
+    counted = rows_by_count(fleet, request)
+    return counted if by_class is None else by_class if counted is None else by_class | counted
+
+
+def rows_by_count(fleet: Fleet, request: PodRequest) -> Mask | None:
+    """Return the rows where device plugins alone provide what a pod requests of devices; None if there are none.
+
+    These are rows without an agent, for pods that request only resources of other vendors than NVIDIA and say nothing
+    about their cards. Whether the resources suffice, the filter `resources` compares, as in kube-scheduler.
+    """
+    if not request.plugin_requests or not all(is_counted(name) for name, _ in request.plugin_requests):
+        return None
+    # If annotations say more of the cards, only an agent's Device tells which cards these are.
+    if not {name for name, _ in request.plugin_requests} <= {wanted.resource for wanted in request.extended}:
+        return None
+    return ~(fleet.has_device | fleet.has_agent)
+
+
+def is_counted(name: str) -> bool:
+    """Return whether a resource is of cards of another vendor than NVIDIA, whose device plugin may work alone."""
+    return VENDORS.get(name, DEFAULT_VENDOR) != DEFAULT_VENDOR
 
 
 def requests_by_class(fleet: Fleet, request: PodRequest) -> list[tuple[Alternatives, Mask]]:

@@ -154,6 +154,14 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self._own.fresh[row] = fresh
 
+    def set_agent(self, name: str, *, has_agent: bool) -> bool:
+        """Set whether an agent's Lease or pod is on a node, unless it is unknown; return whether that has changed."""
+        row = self.rows.get(name)
+        if row is None or bool(self.has_agent[row]) == has_agent:
+            return False
+        self._own.has_agent[row] = has_agent
+        return True
+
     def set_starting(self, name: str, *, starting: bool, used: bool = False) -> None:
         """Set whether a node is new and its agent may not have reported all devices yet; ignore unknown nodes.
 
@@ -663,7 +671,7 @@ class Fleet(NodeColumns):
         self.volumes.enter(row, name)
         # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
         self._own.fresh[row], self._own.heard[row] = False, 0
-        self._own.starting[row] = self._own.was_used[row] = False
+        self._own.starting[row] = self._own.was_used[row] = self._own.has_agent[row] = False
         self.set_refused(name, ())
         return row
 

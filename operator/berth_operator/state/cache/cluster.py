@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import structlog
 
+from berth_api import names
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
@@ -83,6 +84,8 @@ class Cluster:
     charges_foreign: bool = True
     charges_unheld: bool = False
     """Whether cards that processes outside Kubernetes use are charged."""
+    agent_pods_namespace: str = names.AGENT_SYSTEM
+    """Namespace of the agents' pods."""
     trusted_schedulers: Collection[str] = ()
     """Other schedulers whose allocations are trusted."""
     priorities: PriorityLimits = UNLIMITED
@@ -205,6 +208,11 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node."""
         self.placements.put_bound(raw)
+        metadata = raw["metadata"]
+        if metadata["namespace"] == self.agent_pods_namespace and (
+            (metadata.get("labels") or {}).get(names.APP_NAME) == names.AGENT
+        ):
+            self.node_cache.put_agent(metadata["uid"], raw["spec"]["nodeName"])
         if self.gangs.schedules(raw["spec"].get("schedulerName", "")):
             self._put_own_pod(raw)
         if self.tenants is not None:
@@ -213,6 +221,7 @@ class Cluster:
     def remove_bound(self, uid: str) -> None:
         """Remove a pod that has left its node."""
         self.placements.remove_bound(uid)
+        self.node_cache.remove_agent(uid)
         self.fleet.claims.remove_own_pod(uid)
         if self.tenants is not None:
             self.tenants.remove(uid)

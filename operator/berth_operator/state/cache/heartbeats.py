@@ -78,6 +78,11 @@ class Heartbeats:
             beat.renew_time = ""
             self._update(beat)
 
+    def has_lease(self, node: str) -> bool:
+        """Return whether the agent's Lease exists."""
+        beat = self._beats.get(node)
+        return beat is not None and bool(beat.renew_time)
+
     def last_renewal(self, node: str) -> str:
         """Return the latest time in the node's Lease, by its agent's clock; empty if there was none."""
         beat = self._beats.get(node)

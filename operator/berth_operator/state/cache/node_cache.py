@@ -1,5 +1,6 @@
 """Nodes, their Devices, and the Leases of their agents."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,10 @@ class NodeCache:
         self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
         self._used: set[str] = set()
         """New Nodes whose devices pods hold or have held."""
+        self._agents: dict[str, str] = {}
+        """UID of an agent's pod -> its node."""
+        self._agents_on: Counter[str] = Counter()
+        """Node -> number of agents' pods; two while the agent is upgraded."""
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
         """Each with an inventory without what must not be given by name."""
@@ -76,6 +81,7 @@ class NodeCache:
             self._forget_start(info.name)
             self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
         self._set_starting(info.name)
+        self._set_agent(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
         self._claims.update_node(info.name)
         if change := nodes.change(before, info):
@@ -160,11 +166,36 @@ class NodeCache:
         renew_time, duration = spec.get("renewTime") or "", spec.get("leaseDurationSeconds")
         self._heartbeats.observe(raw["metadata"]["name"], renew_time, duration, self._clock())
         self.check_alive(raw["metadata"]["name"])
+        self._set_agent(raw["metadata"]["name"])
 
     def remove_lease(self, name: str) -> None:
         """Remove an agent's Lease."""
         self._heartbeats.lost(name)
         self.check_alive(name)
+        self._set_agent(name)
+
+    # --- agents' pods -----------------------------------------------------------------------------------------
+
+    def put_agent(self, uid: str, node: str) -> None:
+        """Record an agent's pod on a node."""
+        if uid not in self._agents:
+            self._agents[uid] = node
+            self._agents_on[node] += 1
+            self._set_agent(node)
+
+    def remove_agent(self, uid: str) -> None:
+        """Record that an agent's pod, if it was one, has left its node."""
+        if (node := self._agents.pop(uid, None)) is not None:
+            self._agents_on -= Counter((node,))
+            self._set_agent(node)
+
+    def _set_agent(self, name: str) -> None:
+        """Set whether a node shows that an agent works there, even if there is no Device yet."""
+        has_agent = self._heartbeats.has_lease(name) or name in self._agents_on
+        if self._fleet.set_agent(name, has_agent=has_agent):
+            self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
+
+    # --- life of agents ---------------------------------------------------------------------------------------
 
     def check_all_alive(self) -> None:
         """Update the nodes whose agents have fallen silent, by the clock. All other nodes change on reports."""

@@ -15,6 +15,8 @@ class NodeColumns:
     unreachable: Mask
     cordoned: Mask
     has_device: Mask
+    has_agent: Mask
+    """Rows with an agent's Lease or pod. The node gets a Device once its agent works."""
     fresh: Mask
     """Rows whose agent is alive."""
     heard: npt.NDArray[np.int64]
@@ -50,7 +52,7 @@ class NodeColumns:
 def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
-    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "starting", "was_used")
+    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "has_agent", "fresh", "starting", "was_used")
     for name in (*masks, "partitions_only", "mig_single", "node_partitions_only", "device_decides"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.heard = np.zeros(rows, np.int64)

@@ -1,0 +1,163 @@
+"""Resources of other vendors: counted on nodes without an agent, and allocated by cards where an agent reports them."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from berth_api import names
+from berth_operator.core.advice.explanation import explain
+from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
+from berth_operator.core.decision.gang import decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import pods
+from tests.builders import (
+    FPGA,
+    GPU,
+    NVIDIA,
+    bare_node,
+    charge,
+    device,
+    entry,
+    gang,
+    lease,
+    pod,
+    popped,
+)
+
+Raw = dict[str, Any]
+
+AMD: Final = "amd.com/gpu"
+DCU: Final = "dcu.com/gpu"
+OFFERED: Final = 8
+Sign = Literal["nothing", "a Lease", "a pod", "a Device", "a Device of AMD"]
+
+
+def agent(node: str, namespace: str = names.AGENT_SYSTEM, name: str = names.AGENT) -> Raw:
+    """Return the agent's pod on a node."""
+    raw = pod(f"agent-{node}", {}, on=node, labels={names.APP_NAME: name}, schedulerName="default-scheduler")
+    raw["metadata"]["namespace"] = namespace
+    return raw
+
+
+def add(to: Cluster, name: str, sign: Sign, offered: Mapping[str, int]) -> None:
+    """Add a node whose device plugins offer these resources, with a sign of an agent."""
+    to.node_cache.put_node(bare_node(name, offered=offered))
+    if sign == "a Lease":
+        to.node_cache.put_lease(lease(name))
+    elif sign == "a pod":
+        to.put_bound(agent(name))
+    elif sign != "nothing":
+        labels = {names.VENDOR_LABEL: "amd"} if sign == "a Device of AMD" else {}
+        to.node_cache.put_device(device(name, *map(entry, range(OFFERED)), labels=labels))
+
+
+def cluster(**nodes: Sign) -> Cluster:
+    """Return nodes that each offer eight cards of AMD, with their signs of an agent."""
+    made = Cluster(grace=20.0, clock=lambda: 0.0)
+    for name, sign in nodes.items():
+        add(made, name, sign, {AMD: OFFERED})
+    return made
+
+
+def decided(of: Cluster, raw: Raw) -> Placement | Failure:
+    """Decide a pod, and bind it."""
+    of.put_pending(raw)
+    pending = popped(of.queue)
+    assert pending is not None
+    outcome = decide(of.fleet, pending, Policy())
+    if isinstance(outcome, Failure):
+        of.queue.park(pending, outcome)
+    else:
+        of.put_bound({**raw, "spec": {**raw["spec"], "nodeName": outcome.node}})
+    return outcome
+
+
+SIGNS: Final = st.sampled_from(("nothing", "a Lease", "a pod", "a Device", "a Device of AMD"))
+AMOUNTS: Final = st.dictionaries(st.sampled_from((AMD, DCU, NVIDIA)), st.integers(1, OFFERED))
+REQUESTS: Final = st.sampled_from(({AMD: 1}, {AMD: 3}, {DCU: 2}, {NVIDIA: 1}, {AMD: 1, FPGA: 100}, {GPU: 100}))
+ANNOTATIONS: Final = st.sampled_from(({}, {}, {names.MODEL_GLOBS: "*MI300*"}))
+
+
+@given(st.lists(st.tuples(SIGNS, AMOUNTS), min_size=1, max_size=6), REQUESTS, ANNOTATIONS)
+def test_a_resource_is_counted_exactly_where_no_agent_is(
+    nodes: list[tuple[Sign, Mapping[str, int]]], requests: Mapping[str, int], annotations: Mapping[str, str]
+) -> None:
+    made = Cluster(grace=20.0, clock=lambda: 0.0)
+    for number, (sign, offered) in enumerate(nodes):
+        add(made, f"n{number}", sign, offered)
+    waits = pods.pending(pod("a", requests, annotations=annotations))
+    fits = feasible(made.fleet, waits.request)
+    is_counted = requests.keys() <= {AMD, DCU} and not annotations
+    for number, (sign, offered) in enumerate(nodes):
+        if sign in ("nothing", "a Lease", "a pod"):
+            enough = all(offered.get(name, 0) >= amount for name, amount in requests.items())
+            expected = sign == "nothing" and is_counted and enough and not waits.error
+            assert bool(fits[made.fleet.rows[f"n{number}"]]) == expected
+
+
+def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:
+    of = cluster(a="nothing")
+    for number in range(4):
+        placed = decided(of, pod(f"p{number}", {AMD: 2}))
+        assert isinstance(placed, Placement)
+        assert placed.grants == ()
+    waits = decided(of, pod("late", {AMD: 1}))
+    assert isinstance(waits, Failure)
+    assert waits.message == f"0/1 nodes are available: 1 Insufficient {AMD}."
+    assert waits.condition == "Unschedulable"
+    of.remove_bound("uid-p0")
+    assert popped(of.queue) is not None
+
+
+@pytest.mark.parametrize("sign", ["a Lease", "a pod", "a Device"])
+def test_it_waits_for_the_cards_of_an_agent(sign: Sign) -> None:
+    outcome = decided(cluster(a=sign), pod("a", {AMD: 1}))
+    reason = "node(s) have no amd devices" if sign == "a Device" else "node(s) have no Device"
+    assert isinstance(outcome, Failure)
+    assert outcome.message.startswith(f"0/1 nodes are available: 1 {reason}")
+
+
+def test_an_agent_that_leaves_wakes_the_pods_that_are_counted_then() -> None:
+    of = cluster(a="a pod")
+    assert isinstance(decided(of, pod("a", {AMD: 1})), Failure)
+    assert popped(of.queue) is None
+    of.remove_bound("uid-agent-a")
+    assert popped(of.queue) is not None
+
+
+@pytest.mark.parametrize("fields", [{"namespace": "ns"}, {"name": "other"}])
+def test_a_tenants_pod_is_no_agent(fields: Raw) -> None:
+    of = cluster(a="nothing")
+    of.put_bound(agent("a", **fields))
+    assert isinstance(decided(of, pod("a", {AMD: 1})), Placement)
+
+
+def test_a_plugin_that_comes_ends_the_wait_as_in_kube_scheduler() -> None:
+    of = Cluster(grace=20.0, clock=lambda: 0.0)
+    of.node_cache.put_node(bare_node("a"))
+    outcome = decided(of, pod("a", {AMD: 1}))
+    assert isinstance(outcome, Failure)
+    assert f"1 Insufficient {AMD}" in outcome.message
+    of.node_cache.put_node(bare_node("a", offered={AMD: 1}))
+    assert popped(of.queue) is not None
+
+
+def test_gangs_answers_and_limits_follow() -> None:
+    of = cluster(a="nothing", b="a Device")
+    members = [pods.pending(pod(f"m{number}", {AMD: 4})) for number in range(3)]
+    placed = decide_gang(of.fleet, gang(*members[:2]), Policy())
+    assert isinstance(placed, list)
+    assert [placement.node for placement in placed] == ["a", "a"]
+    assert isinstance(decide_gang(of.fleet, gang(*members), Policy()), Failure)
+    for amount, nodes in ((8, 1), (9, 0)):
+        waits = pods.pending(pod("waits", {AMD: amount}))
+        of.fleet.charge(charge("held", node="a", resources=((AMD, 1),)))
+        assert explain(of.fleet, waits, Policy()).fits_when_empty == nodes
+    of.fleet.set_namespace_limits({"ns": {"gpu": 1600}})
+    limited = decide(of.fleet, members[0], Policy())
+    assert isinstance(limited, Failure)
+    assert f"namespace ns has limits, and what a device plugin gives of {AMD} is not counted" in limited.message
