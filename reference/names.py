@@ -130,8 +130,8 @@ OF_PLUGINS: Final[Rows] = {
 }
 ELSEWHERE_DEFINED: Final[Rows] = {
     MANAGED: "label of Nodes: Berth writes the sums of devices in their capacity",
-    "berth.dev/routing": "label of namespaces: `disabled` ends [routing](../admission.md#routing) there; `words` "
-    "extends it to pods with [words of other systems](words.md)",
+    "berth.dev/routing": "label of namespaces: which of their pods are [routed](../admission.md#routing) (`own`, "
+    "`words`, `devices`, `disabled`)",
     "nvidia.com/gpu.clique": "label of Nodes, from GPU Feature Discovery: [gangs](../gangs.md) prefer one value",
 }
 """Names that no constant of `berth_api.names` has."""
@@ -139,7 +139,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
+        *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
     }

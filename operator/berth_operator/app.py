@@ -199,6 +199,8 @@ class App:
             priorities=self._cluster.priorities,
             schedulers=lambda: tuple(self._configured.scheduled_configuration.policies),
             namespace_labels=self._cluster.fleet.affinity_index.labels_of,
+            route=self._settings.routing,
+            served=frozenset(filter(None, self._settings.routed_resources.split(","))),
         )
         return QuotaObjects(self._cluster, templates)
 

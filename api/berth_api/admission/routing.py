@@ -5,13 +5,14 @@ use any card there. The API server sets `default-scheduler` before admission, so
 scheduler. The API server routes the pod (`manifests/base/routing.yaml` has the same rules in CEL), or Berth's webhook
 does.
 
-Pods with words of other systems are routed only in namespaces with a label for it. A request for `nvidia.com/*` alone
-does not route a pod, because the device plugin serves pods of all schedulers.
+A namespace's label decides about other names. With `words`, pods with words of other systems are routed, and with
+`devices` also pods that request devices by any name that Berth serves. Without the label, a request for `nvidia.com/*`
+alone does not route a pod, because the device plugin serves pods of all schedulers.
 """
 
 import re
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from berth_api import request, words
 from berth_api.admission.injection import Object, annotations_of, labels_of, requests_any, requests_of_plugin
@@ -21,9 +22,14 @@ from berth_api.words import cards
 DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""
 ROUTING: Final = "berth.dev/routing"
-"""The label of namespaces that opt out of routing, or into routing by words."""
+"""The label of namespaces that decides which of their pods are routed."""
+Route = Literal["own", "words", "devices", "disabled"]
+"""A value of the label: pods with Berth's own names, with words of other systems too, with any name that Berth serves
+too, or none."""
 RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
 """Names of resources that only Berth allocates."""
+_OF_NVIDIA: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
+"""Names of resources that NVIDIA's device plugin offers, and that Berth serves as well."""
 
 
 def is_routed(pod: Object) -> bool:
@@ -44,6 +50,31 @@ def routed_by_words(pod: Object, scheduler: str) -> Object:
     if not is_unset or not words.is_used(spec, annotations_of(pod), labels_of(pod)):
         return pod
     return {**pod, "spec": {**spec, "schedulerName": scheduler}}
+
+
+def routed_by_devices(pod: Object, scheduler: str, served: Collection[str] = ()) -> Object:
+    """Return a new pod with this scheduler if it requests devices of NVIDIA; its namespace has opted in.
+
+    `served` are further resources that Berth serves in this cluster.
+    """
+    spec = pod["spec"]
+
+    def is_served(name: str) -> bool:
+        return name in served or _OF_NVIDIA.fullmatch(name) is not None
+
+    is_unset = spec.get("schedulerName") == DEFAULT and not spec.get("nodeName")
+    if not is_unset or not any(requests_any(container, is_served) for container in _containers(spec)):
+        return pod
+    return {**pod, "spec": {**spec, "schedulerName": scheduler}}
+
+
+def routed_as(pod: Object, scheduler: str, route: str, served: Collection[str] = ()) -> Object:
+    """Return a new pod, routed by everything that a namespace with this value of the label routes."""
+    if route == "disabled":
+        return pod
+    if route == "devices":
+        pod = routed_by_devices(pod, scheduler, served)
+    return routed(routed_by_words(pod, scheduler) if route in ("words", "devices") else pod, scheduler)
 
 
 def meant(name: str, schedulers: Collection[str]) -> str:

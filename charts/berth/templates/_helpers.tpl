@@ -59,6 +59,22 @@ labels:
 {{- if .Values.extender.enabled -}}extended{{- else if .Values.routing.enabled -}}routed{{- else -}}refused{{- end -}}
 {{- end }}
 
+{{/*
+Sets which namespaces a route takes. Arguments: the root, the expressions of a namespace selector, `words` or `devices`.
+A namespace with another value of the label is left out where the route is the default.
+*/}}
+{{- define "berth.route" -}}
+{{- $default := (index . 0).Values.routing.default -}}
+{{- $of := index . 2 -}}
+{{- $others := get (dict "words" (list "disabled" "own") "devices" (list "disabled" "own" "words")) $of -}}
+{{- range index . 1 }}
+{{- if and (eq .key "berth.dev/routing") (or (eq $default $of) (eq $default "devices")) }}
+{{- $_ := set . "operator" "NotIn" }}
+{{- $_ := set . "values" $others }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Who routes and injects: `policies` or `webhook`. */}}
 {{- define "berth.admission" -}}
 {{- $served := semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version -}}

@@ -51,6 +51,7 @@ CHECKS: Final = (
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
+    Check(name="NoScheduler", needs=("waiting", "bound"), find=waiting.no_scheduler),
     Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
     Check(name="IdleReservation", needs=("leaderleases", "waiting"), find=reservations.idle_reservation),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from berth_kubectl.doctor import waiting
 from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
@@ -91,8 +92,14 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
     else:
         _take_plugins(api, lists)
     _take_claims(api, lists)
+    now = server_time(api.server_date)
+    # One bound pod of each scheduler that waiting pods name shows that the scheduler runs, or did.
+    for name in waiting.left(lists.read.get("waiting", ()), now):
+        source = Source(resource=PODS, fields=f"spec.schedulerName={name},spec.nodeName!=", limit=1)
+        [answer] = api.get_all([source.request])
+        lists.take("bound", source, answer)
     return Facts(
-        now=server_time(api.server_date),
+        now=now,
         lists=lists.read,
         unread=lists.unread,
         unserved=frozenset(lists.unserved),

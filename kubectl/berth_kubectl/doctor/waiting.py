@@ -1,33 +1,75 @@
 """Checks of pods that wait for a scheduler which ignores what they request."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Final
 
 from berth_api import names, words
 from berth_api.admission import routing
 from berth_kubectl.doctor.facts import Facts, Finding
-from berth_kubectl.reading.objects import condition, key_of, time_of
+from berth_kubectl.reading.objects import Object, condition, key_of, time_of
 
 UNTRIED: Final = 60.0
 """Seconds after which a pod that no scheduler has tried is a finding."""
 _OF_SYSTEMS: Final = frozenset(name for system in words.TABLE.systems for name in system.schedulers)
 
 
+MAX_SCHEDULERS: Final = 16
+"""Scheduler names that are asked for."""
+
+
 def other_scheduler(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each pod that was left to a scheduler that is not there, or that does not read its words."""
     for pod in facts.all_of("waiting"):
-        name = str(pod["spec"].get("schedulerName") or routing.DEFAULT)
-        tried = condition(pod, "PodScheduled")
-        created = time_of(str(pod["metadata"].get("creationTimestamp") or "")) or facts.now
-        is_left = not tried and (facts.now - created).total_seconds() >= UNTRIED
-        if (name == routing.DEFAULT and tried) or (name in _OF_SYSTEMS and is_left):
+        name = scheduler_of(pod)
+        is_tried = bool(condition(pod, "PodScheduled"))
+        if (name == routing.DEFAULT and is_tried) or (name in _OF_SYSTEMS and is_left(pod, facts.now)):
             if not routing.for_us(pod):
                 continue
             namespace, pod_name = key_of(pod)
-            by = "" if tried else ", and no scheduler has tried it"
+            by = "" if is_tried else ", and no scheduler has tried it"
             yield Finding(
                 check="OtherScheduler",
                 object=f"pod/{namespace}/{pod_name}",
                 message=f"{routing.why_not_ours(pod, (names.SCHEDULER,))}{by}",
                 fix=f"kubectl get pod -n {namespace} {pod_name} -o yaml   # create it again with that scheduler name",
             )
+
+
+def no_scheduler(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each scheduler name that pods wait for and that no bound pod has."""
+    bound = {scheduler_of(pod) for pod in facts.all_of("bound")}
+    others = [pod for pod in facts.all_of("waiting") if scheduler_of(pod) not in _OF_SYSTEMS or not routing.for_us(pod)]
+    for name, pods in left(others, facts.now).items():
+        if name in bound:
+            continue
+        namespace, pod_name = key_of(pods[0])
+        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        yield Finding(
+            check="NoScheduler",
+            object=f"scheduler/{name}",
+            message=f"no scheduler has tried pod {namespace}/{pod_name}{more} for a minute, "
+            "and no bound pod has this scheduler name",
+            fix=f"kubectl get pods -A --field-selector spec.schedulerName={name}   "
+            "# run that scheduler, or give Berth a profile with its name",
+        )
+
+
+def left(pods: Sequence[Object], now: datetime) -> dict[str, list[Object]]:
+    """Return the pods that no scheduler has tried, by scheduler name; at most `MAX_SCHEDULERS` names."""
+    by_name: dict[str, list[Object]] = {}
+    for pod in pods:
+        if is_left(pod, now) and not pod["spec"].get("schedulingGates"):
+            by_name.setdefault(scheduler_of(pod), []).append(pod)
+    return dict(list(by_name.items())[:MAX_SCHEDULERS])
+
+
+def is_left(pod: Object, now: datetime) -> bool:
+    """Return whether no scheduler has tried a pod although it has existed for a while."""
+    created = time_of(str(pod["metadata"].get("creationTimestamp") or "")) or now
+    return not condition(pod, "PodScheduled") and (now - created).total_seconds() >= UNTRIED
+
+
+def scheduler_of(pod: Object) -> str:
+    """Return a pod's scheduler name."""
+    return str(pod["spec"].get("schedulerName") or routing.DEFAULT)

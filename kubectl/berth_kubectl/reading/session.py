@@ -35,13 +35,20 @@ class Source:
     """Label selector."""
     fields: str = ""
     """Field selector."""
+    limit: int = 0
+    """Maximum number of objects; 0 for all."""
     optional: bool = False
     """Whether the command can do without it."""
 
     @property
     def request(self) -> Request:
         """Return the request for the list."""
-        return self.resource.request(self.namespace, labelSelector=self.labels, fieldSelector=self.fields)
+        return self.resource.request(
+            self.namespace,
+            labelSelector=self.labels,
+            fieldSelector=self.fields,
+            limit=str(self.limit) if self.limit else "",
+        )
 
     def refused(self, error: ReadError) -> ReadError:
         """Return an error that names the right that is missing."""

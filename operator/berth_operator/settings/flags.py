@@ -154,6 +154,13 @@ class Settings(BaseSettings):
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas. Empty:
     none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
 
+    routing: Literal["own", "words", "devices"] = "own"
+    """Which pods the policies or the webhook route in namespaces without the label `berth.dev/routing`. Kueue's
+    Workloads are read by it (docs/admission.md)."""
+
+    routed_resources: str = ""
+    """Resources besides NVIDIA's that route pods where the label is `devices`, separated by commas."""
+
     node_rate: Annotated[float, Field(gt=0)] = 100.0
     """Writes to Nodes per second. Until a new node shows its devices, pods wait for it."""
 

@@ -25,8 +25,9 @@ ROOT = Path(__file__).parents[3]
 ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
-BY_WORDS = {f"MutatingAdmissionPolicy{kind}/berth-words-routing" for kind in ("", "Binding")}
-"""What routes pods by words of other systems, in namespaces that opt in."""
+OPT_IN = {"words": "berth-words-routing", "devices": "berth-routing-devices"}
+"""Value of the namespace's label -> what routes pods by further names there."""
+BY_LABEL = {f"MutatingAdmissionPolicy{kind}/{name}" for kind in ("", "Binding") for name in OPT_IN.values()}
 REFUSING = "ValidatingAdmissionPolicy/berth-injection"
 OURS = 'object.spec.schedulerName in ["berth-scheduler"]'
 RENAMING = "MutatingAdmissionPolicy/berth-words-renaming"
@@ -78,7 +79,7 @@ def test_validation_comes_without_injection_by_the_webhook(build: Build) -> None
 def test_the_webhook_that_injects_validates_too(build: Build) -> None:
     assert build("validation").keys() - build("webhook").keys() == {
         *(ALONE, ALONE.replace("Policy", "PolicyBinding"), ROUTING, ROUTING_BINDING),
-        *(RENAMING, RENAMING.replace("Policy", "PolicyBinding"), *BY_WORDS),
+        *(RENAMING, RENAMING.replace("Policy", "PolicyBinding"), *BY_LABEL),
     }
 
 
@@ -137,7 +138,7 @@ def test_warnings_of_words_know_who_validates_and_routes(
 @pytest.mark.parametrize("components", [(), ("webhook",)], ids=["policies", "webhook"])
 def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, components: tuple[str, ...]) -> None:
     before, after = build(*components), build(*components, "no-routing")
-    assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING, *BY_WORDS})
+    assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING, *BY_LABEL})
     assert REFUSAL in after
     hooks = [each["name"] for each in after.get(HOOKS, {}).get("webhooks", ())]
     assert hooks == (["injection.berth.dev", "late-injection.berth.dev"] if components else [])
@@ -218,19 +219,21 @@ def test_grafana_finds_the_dashboard_and_prometheus_the_ports_and_rules(build: B
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
     base = build()
     built = build("webhook")
-    routing, by_words, injection, late = built[HOOKS]["webhooks"]
+    routing, *opt_in, injection, late = built[HOOKS]["webhooks"]
     for hook, name in ((routing, ROUTING), (injection, ALONE), (late, REFUSING)):
         rules = base[name]["spec"]["matchConstraints"]["resourceRules"]
         assert [{**each, "scope": "Namespaced"} for each in rules] == hook["rules"]
     assert routing["matchConditions"] == base[ROUTING]["spec"]["matchConditions"]
     [opt_out] = base[ROUTING_BINDING]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert opt_out in routing["namespaceSelector"]["matchExpressions"]
-    policy = base[ROUTING.replace("routing", "words-routing")]["spec"]
-    assert by_words["matchConditions"] == policy["matchConditions"][:1]  # it knows the words itself
-    [opt_in] = base[ROUTING_BINDING.replace("routing", "words-routing")]["spec"]["matchResources"]["namespaceSelector"][
-        "matchExpressions"
-    ]
-    assert opt_in in by_words["namespaceSelector"]["matchExpressions"]
+    for hook, (label, name) in zip(opt_in, OPT_IN.items(), strict=True):
+        # It knows the names itself.
+        assert hook["matchConditions"] == base[f"MutatingAdmissionPolicy/{name}"]["spec"]["matchConditions"][:1]
+        assert hook["clientConfig"]["service"]["path"] == f"/route-{label}"
+        binding = base[f"MutatingAdmissionPolicyBinding/{name}"]["spec"]
+        [selected] = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+        assert selected in hook["namespaceSelector"]["matchExpressions"]
+        assert label in selected["values"]
     # Webhooks are called in order, so this one need not take pods that are yet to be routed.
     [of_berth] = injection["matchConditions"]
     assert of_berth["expression"] == OURS == base[ALONE]["spec"]["variables"][0]["expression"]
@@ -249,7 +252,7 @@ def test_no_mutating_policy_leaves_out_pods_that_may_become_berths(build: Build)
     """One whose conditions were false is not called again, and they run in no fixed order."""
     built = build("isolation", "runtime-class")
     mutating = {name: each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")}
-    routing = {ROUTING, *BY_WORDS} & mutating.keys()
+    routing = {ROUTING, *BY_LABEL} & mutating.keys()
     assert len(mutating.keys() - routing) == 4
     for name in mutating.keys() - routing:
         assert mutating[name]["reinvocationPolicy"] == "IfNeeded"

@@ -16,6 +16,7 @@ from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
 HALF = {GPU: "50"}
 NUMBER = "genius/gpu-number"
 DEFAULT = "default-scheduler"
+AMD = "amd.com/gpu"
 OPT_OUT = "berth.dev/routing"
 
 
@@ -25,6 +26,17 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
     enforce("injection.yaml", lambda: "env" in arena.admitted(named_berth)["spec"]["containers"][0])
     probe = forgetful(arena, HALF)
     enforce("routing.yaml", lambda: is_routed(arena, probe) and arena.refusal({**probe, **named(probe)}) != "")
+
+
+@pytest.fixture
+def by_devices(arena: Arena) -> Iterator[None]:
+    """Let the namespace route pods by any name that Berth serves."""
+    probe = forgetful(arena, {NVIDIA: "1"})
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {OPT_OUT: "devices"}}})
+    waiting.until(lambda: is_routed(arena, probe), what="the namespace to have opted in")
+    yield
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {OPT_OUT: None}}})
+    waiting.until(lambda: not is_routed(arena, probe), what="the namespace to have opted out")
 
 
 def named(probe: Manifest) -> Manifest:
@@ -191,3 +203,25 @@ def test_python_says_the_same(
     # Kubernetes' defaults apart, what the API server got: requests are as the limits.
     bare = {**pod, "spec": {**pod["spec"], "schedulerName": DEFAULT}}
     assert routing.is_routed(bare) is (pod["spec"]["schedulerName"] == arena.scheduler_name)
+
+
+OFFERED = sorted({*injection.RESOURCES, NVIDIA, "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", AMD, "cpu"})
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    amounts=st.dictionaries(st.sampled_from(OFFERED), st.sampled_from(["0", "1"]), max_size=2),
+    scheduler=st.sampled_from([DEFAULT, DEFAULT, "other"]),
+)
+@pytest.mark.usefixtures("by_devices")
+def test_a_namespace_routes_by_the_names_of_device_plugins(
+    arena: Arena, amounts: dict[str, str], scheduler: str
+) -> None:
+    sent = forgetful(arena, amounts)
+    sent["spec"]["schedulerName"] = scheduler
+    made = arena.admitted(sent)
+    bare = {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
+    expected = routing.routed(routing.routed_by_devices(bare, arena.scheduler_name), arena.scheduler_name)
+    assert made["spec"]["schedulerName"] == expected["spec"]["schedulerName"]
+    if scheduler == DEFAULT and amounts.get(NVIDIA) == "1":
+        assert made["spec"]["schedulerName"] == arena.scheduler_name

@@ -43,3 +43,26 @@ def test_which_pods_are_routed(pod: Raw, *, expected: bool) -> None:
     assert routing.is_routed(pod) is expected
     after = routing.routed(pod, "berth")["spec"]["schedulerName"]
     assert after == ("berth" if expected else pod["spec"]["schedulerName"])
+
+
+@pytest.mark.parametrize(
+    ("pod", "route", "expected"),
+    [
+        pytest.param(made({NVIDIA: "1"}), "devices", True, id="a card"),
+        pytest.param(made({"nvidia.com/mig-1g.10gb": "1"}), "devices", True, id="an instance"),
+        pytest.param(made({"nvidia.com/gpumem": "1"}), "devices", True, id="a word of another system"),
+        pytest.param(made({GPU: "50"}), "devices", True, id="a share"),
+        pytest.param(made({"example.com/npu": "1"}), "devices", True, id="a plug-in's"),
+        pytest.param(made({"amd.com/gpu": "1"}), "devices", False, id="of a vendor that Berth has on no node"),
+        pytest.param(made({NVIDIA: "0"}), "devices", False, id="none"),
+        pytest.param(made({NVIDIA: "1"}, nodeName="node"), "devices", False, id="names its node"),
+        pytest.param(made({NVIDIA: "1"}, schedulerName="volcano"), "devices", False, id="another scheduler is named"),
+        pytest.param(made({"nvidia.com/gpumem": "1"}), "words", True, id="a word where words are read"),
+        pytest.param(made({NVIDIA: "1"}), "words", False, id="a card where words are read"),
+        pytest.param(made({NVIDIA: "1"}), "own", False, id="a card elsewhere"),
+        pytest.param(made({GPU: "50"}), "disabled", False, id="a share where routing is off"),
+    ],
+)
+def test_the_namespaces_label_decides(pod: Raw, route: str, *, expected: bool) -> None:
+    after = routing.routed_as(pod, "berth", route, {"example.com/npu"})["spec"]["schedulerName"]
+    assert after == ("berth" if expected else pod["spec"]["schedulerName"])

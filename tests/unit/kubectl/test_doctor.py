@@ -461,6 +461,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler, and no scheduler has tried it",
         ),
         (
+            put("waiting", left("volcano"), left("volcano")),
+            "NoScheduler",
+            "scheduler/volcano",
+            "no scheduler has tried pod ns/p and 1 more for a minute, and no bound pod has this scheduler name",
+        ),
+        (
             put("waiting", tried(left("default-scheduler", **{"nvidia.com/use-gputype": "A100"}))),
             "OtherScheduler",
             "pod/ns/p",
@@ -530,7 +536,8 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
         put("nodes", raw_node("n"), raw_node("v", capacity={"nvidia.com/GA102": "8"}, labels=VIRTUAL)),
-        put("waiting", left("kai-scheduler"), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
+        lambda lists: lists.update(waiting=[left("kai-scheduler")], bound=[left("kai-scheduler")]),
+        put("waiting", left("kai-scheduler", TIME), left("kai-scheduler", TIME, **{"gpu-fraction": "0.5"})),
         put("waiting", tried(left("kai-scheduler", **{"gpu-fraction": "0.5"})), tried(left("default-scheduler"))),
         put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
         waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": TIME}),

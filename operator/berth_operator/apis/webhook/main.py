@@ -80,6 +80,10 @@ class WebhookSettings(ServerSettings):
     nvidia_resources: str = ""
     """Resources that NVIDIA's device plugin serves under changed names, separated by commas."""
 
+    routed_resources: str = ""
+    """Resources besides NVIDIA's that route pods of namespaces with `berth.dev/routing: devices`, separated by
+    commas."""
+
     isolation: Literal["mps", "hami-core", "required", "none"] = "none"
     """How containers are limited to their shares of cards, unless the pod or its namespace sets a mode."""
 
@@ -128,7 +132,8 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
         renamed=frozenset(settings.nvidia_resources.split(",")),
         runtime_class=settings.runtime_class,
     )
-    routing = Routing(scheduler=validation.schedulers[0])
+    served = frozenset(filter(None, settings.routed_resources.split(",")))
+    routing = Routing(scheduler=validation.schedulers[0], served=served)
     isolation = Isolation(default=settings.isolation, order=settings.isolation_order.split(","))
     certificate = ServedCertificate(source=source, period=settings.period)
     responders = review.responders(mutations, routing, validation, isolation)

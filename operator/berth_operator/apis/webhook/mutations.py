@@ -8,6 +8,7 @@ from typing import Any, Final
 from berth_api import request, words
 from berth_api.admission import injection, renaming, rewriting, routing, shares
 from berth_api.admission.injection import Object, annotations_of, labels_of
+from berth_api.admission.routing import Route
 
 _OF_POD: Final = ("schedulerName", "runtimeClassName")
 _OF_CONTAINER: Final = ("env", "resources")
@@ -75,26 +76,23 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """The mutation that routes pods to Berth; the API server sends only pods of namespaces that have not opted out."""
+    """The mutation that routes pods to Berth; the API server sends only pods of namespaces that are routed so."""
 
     scheduler: str
     """The scheduler name of routed pods."""
+    served: frozenset[str] = frozenset()
+    """Further resources that `devices` routes."""
+    route: Route = "own"
 
     def made_of(self, pod: Object, _before: Object | None) -> Object:
-        """Return the pod, routed if it requests Berth's devices and names no scheduler."""
-        return routing.routed(pod, self.scheduler)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WordsRouting:
-    """The mutation that routes pods with words of other systems; only pods of namespaces that opt in are sent."""
-
-    scheduler: str
-    """The scheduler name of routed pods."""
-
-    def made_of(self, pod: Object, _before: Object | None) -> Object:
-        """Return the pod, routed to Berth if it has other systems' words for devices and names no scheduler."""
-        return routing.routed_by_words(pod, self.scheduler)
+        """Return the pod, routed to Berth if it names no scheduler and has one of the route's names."""
+        match self.route:
+            case "words":
+                return routing.routed_by_words(pod, self.scheduler)
+            case "devices":
+                return routing.routed_by_devices(pod, self.scheduler, self.served)
+            case _:
+                return routing.routed(pod, self.scheduler)
 
 
 class Rewriting:

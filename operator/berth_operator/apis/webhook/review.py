@@ -17,7 +17,6 @@ from berth_operator.apis.webhook.mutations import (
     Mutations,
     Rewriting,
     Routing,
-    WordsRouting,
     patch,
 )
 from berth_operator.apis.webhook.validation import Validation
@@ -44,7 +43,8 @@ def responders(
 ) -> Mapping[str, Responder]:
     """Return for each path of the webhook what answers the requests.
 
-    A request does not have the labels of the pod's namespace, so each value of `berth.dev/isolation` has a path.
+    A request does not have the labels of the pod's namespace, so each value of `berth.dev/isolation` and of
+    `berth.dev/routing` has a path.
     """
     late = LateInjection(mutations=mutations, schedulers=validation.schedulers)
     of_namespaces = {f"/isolate/{mode}": replace(isolation, default=mode) for mode in ALLOWED}
@@ -54,7 +54,8 @@ def responders(
         "/inject": functools.partial(answer, mutator=mutations),
         "/inject/late": functools.partial(answer, mutator=late),
         "/route": functools.partial(answer, mutator=routing),
-        "/route-words": functools.partial(answer, mutator=WordsRouting(scheduler=routing.scheduler)),
+        "/route-words": functools.partial(answer, mutator=replace(routing, route="words")),
+        "/route-devices": functools.partial(answer, mutator=replace(routing, route="devices")),
         "/rewrite": functools.partial(answer, mutator=Rewriting()),
         "/validate": functools.partial(validated, validation=validation),
     }

@@ -77,8 +77,8 @@ def policies() -> tuple[Item, ...]:
     A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies
     everything that its binding selects. So all policies are deleted before any definition.
     """
-    mutating = ["berth-injection", "berth-routing", "berth-isolation", "berth-runtime-class", "berth-rewriting"]
-    mutating += [f"berth-words-{verb}" for verb in _OF_WORDS]
+    mutating = ["berth-injection", "berth-isolation", "berth-rewriting", "berth-routing", "berth-routing-devices"]
+    mutating += ["berth-runtime-class", *(f"berth-words-{verb}" for verb in _OF_WORDS)]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
     limits += ["berth-claims-taints", "berth-claims-writers", "berth-kueue-checks", "berth-kueue-other-checks"]

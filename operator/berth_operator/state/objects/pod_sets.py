@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from berth_api import names, resources
 from berth_api.admission import renaming, routing
+from berth_api.admission.routing import Route
 from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
@@ -67,6 +68,10 @@ class Templates:
     """Returns the scheduler names whose pods Berth schedules itself. Pods without a name are routed to the first."""
     namespace_labels: Callable[[str], Mapping[str, str]] = lambda _: {}
     """Returns the labels of a namespace."""
+    route: Route = "own"
+    """How pods of namespaces without the label are routed."""
+    served: frozenset[str] = frozenset()
+    """Further resources that the route `devices` reads."""
     flavors: dict[str, Flavor] = field(default_factory=dict)
     priority_classes: dict[str, Object] = field(default_factory=dict)
     """Name -> PriorityClass."""
@@ -170,12 +175,10 @@ class _PodSet:
             "spec": self._spec(template),
         }
         first = next(iter(self.templates.schedulers()), "")
-        route = self.templates.namespace_labels(namespace).get(routing.ROUTING)
+        route = self.templates.namespace_labels(namespace).get(routing.ROUTING, self.templates.route)
         try:
             pod = renaming.renamed(created)
-            if route == "disabled" or not first:
-                return pod
-            return routing.routed(routing.routed_by_words(pod, first) if route == "words" else pod, first)
+            return routing.routed_as(pod, first, route, self.templates.served) if first else pod
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
 
