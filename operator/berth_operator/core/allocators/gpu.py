@@ -129,6 +129,21 @@ def slots(
     return ()
 
 
+def sets(fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy) -> list[int]:
+    """Return the sets of cards of the row that a part may get, the best first, as bit masks of slots."""
+    fitting = candidates.slots(fleet, row, request, part)
+    cost = costs(fleet, row, part, policy, fitting)
+    candidate_set = replace(
+        topology.candidates_of(fleet, row, part, fitting, costs=cost, near=(), spread=policy.spreads_cards),
+        within=locality.required(fleet, request, part, only(row)),
+    )
+    if part.whole and partitions.bound(fleet, request, part, np.array([row]))[0]:
+        slot_of = {int(fleet.cards[GPU].minor[row, slot]): slot for slot in candidate_set.slots}
+        free = partitions.free(fleet, row, request, part, candidate_set)
+        return [sum(1 << slot_of[minor] for minor in partition.minors) for partition in free]
+    return topology.ranked(candidate_set)
+
+
 def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: Indices) -> Column:
     """Return the cost of each of these cards by the policy's strategy; sliced cards cost most."""
     if policy.card_strategy == "Fragmentation":

@@ -93,6 +93,15 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
 def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best partition of fitting cards; empty if there is no such partition."""
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
+    slot_of = {int(minor[slot]): slot for slot in candidates.slots}
+    used = [int(minor[slot]) for slot, taken in zip(candidates.slots, candidates.used, strict=True) if taken]
+    chosen = best(table, free(fleet, row, request, part, candidates), used)
+    return () if chosen is None else tuple(slot_of[minor] for minor in chosen.minors)
+
+
+def free(fleet: Fleet, row: int, request: PodRequest, part: Part, candidates: Candidates) -> list[Partition]:
+    """Return the partitions of fitting cards that the pod accepts, the highest score first."""
+    table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     minors = minor[list(candidates.slots)].tolist()
     at = {minor: place for place, minor in enumerate(minors) if candidates.fits[place]}
     partitions = [
@@ -110,9 +119,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, candidates: 
         sets = np.array([np.isin(minors, partition.minors) for partition in partitions]).reshape(-1, len(minors))
         accompanied = topology.accompanied(candidates, sets)
         partitions = [partition for partition, ok in zip(partitions, accompanied, strict=True) if ok]
-    used = [minor for minor, taken in zip(minors, candidates.used, strict=True) if taken]
-    chosen = best(table, partitions, used)
-    return () if chosen is None else tuple(candidates.slots[at[minor]] for minor in chosen.minors)
+    return partitions
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:

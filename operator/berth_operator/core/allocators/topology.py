@@ -153,9 +153,7 @@ def candidates_of(
 @sized_cache(CACHE_BYTES)
 def best(candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
-    few = comb(sum(candidates.fits), candidates.count) <= min(MAX_SETS, _max_compared(candidates))
-    sets = _all_sets(candidates) if few else _grown_sets(candidates)
-    sets = sets[accompanied(candidates, sets)]
+    sets = _sets(candidates)
     for rate in _RATINGS:
         if len(sets) < 2:  # noqa: PLR2004 - nothing left to compare
             break
@@ -165,7 +163,28 @@ def best(candidates: Candidates) -> tuple[int, ...]:
     return tuple(slot for chosen in sets[:1] for slot, taken in zip(candidates.slots, chosen, strict=True) if taken)
 
 
+def ranked(candidates: Candidates) -> list[int]:
+    """Return the allowed sets, the best first, as bit masks of slots."""
+    sets = _sets(candidates)
+    ratings = [-rate(candidates, sets) for rate in reversed(_RATINGS)]
+    # lexsort's last key is the primary one. Among equal sets the lowest minors come first.
+    return masks(candidates, sets[np.lexsort((np.arange(len(sets)), *ratings))])
+
+
+def masks(candidates: Candidates, sets: Mask) -> list[int]:
+    """Return sets of a node's cards as bit masks of slots."""
+    bits = np.array([1 << slot for slot in candidates.slots], object)
+    return [sum(bits[chosen].tolist()) for chosen in sets]
+
+
 # --- the sets -----------------------------------------------------------------------------------------------
+
+
+def _sets(candidates: Candidates) -> Mask:
+    """Return the allowed sets that have the required companions: shape (sets, cards)."""
+    few = comb(sum(candidates.fits), candidates.count) <= min(MAX_SETS, _max_compared(candidates))
+    sets = _all_sets(candidates) if few else _grown_sets(candidates)
+    return sets[accompanied(candidates, sets)]
 
 
 def _all_sets(candidates: Candidates) -> Mask:

@@ -202,8 +202,11 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
             for request in claiming:
                 claim_counts.rows_with_devices(fleet, request)
             work = fleet.claims.supply.work
-            if not claiming or work.is_over():
-                # Without claims, or not all that they request can be counted in this turn.
+            is_one = gang.needed <= 1  # it has tried all nodes, and all devices there
+            if not claiming:
+                return _decide_gang(fleet, gang, policy, search=search and not is_one)
+            if work.is_over():
+                # Not all that they request can be counted in this turn.
                 return _decide_gang(fleet, gang, policy)
             # Within bounds of its own: what a turn has left may never suffice for a large gang.
             refusals = _refusals(fleet, claiming)
@@ -211,14 +214,10 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
                 outcome = _decide_gang(fleet, gang, policy)
                 work.learn(max(0, _refusals(fleet, claiming) - refusals))
                 is_final = not goes_on()
-            is_one = gang.needed <= 1  # it has tried all nodes, and all devices there
             if not isinstance(outcome, Failure) or is_one or not (search and is_final):
                 return outcome
-            with work.limited(gang_search.work_for(gang.size)):
-                try:
-                    return _by_search(fleet, gang, policy) or outcome
-                except NoWorkError:
-                    return replace(outcome, message=cut(f"{outcome.message} {NOT_FINISHED}"))
+            placed, note = _by_search(fleet, gang, policy)
+            return placed or (replace(outcome, message=cut(f"{outcome.message} {note}")) if note else outcome)
     except DomainError as error:
         return Failure(message=f"{gang.key}: {error}", condition=SCHEDULER_ERROR, wakes_on=ANY)
 
@@ -280,30 +279,33 @@ def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
     return sum(len(claim_counts.refusals(fleet, request)) for request in claiming)
 
 
-def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
-    """Return the placements that the search finds for a gang; empty if there are none.
-
-    Raises:
-        NoWorkError: the search ended at its bound.
-    """
+def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement], str]:
+    """Return the placements that the search finds for a gang, or none and a note if it ended at its bound."""
     pods = sorted(gang.members, key=order)
-    for choice in alike.choices(fleet, gang.held, pods, policy):
-        chosen = choice.applied(pods)
-        domains = [fleet.present]
-        if gang.topology_key:
-            # Those that may hold the needed members.
-            of_key = topology.domains(fleet, gang.topology_key, gang.nodes)
-            classes = _classes(fleet, chosen, policy).values()
-            domains = [domain.rows for domain in promising(fleet, of_key, classes, gang.needed)]
-        for rows in domains:
-            search = GangSearch(fleet, chosen, policy, needed=gang.needed, rows=rows)
-            if placed := search.place():
-                return _Outcome(choice=choice, placed=placed, why=NO_CAPACITY).of(pods)
-    return []
+    with fleet.claims.supply.work.limited(gang_search.work_for(gang.size)):
+        for choice in alike.choices(fleet, gang.held, pods, policy):
+            chosen = choice.applied(pods)
+            domains = [fleet.present]
+            if gang.topology_key:
+                # Those that may hold the needed members.
+                of_key = topology.domains(fleet, gang.topology_key, gang.nodes)
+                classes = _classes(fleet, chosen, policy).values()
+                domains = [domain.rows for domain in promising(fleet, of_key, classes, gang.needed)]
+            for rows in domains:
+                try:
+                    placed = GangSearch(fleet, chosen, policy, needed=gang.needed, rows=rows).place()
+                except NoWorkError:
+                    return [], NOT_FINISHED
+                if placed:
+                    return _Outcome(choice=choice, placed=placed, why=NO_CAPACITY).of(pods), ""
+    return [], ""
 
 
-def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
-    """Place a gang with one choice of GPUs, or explain why too few members fit."""
+def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = False) -> list[Placement] | Failure:
+    """Place a gang with one choice of GPUs, or explain why too few members fit.
+
+    `search`: whether to search other nodes and cards if members fit, but too few.
+    """
     pods = sorted(gang.members, key=order)
     nearest = _nearest(fleet, gang, pods, policy)
     if not nearest.suffices(gang) and gang.needed < len(pods) and pods[0].request != pods[-1].request:
@@ -312,7 +314,14 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
         nearest = smallest_first if smallest_first.suffices(gang) else nearest
     if nearest.suffices(gang) or len(nearest.placed) == len(pods):
         return nearest.of(pods)
+    note = ""
+    if search and nearest.placed:
+        placed, note = _by_search(fleet, gang, policy)
+        if placed:
+            return placed
     why = _too_few_alike(fleet, gang, nearest, policy)
+    if note:
+        return replace(why, message=cut(f"{why.message} {note}"))
     if nearest.choice.label and _place(fleet, gang, ANY_CHOICE, pods, policy).suffices(gang):
         return replace(why, message=cut(f"{why.message} {MIXED}"))
     return why
@@ -414,11 +423,16 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
-    """Return the sort key of members. The largest comes first, because small members fit more easily into the rest."""
+    """Return the sort key of members: those that require a topology first, and then the largest.
+
+    Others fit more easily into the rest.
+    """
     request = pod.request
+    topology_hint = request.devices.topology
+    is_free = topology_hint is None or not topology_hint.required
     cards = sum(part.count * max((amount for _, amount in part.amounts), default=0) for part in request.devices.parts)
     plain = dict(request.resources)
-    return -cards, -plain.get(CPU, 0), -plain.get(MEMORY, 0), -pod.priority, pod.created, pod.arrived, pod.uid
+    return is_free, -cards, -plain.get(CPU, 0), -plain.get(MEMORY, 0), -pod.priority, pod.created, pod.arrived, pod.uid
 
 
 def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[PodRequest, Class]:

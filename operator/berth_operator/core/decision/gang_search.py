@@ -1,12 +1,13 @@
-"""Nodes and devices for the members of a gang with ResourceClaims, by a backtracking search.
+"""Nodes and devices for the members of a gang, by a backtracking search.
 
     GangSearch(fleet, pods, policy, needed=..., rows=...).place()  ->  [Placement, ...]
 
 `gang` places one member after another. A member may then take the node or the device that another member needs. This
 search is for gangs that do not fit in that way. It chooses the members' nodes depth first, beginning with the members
 that have the fewest places. It leaves the devices open: one search of the allocator, which backtracks through devices,
-allocates the claims of all members on a node. Members are placed, through the filters, only once all of them have a
-chosen node. If the filters reject a member, the search goes on from this member.
+allocates the claims of all members on a node, and `gang_cards` finds cards for all of them. Members are placed, through
+the filters, only once all of them have a chosen node. If the filters reject a member, the search goes on from this
+member.
 
 Members with equal requests get nodes in ascending order, because they are interchangeable.
 """
@@ -18,7 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.decision import capacity
+from berth_api.names import GPU
+from berth_operator.core.decision import capacity, gang_cards
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
 from berth_operator.core.decision.policy import Policy
@@ -122,6 +124,8 @@ class GangSearch:
         claims."""
         self._possible: dict[tuple[int, tuple[int, ...], frozenset[str]], bool] = {}
         """Row, shapes of the members there, claims allocated elsewhere -> whether all can be allocated."""
+        self._cards: dict[tuple[int, tuple[int, ...]], list[gang_cards.Slots] | None] = {}
+        """Row, shapes of several members there -> the slots of their cards; None if not all get cards."""
         self._chosen: dict[tuple[int, tuple[int, ...], frozenset[str]], tuple[PodClaims, ...]] = {}
         """The same with the numbers of the members -> what their claims get."""
         self._tried: list[tuple[int, int, PodClaims, Placement | None]] = []
@@ -204,7 +208,30 @@ class GangSearch:
                         wanted[name] += amount
             if any(amount > self._free[name][row] for name, amount in wanted.items() if amount):
                 return False
+        if len(members) > 1 and self._slots(members, row) is None:
+            return False
         return self._has_devices(members, row)
+
+    # --- their cards ------------------------------------------------------------------------------------------------
+
+    def _slots(self, members: Sequence[int], row: int) -> list[gang_cards.Slots] | None:
+        """Return the slots of the cards of several members on a row, by ascending shapes; None if not all get cards."""
+        shapes = sorted((self._places[number].shape for number in members), key=lambda shape: shape.number)
+        key = row, tuple(shape.number for shape in shapes)
+        if key not in self._cards:
+            requests = [shape.request for shape in shapes]
+            self._cards[key] = gang_cards.choose_together(self._fleet, row, requests, self._policy, self._spend)
+        return self._cards[key]
+
+    def _with_cards(self, member: int, row: int) -> PendingPod:
+        """Return a member that may get only the cards that were found for it next to the others on its row."""
+        pod, members = self._pods[member], sorted(self._on[row], key=lambda number: self._places[number].shape.number)
+        found = self._slots(members, row) if len(members) > 1 else None
+        if not found or not (slots := found[members.index(member)]):
+            return pod
+        cards = self._fleet.cards[GPU]
+        ids = [cards.ids[row].get(int(cards.minor[row, slot]), "") for slot in slots]
+        return gang_cards.with_cards(pod, ids) if all(ids) else pod
 
     # --- their claims -----------------------------------------------------------------------------------------------
 
@@ -265,11 +292,13 @@ class GangSearch:
         known, self._tried = iter(self._tried), []
         for member, row, claims in wanted:
             tried = next(known, None)
-            if tried is None or tried[:2] != (member, row) or tried[2] is not claims:
+            if tried is None or tried[:2] != (member, row) or tried[2] is not claims or len(self._on[row]) > 1:
                 # The members after it meet another Fleet than they did.
                 known = iter(())
                 self._spend(PLACE)
-                tried = member, row, claims, place_on(self._fleet, self._pods[member], self._policy, row, claims)
+                placed = place_on(self._fleet, self._with_cards(member, row), self._policy, row, claims)
+                placed = replace(placed, pod=self._pods[member]) if placed else None
+                tried = member, row, claims, placed
             if tried[3] is None:
                 self._charged.undo()
                 return member
