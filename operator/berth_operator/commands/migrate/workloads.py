@@ -6,10 +6,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 from berth_api import names, resources, words
-from berth_api.request import RequestError
+from berth_api.request import RequestError, is_device
 from berth_api.words import AMOUNTS, TABLE, PodGroupKind, Role
 from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
+from berth_operator.commands.migrate import operators
+from berth_operator.commands.migrate.operators import CUSTOM_KINDS, CustomKind
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods
 
@@ -97,6 +99,8 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
         return _of_group(body, GROUPS[group]) if group in GROUPS else Rewritten(body=body)
     if not group and body["kind"] in COUNTING:
         return _of_quota(body)
+    if (custom := CUSTOM_KINDS.get((group, body["kind"]))) is not None:
+        return _of_custom(body, custom, goal)
     path = TEMPLATES.get((group, body["kind"]))
     return _of_unknown(body, goal) if path is None else _of_known(body, path, goal)
 
@@ -136,15 +140,14 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
             f"label {min(fixed)} is in spec.selector, which cannot change; create it by another name, without the label"
         )
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=found.words)
-    after = _with(body, path, changed)
-    outcome = (
-        MigrationResult.PARTLY
-        if found.lost
-        else MigrationResult.REWRITTEN
-        if after != body
-        else MigrationResult.UNCHANGED
-    )
-    return Rewritten(body=after, workloads=(_workload(body, outcome, found),))
+    after = operators.with_value(body, path, changed)
+    return Rewritten(body=after, workloads=(_workload(body, _outcome(body, after, found), found),))
+
+
+def _outcome(body: Object, after: Object, found: "_Found") -> MigrationResult:
+    if found.lost:
+        return MigrationResult.PARTLY
+    return MigrationResult.REWRITTEN if after != body else MigrationResult.UNCHANGED
 
 
 def _labels(template: Object) -> frozenset[str]:
@@ -339,6 +342,54 @@ def _keys(value: Any) -> frozenset[str]:
 # --- other kinds ----------------------------------------------------------------------------------------------
 
 
+def _of_custom(body: Object, kind: CustomKind, goal: Goal) -> Rewritten:
+    """Return the answer to a custom resource whose controller creates the pods of its templates."""
+    if kind.by_hand:
+        held = _words_below(body)
+        why = f"the kind {body['kind']} has no pod templates: {kind.by_hand.format(scheduler=goal.scheduler)}"
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=held) if held else Rewritten(body=body)
+    after, read, unread = body, [], []
+    for path, template in operators.templates(body, kind):
+        try:
+            workload.check_template(template)
+            changed, found = _template(template, _place(body), goal)
+        except (RequestError, InputError) as error:
+            where = ".".join(map(str, path))
+            return _unwritten(body, MigrationResult.IMPOSSIBLE, why=f"{where}: {error}", words=words_of(template))
+        if found is None:
+            unread.append((path, template))
+            continue
+        read.append(found)
+        after = operators.with_value(after, path, changed)
+    if not read:
+        return Rewritten(body=body)
+    # The pods of one custom resource wait for each other, so one scheduler places all of them.
+    for path, template in unread:
+        if (template["spec"].get("schedulerName") or USUAL) in {USUAL, *SCHEDULERS}:
+            after = operators.with_value(after, (*path, "spec", "schedulerName"), goal.scheduler)
+    if kind.scheduler and (_at(body, kind.scheduler) or USUAL) in {USUAL, *SCHEDULERS}:
+        after = operators.with_value(after, kind.scheduler, goal.scheduler)
+    found = _Found(
+        words=tuple(dict.fromkeys(word for each in read for word in each.words)),
+        becomes="; ".join(dict.fromkeys(each.becomes for each in read)),
+        lost=tuple(dict.fromkeys(lost for each in read for lost in each.lost)),
+        scheduler=goal.scheduler,
+    )
+    return Rewritten(body=after, workloads=(_workload(body, _outcome(body, after, found), found),))
+
+
+def _words_below(value: Any) -> tuple[str, ...]:
+    """Return the resources of the table, and of NVIDIA's device plugin, that stand anywhere in a document."""
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(name for item in value for name in _words_below(item)))
+    names_below: dict[str, None] = {}
+    for key, item in _mapping(value).items():
+        if key in TABLE.resources or is_device(str(key)):
+            names_below[str(key)] = None
+        names_below.update(dict.fromkeys(_words_below(item)))
+    return tuple(names_below)
+
+
 def _of_unknown(body: Object, goal: Goal) -> Rewritten:
     """Return the answer to an unknown kind. Only the kind's own controller knows what it makes of its templates."""
     held = [
@@ -402,14 +453,6 @@ def _at(body: Object, path: Path) -> Any:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _with(body: Object, path: Path, value: Object) -> Object:
-    """Return a document with another pod or template."""
-    if not path:
-        return value
-    step, *rest = path
-    return {**body, step: _with(body[step], tuple(rest), value)}
 
 
 def _unwritten(body: Object, outcome: MigrationResult, *, why: str, words: tuple[str, ...] = ()) -> Rewritten:

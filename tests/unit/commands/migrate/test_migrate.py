@@ -522,3 +522,100 @@ def test_progress_is_shown_on_a_terminal(err: io.StringIO, is_shown: object, tmp
     assert running.of_files([str(tmp_path)], Goal(), to) == 0
     assert ("0/1 files" in err.getvalue()) is is_shown
     assert "\r" not in out.getvalue()
+
+
+# --- custom resources -------------------------------------------------------------------------------------------
+
+
+WORKER: Final = {
+    "spec": {
+        "schedulerName": "volcano",
+        "containers": [{"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 2}}}],
+    }
+}
+HEAD: Final = {"spec": {"containers": [{"name": "head", "image": "i"}]}}
+RAY: Final = {"headGroupSpec": {"template": HEAD}, "workerGroupSpecs": [{"template": WORKER}, {"template": WORKER}]}
+JOB_SET: Final = {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": WORKER}}}]}
+
+
+def schedulers(value: Any) -> list[str]:
+    """Return the scheduler of each pod template in a document, and of the document itself."""
+    if isinstance(value, list):
+        return [name for item in value for name in schedulers(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value.get("schedulerName", "")] if "containers" in value or "schedulerName" in value else []
+    return [*own, *(name for item in value.values() for name in schedulers(item))]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("ray.io/v1", "RayCluster", RAY),
+        ("ray.io/v1", "RayJob", {"entrypoint": "x", "rayClusterSpec": RAY}),
+        ("ray.io/v1", "RayService", {"rayClusterConfig": RAY}),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"size": 2, "leaderTemplate": HEAD, "workerTemplate": WORKER}},
+        ),
+        ("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": {"Master": {"template": WORKER}}}),
+        (
+            "kubeflow.org/v2beta1",
+            "MPIJob",
+            {"mpiReplicaSpecs": {"Launcher": {"template": HEAD}, "Worker": {"template": WORKER}}},
+        ),
+        ("kubeflow.org/v1", "Notebook", {"template": WORKER}),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", JOB_SET),
+        ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime", {"template": {"spec": JOB_SET}}),
+        ("batch.volcano.sh/v1alpha1", "Job", {"schedulerName": "volcano", "tasks": [{"template": WORKER}]}),
+    ],
+)
+def test_all_pods_of_a_custom_resource_get_one_scheduler(version: str, kind: str, spec: Raw) -> None:
+    body = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+    done = migrated(yaml.safe_dump(body))
+    [answer] = done.answers
+    assert (answer.workload.outcome, answer.workload.becomes) == (MigrationResult.REWRITTEN, "2 x nvidia.com/gpu")
+    [written] = bodies(done.text)
+    assert set(schedulers(written)) == {"berth-scheduler"}
+    assert migrated(done.text).text == done.text
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec", "advice"),
+    [
+        (
+            "serving.kserve.io/v1beta1",
+            "InferenceService",
+            {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}},
+            "write spec.predictor.schedulerName: berth-scheduler",
+        ),
+        (
+            "argoproj.io/v1alpha1",
+            "Workflow",
+            {"templates": [{"container": {"resources": {"limits": {"nvidia.com/gpumem": 1}}}}]},
+            "write spec.schedulerName: berth-scheduler",
+        ),
+        (
+            "trainer.kubeflow.org/v1alpha1",
+            "TrainJob",
+            {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}},
+            "rewrite the TrainingRuntime",
+        ),
+    ],
+)
+def test_what_has_no_pod_template_is_written_by_hand(version: str, kind: str, spec: Raw, advice: str) -> None:
+    text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec})
+    [(outcome, why)] = outcomes(text)
+    assert outcome == "impossible"
+    assert advice in why
+    assert outcomes(yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": {}})) == []
+
+
+def test_a_template_that_cannot_be_read_is_named_by_its_path() -> None:
+    wrong = {"spec": {"containers": {}}}
+    spec = {"headGroupSpec": {"template": WORKER}, "workerGroupSpecs": [{"template": wrong}]}
+    body = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "x"}, "spec": spec}
+    [(outcome, why)] = outcomes(yaml.safe_dump(body))
+    assert outcome == "impossible"
+    assert why.startswith("spec.workerGroupSpecs.0.template: spec.containers: must be a valid list")
