@@ -16,7 +16,15 @@ from reference.markdown import page, section
 
 _WARNINGS: Final = (
     "> **Warning:** Two systems must not give the cards of one node to pods at the same time. Therefore move node by "
-    "node.\n\n> **Warning:** The steps drain nodes. Draining deletes what pods have in `emptyDir`."
+    "node.\n\n> **Warning:** The steps drain nodes. Draining deletes the contents of `emptyDir` volumes."
+)
+_READ: Final = (
+    "The last column has what `migrate` writes instead. It also has what Berth does with a word that it does not "
+    "support:\n\n"
+    "* *refused*: Berth refuses the pod. The cell says what to do instead.\n"
+    "* *no effect*: Berth ignores the word. The cell says what has this effect in Berth.\n"
+    "* *removed*: `migrate` removes the word, because Berth behaves so without it.\n\n"
+    "`--memory-units` can set another unit for amounts with `*`."
 )
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20
@@ -27,13 +35,13 @@ def text(system: System) -> str:
     """Return the page of a system."""
     return page(
         f"Migrating from {system.name}",
-        f"For administrators who move a cluster from {system.name} to Berth.\n"
-        "Convert manifests, and move nodes and pods one after the other.",
+        f"For administrators who move a cluster from {system.name.replace(', ', ' or ')} to Berth.\n"
+        "This page shows how to convert manifests, and how to move the nodes one after the other.",
         _WARNINGS,
         section("Convert manifests", *_manifests(system)),
         section("Move nodes", *_order(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
-        section("What Berth reads", words.of_system(system.name)),
+        section("What Berth reads", _READ, words.of_system(system.name)),
     )
 
 
@@ -46,8 +54,8 @@ def _sentence(text: str) -> str:
 
 def _manifests(system: System) -> Iterator[str]:
     yield (
-        "Berth reads the resources, annotations and labels in [the table](#what-berth-reads) as they are, if the pod "
-        "names Berth's scheduler. If Berth cannot honour one, it says what to write instead."
+        "If a pod names Berth's scheduler, Berth reads the resources, annotations and labels (*words*) in [the "
+        "table](#what-berth-reads). So you need not convert manifests before you move pods."
     )
     yield (
         "[`kubectl berth migrate`](../kubectl.md#migrate) ([install it](../kubectl.md#install)) converts manifests. It "
@@ -96,15 +104,15 @@ def _value(word: Word, roles: set[Role]) -> str:
 
 def _order(system: System) -> Iterator[str]:
     yield (
-        "This command shows what runs, which systems share which cards, and the commands for the programs and nodes of "
-        "your cluster. It reads with your rights, and names what it may not read:"
+        "This command shows what runs, which systems share which cards, and the steps below with the names of your "
+        "programs and nodes. It reads with your rights, and names what it may not read:"
     )
     yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
     yield (
         "[Install](../install.md) has the commands that install Berth. If pods request whole cards by "
         "`nvidia.com/gpu`, let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes "
-        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet.scheduler=berth`. After "
-        "the last node, remove this value together with `operator.managedNodes`."
+        "that you move. To limit the agents to these nodes, set the value `nodeSelectorDaemonSet.scheduler=berth`. "
+        "After the last node, remove this value together with `operator.managedNodes`."
     )
     use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")

@@ -15,7 +15,7 @@ _BECOMES: Final = {
     Role.CORES: f"`{names.PREFIX}{names.GPU_CORE}`",
     Role.HUNDREDTHS: f"`{names.PREFIX}{names.GPU_CORE}`, or whole cards",
     Role.FRACTION: f"`{names.PREFIX}{names.GPU_MEMORY_RATIO}`",
-    Role.CONTAINER: "the container that requests",
+    Role.CONTAINER: "the limits of this container",
     Role.MODELS: f"`{names.MODEL_GLOBS}`",
     Role.NO_MODELS: f"`{names.MODEL_GLOBS}` with `!`",
     Role.UUIDS: f"the selector of `{names.ALLOCATE_HINT}`: `{names.DEVICE_UUID}` in",
@@ -61,7 +61,10 @@ def _means(system: System, word: Word) -> str:
 
 def _becomes(word: Word) -> str:
     if word.role in (Role.CHOICE, Role.MENTION):
-        return "; ".join(f"{code(value)}: {_choice(choice)}" for value, choice in word.choices.items())
+        values: dict[str, list[str]] = {}
+        for value, choice in word.choices.items():
+            values.setdefault(_choice(choice), []).append(code(value))
+        return "; ".join(f"{', '.join(alike)}: {becomes}" for becomes, alike in values.items())
     if word.role == Role.NO_EFFECT:
         return f"no effect: {word.answer}"
     if word.role == Role.REFUSED:
@@ -75,4 +78,4 @@ def _choice(choice: Choice) -> str:
     written = [code(f"{name}: {value}") for name, value in (*choice.annotations.items(), *choice.labels.items())]
     if choice.note:
         written.append(f"no effect: {choice.note}")
-    return " ".join(written) or ("unchanged" if choice.kept else "removed: Berth does this in any case")
+    return " ".join(written) or ("unchanged" if choice.kept else "removed")
