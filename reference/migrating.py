@@ -18,14 +18,6 @@ _WARNINGS: Final = (
     "> **Warning:** Two systems must not give the cards of one node to pods at the same time. Therefore move node by "
     "node.\n\n> **Warning:** The steps drain nodes. Draining deletes the contents of `emptyDir` volumes."
 )
-_READ: Final = (
-    "The last column has what `migrate` writes instead. It also has what Berth does with a word that it does not "
-    "support:\n\n"
-    "* *refused*: Berth refuses the pod. The cell says what to do instead.\n"
-    "* *no effect*: Berth ignores the word. The cell says what has this effect in Berth.\n"
-    "* *removed*: `migrate` removes the word, because Berth behaves so without it.\n\n"
-    "`--memory-units` can set another unit for amounts with `*`."
-)
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20
 _VALUES: Final = {Role.CARDS: "2", Role.FRACTION: "0.5", Role.HUNDREDTHS: "30"}
@@ -41,7 +33,7 @@ def text(system: System) -> str:
         section("Convert manifests", *_manifests(system)),
         section("Move nodes", *_order(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
-        section("What Berth reads", _READ, words.of_system(system.name)),
+        section("What Berth reads", words.LEGEND, words.of_system(system.name)),
     )
 
 

@@ -8,6 +8,14 @@ from berth_api.words import TABLE, Role, System, Word, WordPlace
 from berth_api.words.table import Choice
 from reference.markdown import code, page, section, table
 
+LEGEND: Final = (
+    "The last column shows what each word becomes. It may also say:\n\n"
+    "* *refused*: Berth refuses the pod. The cell says what to do instead.\n"
+    "* *no effect*: Berth ignores the word. The cell says what has this effect.\n"
+    "* *removed*: the word is not needed, because Berth does this without it.\n\n"
+    "If a unit has a `*`, `--memory-units` can set another unit."
+)
+"""What readers of a table need to know first."""
 _BECOMES: Final = {
     Role.CARDS: f"cards (`{names.PREFIX}{names.GPU_SHARED}`)",
     Role.MEMORY: f"`{names.PREFIX}{names.GPU_MEMORY}`",
@@ -31,10 +39,9 @@ def text() -> str:
     systems = dict.fromkeys(system.name for system in TABLE.systems)
     return page(
         "Words of other systems",
-        "What Berth reads of other systems' names in its pods, and what each becomes. Amounts are those of each card "
-        "unless the row says otherwise; Berth's own are [totals](../protocol.md#requests). What cannot be honoured is "
-        "refused with the answer in the last column; what has no effect says what has. A unit with a `*` can be set by "
-        "`--memory-units`.",
+        "Berth reads these resources, annotations and labels of other systems in its pods. Amounts are for each card "
+        "unless the row says otherwise. Berth's own amounts are [totals](../protocol.md#requests).",
+        LEGEND,
         *(section(name, of_system(name)) for name in systems),
     )
 
