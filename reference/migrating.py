@@ -1,4 +1,4 @@
-"""Pages about migrating from the systems of the table that have a page: words, order of steps, and differences."""
+"""Pages about migrating: one for the steps, and one for each system with a page about its words and differences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,9 +14,9 @@ from berth_operator.commands.migrate.workloads import Goal
 from reference import words
 from reference.markdown import page, section
 
-_WARNINGS: Final = (
+_WARNING: Final = (
     "> **Warning:** Two systems must not give the cards of one node to pods at the same time. Therefore move node by "
-    "node.\n\n> **Warning:** The steps drain nodes. Draining deletes the contents of `emptyDir` volumes."
+    "node."
 )
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20
@@ -28,12 +28,24 @@ def text(system: System) -> str:
     return page(
         f"Migrating from {system.name}",
         f"For administrators who move a cluster from {system.name.replace(', ', ' or ')} to Berth.\n"
-        "This page shows how to convert manifests, and how to move the nodes one after the other.",
-        _WARNINGS,
+        "This page shows how to convert manifests, and what differs.",
+        _WARNING,
         section("Convert manifests", *_manifests(system)),
-        section("Move nodes", *_order(system)),
+        section("Move nodes", *_move(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
         section("What Berth reads", words.LEGEND, words.of_system(system.name)),
+    )
+
+
+def steps() -> str:
+    """Return the page with the steps, which are the same for all systems."""
+    return page(
+        "Moving nodes from another system",
+        "For administrators who move a cluster from HAMi, KAI, Volcano, Aliyun or Tencent to Berth.\n"
+        "This page shows how to move the nodes one after the other, and how to go back.",
+        _WARNING,
+        "> **Warning:** The steps drain nodes. Draining deletes the contents of `emptyDir` volumes.",
+        *_order(),
     )
 
 
@@ -94,7 +106,16 @@ def _value(word: Word, roles: set[Role]) -> str:
 # --- the order ------------------------------------------------------------------------------------------------
 
 
-def _order(system: System) -> Iterator[str]:
+def _move(system: System) -> Iterator[str]:
+    yield "Follow the steps of [moving nodes](nodes.md)."
+    if system.opt_out:
+        yield (
+            f"Before the first node, also keep {system.name}'s webhook out of each namespace that moves: label the "
+            f"namespace `{system.opt_out}`."
+        )
+
+
+def _order() -> Iterator[str]:
     yield (
         "This command shows what runs, which systems share which cards, and the steps below with the names of your "
         "programs and nodes. It reads with your rights, and names what it may not read:"
@@ -106,10 +127,9 @@ def _order(system: System) -> Iterator[str]:
         "that you move. To limit the agents to these nodes, set the value `nodeSelectorDaemonSet.scheduler=berth`. "
         "After the last node, remove this value together with `operator.managedNodes`."
     )
-    use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
+    use = takeover.NodeUse(node="NODE", offered={}, holders={"other": ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
-    found = takeover.Found(system=system.name, programs=(plugin,), webhooks=(), pods=1)
-    yield _steps("Before the first node", takeover.before((found,), (plugin,)))
+    yield _steps("Before the first node", takeover.before((), (plugin,)))
     yield _steps("Each node, beginning with the nodes that have the fewest pods", takeover.of_node(use))
     yield _steps("After each node", takeover.WATCH)
     yield _steps("After the last node", takeover.AFTER)
@@ -118,7 +138,7 @@ def _order(system: System) -> Iterator[str]:
 
 def _steps(title: str, steps: Any) -> str:
     return "\n".join(
-        [f"### {title}", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
+        [f"## {title}", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
     )
 
 
@@ -129,6 +149,7 @@ def _step(number: int, step: Step) -> Iterator[str]:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    f"../migrate/{system.page}.md": partial(text, system) for system in TABLE.systems if system.page
+    "../migrate/nodes.md": steps,
+    **{f"../migrate/{system.page}.md": partial(text, system) for system in TABLE.systems if system.page},
 }
 """Path from the folder of reference pages -> what writes the page."""
