@@ -25,6 +25,7 @@ _VALUES: Final = {Role.CARDS: "2", Role.FRACTION: "0.5", Role.HUNDREDTHS: "30"}
 
 def text(system: System) -> str:
     """Return the page of a system."""
+    table = words.of_system(system.name)
     return page(
         f"Migrating from {system.name}",
         f"For administrators who move a cluster from {system.name.replace(', ', ' or ')} to Berth.\n"
@@ -33,7 +34,7 @@ def text(system: System) -> str:
         section("Convert manifests", *_manifests(system)),
         section("Move nodes", *_move(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
-        section("What Berth reads", words.LEGEND, words.of_system(system.name)),
+        section("What Berth reads", words.legend(table), table),
     )
 
 

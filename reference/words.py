@@ -8,14 +8,12 @@ from berth_api.words import TABLE, Role, System, Word, WordPlace
 from berth_api.words.table import Choice
 from reference.markdown import code, page, section, table
 
-LEGEND: Final = (
-    "The last column shows what each word becomes. It may also say:\n\n"
-    "* *refused*: Berth refuses the pod. The cell says what to do instead.\n"
-    "* *no effect*: Berth ignores the word. The cell says what has this effect.\n"
-    "* *removed*: the word is not needed, because Berth does this without it.\n\n"
-    "If a unit has a `*`, `--memory-units` can set another unit."
-)
-"""What readers of a table need to know first."""
+_MARKS: Final = {
+    "refused:": "* *refused*: Berth refuses the pod. The cell says what to do instead.",
+    "no effect:": "* *no effect*: Berth ignores the word. The cell says what has this effect.",
+    "removed": "* *removed*: the word is not needed, because Berth does this without it.",
+}
+"""What a cell of the last column may say -> what it means."""
 _BECOMES: Final = {
     Role.CARDS: f"cards (`{names.PREFIX}{names.GPU_SHARED}`)",
     Role.MEMORY: f"`{names.PREFIX}{names.GPU_MEMORY}`",
@@ -41,8 +39,24 @@ def text() -> str:
         "Words of other systems",
         "Berth reads these resources, annotations and labels of other systems in its pods. Amounts are for each card "
         "unless the row says otherwise. Berth's own amounts are [totals](../protocol.md#requests).",
-        LEGEND,
+        legend("".join(map(of_system, systems))),
         *(section(name, of_system(name)) for name in systems),
+    )
+
+
+def legend(tables: str) -> str:
+    """Return what readers of these tables need to know first."""
+    marks = [meaning for mark, meaning in _MARKS.items() if mark in tables]
+    becomes = "The last column shows what each word becomes."
+    return "\n\n".join(
+        filter(
+            None,
+            (
+                f"{becomes} It may also say:" if marks else becomes,
+                "\n".join(marks),
+                "If a unit has a `*`, `--memory-units` can set another unit." if "* |" in tables else "",
+            ),
+        )
     )
 
 

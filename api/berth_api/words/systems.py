@@ -192,7 +192,7 @@ KAI: Final = System(
     schedulers=("kai-scheduler", "runai-scheduler"),
     images=("kai-scheduler/", "runai/", "run-ai"),
     differs=(
-        "in KAI, the pod's annotations request cards for a container. With Berth, the container's limits request cards",
+        "in KAI, annotations of the pod request cards. `migrate` writes these requests into the limits of a container",
         "a fraction of a card may have at most two decimals, because Berth counts in hundredths",
         "Berth does not write the status of KAI's PodGroups, only the status of its own",
         _NO_QUEUES,
@@ -452,7 +452,7 @@ ALIYUN: Final = System(
     images=("gpushare-device-plugin", "k8s-gpushare", "gpushare-scheduler-extender"),
     differs=(
         "memory and cores are totals of all cards, as in Berth",
-        "for another unit of memory than 1 GiB, set Berth's `--memory-units` as the flag of Aliyun's device plugin",
+        "if Aliyun's device plugin has another unit of memory than 1 GiB, set it with Berth's `--memory-units`, too",
         _LIMITS,
     ),
     total=True,
