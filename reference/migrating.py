@@ -1,4 +1,4 @@
-"""Pages about migrating from the systems of the table that have a page: words, order of steps, and differences."""
+"""Pages about migrating: one for the steps, and one for each system with a page about its words and differences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,9 +14,9 @@ from berth_operator.commands.migrate.workloads import Goal
 from reference import words
 from reference.markdown import page, section
 
-_WARNINGS: Final = (
+_WARNING: Final = (
     "> **Warning:** Two systems must not give the cards of one node to pods at the same time. Therefore move node by "
-    "node.\n\n> **Warning:** The steps drain nodes. Draining deletes what pods have in `emptyDir`."
+    "node."
 )
 _MEMORY: Final = {MIB: 4000, GIB: 8}
 _BLOCKS: Final = 20
@@ -25,15 +25,28 @@ _VALUES: Final = {Role.CARDS: "2", Role.FRACTION: "0.5", Role.HUNDREDTHS: "30"}
 
 def text(system: System) -> str:
     """Return the page of a system."""
+    table = words.of_system(system.name)
     return page(
         f"Migrating from {system.name}",
-        f"For administrators who move a cluster from {system.name} to Berth.\n"
-        "Convert manifests, and move nodes and pods one after the other.",
-        _WARNINGS,
+        f"For administrators who move a cluster from {system.name.replace(', ', ' or ')} to Berth.\n"
+        "This page shows how to convert manifests, and what differs.",
+        _WARNING,
         section("Convert manifests", *_manifests(system)),
-        section("Move nodes", *_order(system)),
+        section("Move nodes", *_move(system)),
         section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
-        section("What Berth reads", words.of_system(system.name)),
+        section("What Berth reads", words.legend(table), table),
+    )
+
+
+def steps() -> str:
+    """Return the page with the steps, which are the same for all systems."""
+    return page(
+        "Moving nodes from another system",
+        "For administrators who move a cluster from HAMi, KAI, Volcano, Aliyun or Tencent to Berth.\n"
+        "This page shows how to move the nodes one after the other, and how to go back.",
+        _WARNING,
+        "> **Warning:** The steps drain nodes. Draining deletes the contents of `emptyDir` volumes.",
+        *_order(),
     )
 
 
@@ -46,8 +59,8 @@ def _sentence(text: str) -> str:
 
 def _manifests(system: System) -> Iterator[str]:
     yield (
-        "Berth reads the resources, annotations and labels in [the table](#what-berth-reads) as they are, if the pod "
-        "names Berth's scheduler. If Berth cannot honour one, it says what to write instead."
+        "If a pod names Berth's scheduler, Berth reads the resources, annotations and labels (*words*) in [the "
+        "table](#what-berth-reads). So you need not convert manifests before you move pods."
     )
     yield (
         "[`kubectl berth migrate`](../kubectl.md#migrate) ([install it](../kubectl.md#install)) converts manifests. It "
@@ -94,22 +107,30 @@ def _value(word: Word, roles: set[Role]) -> str:
 # --- the order ------------------------------------------------------------------------------------------------
 
 
-def _order(system: System) -> Iterator[str]:
+def _move(system: System) -> Iterator[str]:
+    yield "Follow the steps of [moving nodes](nodes.md)."
+    if system.opt_out:
+        yield (
+            f"Before the first node, also keep {system.name}'s webhook out of each namespace that moves: label the "
+            f"namespace `{system.opt_out}`."
+        )
+
+
+def _order() -> Iterator[str]:
     yield (
-        "This command shows what runs, which systems share which cards, and the commands for the programs and nodes of "
-        "your cluster. It reads with your rights, and names what it may not read:"
+        "This command shows what runs, which systems share which cards, and the steps below with the names of your "
+        "programs and nodes. It reads with your rights, and names what it may not read:"
     )
     yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
     yield (
         "[Install](../install.md) has the commands that install Berth. If pods request whole cards by "
         "`nvidia.com/gpu`, let [Berth's agent](../install.md#which-device-plugin) be the device plugin of the nodes "
-        "that move, and limit the agents to these nodes by the value `nodeSelectorDaemonSet.scheduler=berth`. After "
-        "the last node, remove this value together with `operator.managedNodes`."
+        "that you move. To limit the agents to these nodes, set the value `nodeSelectorDaemonSet.scheduler=berth`. "
+        "After the last node, remove this value together with `operator.managedNodes`."
     )
-    use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
+    use = takeover.NodeUse(node="NODE", offered={}, holders={"other": ("NAMESPACE/POD",)})
     plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
-    found = takeover.Found(system=system.name, programs=(plugin,), webhooks=(), pods=1)
-    yield _steps("Before the first node", takeover.before((found,), (plugin,)))
+    yield _steps("Before the first node", takeover.before((), (plugin,)))
     yield _steps("Each node, beginning with the nodes that have the fewest pods", takeover.of_node(use))
     yield _steps("After each node", takeover.WATCH)
     yield _steps("After the last node", takeover.AFTER)
@@ -118,7 +139,7 @@ def _order(system: System) -> Iterator[str]:
 
 def _steps(title: str, steps: Any) -> str:
     return "\n".join(
-        [f"### {title}", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
+        [f"## {title}", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
     )
 
 
@@ -129,6 +150,7 @@ def _step(number: int, step: Step) -> Iterator[str]:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    f"../migrate/{system.page}.md": partial(text, system) for system in TABLE.systems if system.page
+    "../migrate/nodes.md": steps,
+    **{f"../migrate/{system.page}.md": partial(text, system) for system in TABLE.systems if system.page},
 }
 """Path from the folder of reference pages -> what writes the page."""

@@ -8,6 +8,12 @@ from berth_api.words import TABLE, Role, System, Word, WordPlace
 from berth_api.words.table import Choice
 from reference.markdown import code, page, section, table
 
+_MARKS: Final = {
+    "refused:": "* *refused*: Berth refuses the pod. The cell says what to do instead.",
+    "no effect:": "* *no effect*: Berth ignores the word. The cell says what has this effect.",
+    "removed": "* *removed*: the word is not needed, because Berth does this without it.",
+}
+"""What a cell of the last column may say -> what it means."""
 _BECOMES: Final = {
     Role.CARDS: f"cards (`{names.PREFIX}{names.GPU_SHARED}`)",
     Role.MEMORY: f"`{names.PREFIX}{names.GPU_MEMORY}`",
@@ -15,7 +21,7 @@ _BECOMES: Final = {
     Role.CORES: f"`{names.PREFIX}{names.GPU_CORE}`",
     Role.HUNDREDTHS: f"`{names.PREFIX}{names.GPU_CORE}`, or whole cards",
     Role.FRACTION: f"`{names.PREFIX}{names.GPU_MEMORY_RATIO}`",
-    Role.CONTAINER: "the container that requests",
+    Role.CONTAINER: "the limits of this container",
     Role.MODELS: f"`{names.MODEL_GLOBS}`",
     Role.NO_MODELS: f"`{names.MODEL_GLOBS}` with `!`",
     Role.UUIDS: f"the selector of `{names.ALLOCATE_HINT}`: `{names.DEVICE_UUID}` in",
@@ -31,11 +37,26 @@ def text() -> str:
     systems = dict.fromkeys(system.name for system in TABLE.systems)
     return page(
         "Words of other systems",
-        "What Berth reads of other systems' names in its pods, and what each becomes. Amounts are those of each card "
-        "unless the row says otherwise; Berth's own are [totals](../protocol.md#requests). What cannot be honoured is "
-        "refused with the answer in the last column; what has no effect says what has. A unit with a `*` can be set by "
-        "`--memory-units`.",
+        "Berth reads these resources, annotations and labels of other systems in its pods. Amounts are for each card "
+        "unless the row says otherwise. Berth's own amounts are [totals](../protocol.md#requests).",
+        legend("".join(map(of_system, systems))),
         *(section(name, of_system(name)) for name in systems),
+    )
+
+
+def legend(tables: str) -> str:
+    """Return what readers of these tables need to know first."""
+    marks = [meaning for mark, meaning in _MARKS.items() if mark in tables]
+    becomes = "The last column shows what each word becomes."
+    return "\n\n".join(
+        filter(
+            None,
+            (
+                f"{becomes} It may also say:" if marks else becomes,
+                "\n".join(marks),
+                "If a unit has a `*`, `--memory-units` can set another unit." if "* |" in tables else "",
+            ),
+        )
     )
 
 
@@ -61,7 +82,10 @@ def _means(system: System, word: Word) -> str:
 
 def _becomes(word: Word) -> str:
     if word.role in (Role.CHOICE, Role.MENTION):
-        return "; ".join(f"{code(value)}: {_choice(choice)}" for value, choice in word.choices.items())
+        values: dict[str, list[str]] = {}
+        for value, choice in word.choices.items():
+            values.setdefault(_choice(choice), []).append(code(value))
+        return "; ".join(f"{', '.join(alike)}: {becomes}" for becomes, alike in values.items())
     if word.role == Role.NO_EFFECT:
         return f"no effect: {word.answer}"
     if word.role == Role.REFUSED:
@@ -75,4 +99,4 @@ def _choice(choice: Choice) -> str:
     written = [code(f"{name}: {value}") for name, value in (*choice.annotations.items(), *choice.labels.items())]
     if choice.note:
         written.append(f"no effect: {choice.note}")
-    return " ".join(written) or ("unchanged" if choice.kept else "removed: Berth does this in any case")
+    return " ".join(written) or ("unchanged" if choice.kept else "removed")

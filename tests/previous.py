@@ -17,7 +17,7 @@ import pytest
 
 from devcluster.building import images
 
-COMMIT: Final = "285308c65aa41302e65f5c77c4fad8932887cffe"
+COMMIT: Final = "a3ab4027a902f74b05267eaf24d02e0bcfc12938"
 """The last commit of the version before. With a new version, change it here and run `make upgrade-e2e RECORD=1`."""
 REQUIRED: Final = "BERTH_REQUIRE_HISTORY"
 """Set where a clone without history is a mistake."""

@@ -1,5 +1,9 @@
-"""The kernel's data about a PCI device: its NUMA node, its socket, and the switch above it."""
+"""The kernel's data about a PCI device: its NUMA node, its socket, and the switch above it.
 
+The kernel removes files and folders while they are read, for example when a driver is unloaded. What is gone is empty.
+"""
+
+import errno
 import re
 from pathlib import Path
 from typing import Final
@@ -11,6 +15,7 @@ ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 NVIDIA: Final = "0x10de"
 DISPLAY: Final = "0x03"
 """How the class of a GPU begins; those without a plug for a screen are 0x0302."""
+_GONE: Final = (errno.ENOENT, errno.ENODEV)
 BEHIND_SWITCH: Final = 4
 """Length of a path from a root complex through a switch: root port, upstream port, downstream port, device."""
 
@@ -36,7 +41,7 @@ def place(root: Path, address: str) -> Topology:
 
 def virtual_functions(device: Path) -> list[tuple[int, str]]:
     """Return the virtual functions of a PCI device: the kernel's number of each, and its PCI address."""
-    links = device.glob("virtfn*")
+    links = entries(device, "virtfn*")
     return sorted((int(link.name.removeprefix("virtfn")), link.resolve().name) for link in links)
 
 
@@ -57,15 +62,14 @@ def machine(root: Path) -> str:
 
 def has_cards(root: Path) -> bool | None:
     """Return whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
-    devices = list((root / "bus/pci/devices").glob("*"))
+    devices = entries(root / "bus/pci/devices")
     classes = [text(device / "class") for device in devices if text(device / "vendor") == NVIDIA]
     return any(pci_class.startswith(DISPLAY) for pci_class in classes) if devices else None
 
 
 def bound_cards(root: Path) -> frozenset[str]:
     """Return the PCI addresses that the driver holds now: when they change, the NVML session must be reopened."""
-    folder = root / "bus/pci/drivers/nvidia"
-    return frozenset(entry.name for entry in folder.glob("*:*:*.*"))
+    return frozenset(entry.name for entry in entries(root / "bus/pci/drivers/nvidia", "*:*:*.*"))
 
 
 def _switch(device: Path) -> str:
@@ -84,8 +88,20 @@ def _number(path: Path) -> int:
 
 
 def text(path: Path) -> str:
-    """Return the text of a small file; an empty string if it does not exist."""
+    """Return the text of a small file; an empty string if it does not exist, or its device is gone."""
     try:
         return path.read_text().strip()
-    except FileNotFoundError:
-        return ""
+    except OSError as error:
+        if error.errno in _GONE:
+            return ""
+        raise
+
+
+def entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the entries of a folder that match a pattern, sorted by name; none if it does not exist any more."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError as error:
+        if error.errno in _GONE:
+            return []
+        raise

@@ -29,21 +29,21 @@ _LIMIT: Final = "in Berth, the amount of the request is also the limit: write it
 
 _OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"
 _COUNTED_PARTS: Final = (
-    "in HAMi, `nvidia.com/gpu` in a Node's capacity counts parts of cards. With Berth it counts cards. A request for "
-    "it without any of the words below is a request for whole cards"
+    "in HAMi, `nvidia.com/gpu` in a Node's capacity counts parts of cards. With Berth, it counts cards. A pod that "
+    "requests `nvidia.com/gpu` without any of the other words below gets whole cards"
 )
 _EACH_CARD: Final = (
     "amounts are for each card. Berth's own amounts are totals of all cards of the container, so `migrate` multiplies "
     "them"
 )
 _QUOTAS: Final = (
-    "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets. For "
-    "example, it counts the amount for each of two cards only once. Write one card in each container, or limit the "
-    "namespace by `namespaceLimits`"
+    "Berth refuses a pod if a ResourceQuota or LimitRange of its namespace would count less than the pod gets. If a "
+    "container requests two cards, for example, a quota counts the memory of only one. Request one card in each "
+    "container, or limit the namespace by `namespaceLimits`"
 )
 _LIMITS: Final = (
-    "containers are limited to their parts of cards only if the component `isolation` is installed and their pod "
-    "requests a limit"
+    "a container is limited to its parts of cards only if the component `isolation` is installed and the pod "
+    "requests limits"
 )
 _NO_QUEUES: Final = "queues have no effect. For quotas, use Kueue"
 _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
@@ -89,14 +89,14 @@ HAMI: Final = System(
         _COUNTED_PARTS,
         _QUOTAS,
         _LIMITS,
-        "policies for nodes and cards are set in the profile of a scheduler name, not in a pod",
+        "a pod cannot set a policy for nodes and cards. The profile of its scheduler name sets it",
     ),
     schedulers=("hami-scheduler",),
     words=(
         Word(
             name="nvidia.com/gpu",
             role=Role.CARDS,
-            means="number of cards, next to another of these resources",
+            means="number of cards, if the container also requests another of these resources",
             by_plugin=True,
             renamed=_SHARED,
             only_with=True,
@@ -105,7 +105,7 @@ HAMI: Final = System(
         Word(
             name="nvidia.com/gpumem-percentage",
             role=Role.PERCENT,
-            means="hundredths of each card's memory, without `gpumem`",
+            means="hundredths of each card's memory, if there is no `gpumem`",
         ),
         Word(name="nvidia.com/gpucores", role=Role.CORES, means="hundredths of each card's cores"),
         Word(
@@ -148,7 +148,7 @@ HAMI: Final = System(
         _annotation(
             "hami.io/device-scoring-weights",
             Role.NO_EFFECT,
-            "weights that make cards preferred",
+            "how much each property of a card counts when a card is chosen",
             answer=_OWN_PROFILE,
         ),
         *_refused(
@@ -192,9 +192,9 @@ KAI: Final = System(
     schedulers=("kai-scheduler", "runai-scheduler"),
     images=("kai-scheduler/", "runai/", "run-ai"),
     differs=(
-        "in KAI, annotations of the pod request cards for a container. With Berth, the limits of the container do",
-        "a fraction must be in hundredths of a card",
-        "Berth does not write the status of KAI's PodGroups. It writes the status of its own",
+        "in KAI, annotations of the pod request cards. `migrate` writes these requests into the limits of a container",
+        "a fraction of a card may have at most two decimals, because Berth counts in hundredths",
+        "Berth does not write the status of KAI's PodGroups, only the status of its own",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -219,12 +219,12 @@ KAI: Final = System(
         _annotation("gpu-memory", Role.MEMORY, "MiB of each card", unit=MIB),
         _annotation("gpu-fraction-num-devices", Role.CARDS, "number of cards"),
         _annotation("gpu-fraction-container-name", Role.CONTAINER, "the container that gets the cards"),
-        _annotation("gpu-fraction.limit", Role.REFUSED, "the largest part of a card's memory", answer=_LIMIT),
-        _annotation("gpu-memory.limit", Role.REFUSED, "the most MiB of a card", answer=_LIMIT),
+        _annotation("gpu-fraction.limit", Role.REFUSED, "the maximum part of a card's memory", answer=_LIMIT),
+        _annotation("gpu-memory.limit", Role.REFUSED, "the maximum MiB of a card", answer=_LIMIT),
         _annotation(
             "gpu-sm-percentage",
             Role.REFUSED,
-            "the most hundredths of a card's cores",
+            "the maximum hundredths of a card's cores",
             answer=f"request {names.PREFIX}{names.GPU_CORE} next to {names.PREFIX}{names.GPU_MEMORY_RATIO}",
         ),
         _annotation(
@@ -233,11 +233,11 @@ KAI: Final = System(
             "whether the card is shared by MPS",
             choices={"false": Choice(), "true": Choice(refused=_NO_MPS)},
         ),
-        _annotation("pod-group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
+        _annotation("pod-group-name", Role.GROUP_OBJECT, "the name of the pod's PodGroup"),
         _annotation(
             "kai.scheduler/batch-min-member",
             Role.REFUSED,
-            "the minimum of a Job's group",
+            "how many members a Job's group needs",
             answer=_OWN_MINIMUM,
         ),
         _label(
@@ -280,7 +280,7 @@ VOLCANO: Final = System(
         _EACH_CARD,
         _QUOTAS,
         "Berth does not read Jobs of `batch.volcano.sh`. Use a Job of `batch/v1` for each task, and one PodGroup",
-        "Berth does not write the status of Volcano's PodGroups. It writes the status of its own",
+        "Berth does not write the status of Volcano's PodGroups, only the status of its own",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -305,7 +305,7 @@ VOLCANO: Final = System(
         Word(
             name="volcano.sh/vgpu-memory-percentage",
             role=Role.PERCENT,
-            means="hundredths of each card's memory, without `vgpu-memory`",
+            means="hundredths of each card's memory, if there is no `vgpu-memory`",
         ),
         Word(name="volcano.sh/vgpu-cores", role=Role.CORES, means="hundredths of each card's cores"),
         _annotation("volcano.sh/vgpu-mode", Role.CHOICE, "how a card is divided", choices=_MODES),
@@ -321,12 +321,12 @@ VOLCANO: Final = System(
                 )
             },
         ),
-        _annotation("scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
-        _annotation("scheduling.volcano.sh/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
+        _annotation("scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the name of the pod's PodGroup"),
+        _annotation("scheduling.volcano.sh/group-name", Role.GROUP_OBJECT, "the name of the pod's PodGroup"),
         _annotation(
             "scheduling.volcano.sh/group-min-member",
             Role.REFUSED,
-            "the minimum of the group of a controller's pods",
+            "how many members the group of a controller's pods needs",
             answer=_OWN_MINIMUM,
         ),
         _annotation("volcano.sh/task-spec", Role.NO_EFFECT, "a part of the group", answer=_NO_SUBGROUPS),
@@ -336,7 +336,7 @@ VOLCANO: Final = System(
         _annotation(
             "volcano.sh/preemptable",
             Role.NO_EFFECT,
-            "whether others may preempt the pod",
+            "whether other pods may preempt the pod",
             answer=_PREEMPTS,
         ),
     ),
@@ -452,7 +452,7 @@ ALIYUN: Final = System(
     images=("gpushare-device-plugin", "k8s-gpushare", "gpushare-scheduler-extender"),
     differs=(
         "memory and cores are totals of all cards, as in Berth",
-        "the device plugin's flag for the unit of memory is `--memory-units` in Berth. Without it, a unit is 1 GiB",
+        "if Aliyun's device plugin has another unit of memory than 1 GiB, set it with Berth's `--memory-units`, too",
         _LIMITS,
     ),
     total=True,
@@ -470,7 +470,7 @@ TENCENT: Final = System(
     page="tencent",
     images=("gpu-manager", "gpu-admission"),
     differs=(
-        "from 100 hundredths on, a pod requests whole cards, and its amount of memory has no effect",
+        "a pod that requests 100 hundredths or more gets whole cards, and its amount of memory has no effect",
         _LIMITS,
     ),
     needs_memory=True,
@@ -478,15 +478,15 @@ TENCENT: Final = System(
         Word(
             name="tencent.com/vcuda-core",
             role=Role.HUNDREDTHS,
-            means="hundredths of a card's cores, or from 100 on of whole cards",
+            means="up to 100, hundredths of a card's cores; from 100 on, hundredths of whole cards",
         ),
         Word(
             name="tencent.com/vcuda-memory",
             role=Role.MEMORY,
-            means="blocks of 256 MiB of a card; of no effect next to whole cards",
+            means="blocks of 256 MiB of a card's memory; no effect for whole cards",
             unit=256 * MIB,
         ),
-        _annotation("tencent.com/vcuda-core-limit", Role.REFUSED, "the most hundredths of cores", answer=_LIMIT),
+        _annotation("tencent.com/vcuda-core-limit", Role.REFUSED, "the maximum hundredths of cores", answer=_LIMIT),
     ),
 )
 

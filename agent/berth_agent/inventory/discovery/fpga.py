@@ -47,7 +47,7 @@ class Fpgas:
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the FPGAs among all processing accelerators."""
         cards: dict[str, Path] = {}
-        for function in sorted((self._root / "bus/pci/devices").glob("*")):
+        for function in sysfs.entries(self._root / "bus/pci/devices"):
             if not sysfs.text(function / "class").startswith(ACCELERATOR) or (function / "physfn").exists():
                 continue
             pci_id = sysfs.pci_id(function)

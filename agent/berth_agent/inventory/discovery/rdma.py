@@ -74,9 +74,10 @@ class RdmaNics:
 
     def read(self, node: str) -> Sequence[DeviceInfo]:  # noqa: ARG002 -- this node is the only one
         """Return the NICs among all RDMA devices."""
-        usable = {sysfs.text(path / "ibdev") for path in (self._root / "class/infiniband_verbs").glob("uverbs*")}
+        verbs = sysfs.entries(self._root / "class/infiniband_verbs", "uverbs*")
+        usable = {sysfs.text(path / "ibdev") for path in verbs}
         functions: dict[str, RdmaFunction] = {}
-        for folder in sorted((self._root / "class/infiniband").glob("*")):
+        for folder in sysfs.entries(self._root / "class/infiniband"):
             if folder.name in usable and (folder / "device").exists():
                 function = _function(folder)
                 functions[function.address] = function
@@ -116,7 +117,7 @@ def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
 def _function(folder: Path) -> RdmaFunction:
     device = (folder / "device").resolve()
     kind = sysfs.text(folder / "hca_type")
-    ports = sorted((folder / "ports").glob("*"), key=lambda port: int(port.name))
+    ports = sorted(sysfs.entries(folder / "ports"), key=lambda port: int(port.name))
     return RdmaFunction(
         name=folder.name,
         address=device.name,

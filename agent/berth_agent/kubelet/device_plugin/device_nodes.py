@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from berth_agent.inventory import sysfs
 from berth_api.device import DeviceSpec
 
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -46,14 +47,15 @@ def read(*, dev: Path, proc: Path) -> DeviceNodes:
     """Return the device nodes that exist."""
     extras: dict[str, tuple[str, ...]] = {}
     for kind, patterns in EXTRAS.items():
-        matches = [path for pattern in patterns for path in sorted(dev.glob(pattern))]
+        matches = [path for pattern in patterns for path in sysfs.entries(dev, pattern)]
         if matches:
             extras[kind] = tuple(f"/dev/{path.relative_to(dev)}" for path in matches)
+    channels = sysfs.entries(dev, "nvidia-caps-imex-channels/channel[0-9]*")
     return DeviceNodes(
         control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
         capabilities=_capabilities(proc / _MIG_MINORS),
         extras=extras,
-        channels=tuple(sorted(int(path.name[7:]) for path in dev.glob("nvidia-caps-imex-channels/channel[0-9]*"))),
+        channels=tuple(sorted(int(path.name[7:]) for path in channels)),
     )
 
 

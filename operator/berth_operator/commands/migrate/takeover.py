@@ -214,7 +214,7 @@ WATCH: Final = (
 
 
 AFTER: Final = (
-    Step(title="remove the other system with its webhooks"),
+    Step(title="remove the other system and its webhooks"),
     Step(
         title=f"remove the value {MANAGED}, then the taints and labels",
         commands=(f"kubectl taint node -l {LABEL} {_KEY}-", f"kubectl label node -l {LABEL} {_KEY}-"),
@@ -244,8 +244,8 @@ def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]
         yield Step(title=f"keep the other webhook out of each namespace that moves: label the namespace {opt_out}")
     if plugins:
         yield Step(
-            title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin has its own node "
-            "affinity, add the expression to every term",
+            title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin already has a node "
+            "affinity, add the expression to each of its terms instead",
             commands=tuple(_patch(plugin) for plugin in plugins),
         )
 
@@ -260,11 +260,11 @@ def of_node(use: NodeUse) -> Iterator[Step]:
     yield Step(title="keep new pods off the node", commands=(f"kubectl cordon {node}",))
     if not is_empty:
         yield Step(
-            title="end its pods with devices, because Berth does not know their cards",
+            title="end the node's pods with devices, because Berth does not know their cards",
             commands=(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data",),
         )
     yield Step(
-        title="give the node to Berth. The taint keeps off pods that do not tolerate it",
+        title="give the node to Berth. New pods must then tolerate the taint",
         commands=(
             f"kubectl taint node {node} {LABEL}:NoSchedule --overwrite",
             f"kubectl label node {node} {LABEL} --overwrite",
@@ -272,8 +272,8 @@ def of_node(use: NodeUse) -> Iterator[Step]:
         ),
     )
     yield Step(
-        title="move workloads: apply their rewritten manifests. Until the last node is moved, they need a toleration "
-        f"of the taint (key {_KEY}, value {_VALUE})"
+        title="move workloads: apply their rewritten manifests. Until the last node is moved, their pods must tolerate "
+        f"the taint (key {_KEY}, value {_VALUE})"
     )
 
 
@@ -286,8 +286,8 @@ def _to_drain(use: NodeUse) -> tuple[str, ...]:
 def back(plugins: Sequence[Program]) -> Iterator[Step]:
     """Yield how to undo it."""
     yield Step(
-        title="give a node back: end its pods of Berth, then remove label and taint. The device plugins return by "
-        "themselves",
+        title="give a node back: end its pods of Berth, then remove label and taint. The other device plugins then "
+        "start again",
         commands=(
             "kubectl drain NODE --ignore-daemonsets --delete-emptydir-data",
             f"kubectl label node NODE {_KEY}-",
@@ -298,7 +298,7 @@ def back(plugins: Sequence[Program]) -> Iterator[Step]:
     yield Step(title="apply the old manifests, from version control or from the copy")
     for plugin in plugins:
         yield Step(
-            title="let a device plugin run on the nodes of Berth again",
+            title="undo the change to the other device plugin",
             commands=(f"kubectl rollout undo -n {plugin.namespace} daemonset/{plugin.name}",),
         )
 

@@ -1,4 +1,5 @@
-from pathlib import Path
+import shutil
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -47,3 +48,19 @@ def test_a_machine_without_sysfs_has_no_topology(tmp_path: Path) -> None:
     untold = Topology(socket_id=-1, node_id=-1, pcie_id="", bus_id=ADDRESS)
     assert sysfs.place(tmp_path, ADDRESS) == untold
     assert sysfs.bound_cards(tmp_path) == frozenset()
+
+
+class Vanishing(PosixPath):
+    """A folder that the kernel removes after it was found, before it is read."""
+
+    def is_dir(self) -> bool:
+        is_dir = super().is_dir()
+        shutil.rmtree(self)
+        return is_dir
+
+
+def test_a_folder_that_vanishes_while_it_is_read_is_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "nvidia"
+    (folder / ADDRESS).mkdir(parents=True)
+    assert [entry.name for entry in sysfs.entries(folder)] == [ADDRESS]
+    assert sysfs.entries(Vanishing(folder)) == []
