@@ -65,7 +65,7 @@ def rows_by_count(fleet: Fleet, request: PodRequest) -> Mask | None:
     """
     if not request.plugin_requests or not all(is_counted(name) for name, _ in request.plugin_requests):
         return None
-    # If annotations say more of the cards, only an agent's Device tells which cards these are.
+    # If annotations say more of the cards, only the Device of an agent shows which cards these are.
     if not {name for name, _ in request.plugin_requests} <= {wanted.resource for wanted in request.extended}:
         return None
     return ~(fleet.has_device | fleet.has_agent)
