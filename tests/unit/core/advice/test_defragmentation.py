@@ -83,36 +83,32 @@ def test_one_pod_moves_to_where_another_left_capacity() -> None:
     assert (advice.fixed, advice.limits) == ((), ())
 
 
+CPU_HALF = {"cpu": 1000, **HALF}
+FITS_ANYWAY = waiting("one", {"cpu": 1000, **ONE}, nominated_node="a")
+ON_ALL = Town({"a": 2, "b": 2, "c": 2}).settle("x", "a", ONE, 0).settle("y", "b", HALF, 0).settle("z", "c", ONE, 0)
+LARGE_CPU = Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 9000, **HALF}, 0)
+QUARTERS = Town({"a": 2, "b": 1}).settle("x", "a", QUARTER, 0).settle("y", "a", QUARTER, 1)
+CHAIN = Town({"a": 4, "b": 3, "c": 1}).settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1)
+
+
+def held_cpu(on_a: int, on_b: int) -> Town:
+    return Town({"a": 2, "b": 2}, cpu=4000).settle("x", "a", {"cpu": on_a}).settle("y", "b", {"cpu": on_b})
+
+
 @pytest.mark.parametrize(
     ("town", "pod", "node", "expected"),
     [
+        pytest.param(ON_ALL, waiting("big", TWO), "b", {"y": "b > a 1"}, id="the one that holds least"),
         pytest.param(
-            Town({"a": 2, "b": 2, "c": 2}).settle("x", "a", ONE, 0).settle("y", "b", HALF, 0).settle("z", "c", ONE, 0),
-            waiting("big", TWO),
-            "b",
-            {"y": "b > a 1"},
-            id="the one that holds least",
-        ),
-        pytest.param(
-            Town({"a": 1, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 1000, **HALF}, 0),
-            waiting("one", {"cpu": 1000, **ONE}, nominated_node="a"),
+            Town({"a": 1, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "b", CPU_HALF, 0),
+            FITS_ANYWAY,
             "c",
             {},
             id="none while the pod fits",
         ),
+        pytest.param(LARGE_CPU, waiting("big", TWO), "b", {"y": "b > a 1"}, id="cards count before processor time"),
         pytest.param(
-            Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 9000, **HALF}, 0),
-            waiting("big", TWO),
-            "b",
-            {"y": "b > a 1"},
-            id="cards count before processor time",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 1}).settle("x", "a", QUARTER, 0).settle("y", "a", QUARTER, 1),
-            waiting("one", TWO),
-            "a",
-            {"x": "a > b 0", "y": "a > b 0"},
-            id="two where one would not do",
+            QUARTERS, waiting("one", TWO), "a", {"x": "a > b 0", "y": "a > b 0"}, id="two where one would not do"
         ),
         pytest.param(
             Town({"a": 2}).settle("x", "a", HALF, 0).settle("y", "a", HALF, 1),
@@ -122,25 +118,17 @@ def test_one_pod_moves_to_where_another_left_capacity() -> None:
             id="to another card of its own node",
         ),
         pytest.param(
-            Town({"a": 4, "b": 3, "c": 1}).settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1),
+            CHAIN,
             waiting("four", FOUR),
             "a",
             {"x": "a > b 0 1 2", "y": "b > c 0"},
             id="one that makes way for the other",
         ),
         pytest.param(
-            Town({"a": 2, "b": 2}, cpu=4000).settle("x", "a", {"cpu": 3000}).settle("y", "b", {"cpu": 3500}),
-            waiting("cpu", {"cpu": 2000, **TWO}),
-            "",
-            {},
-            id="none that would find no other place",
+            held_cpu(3000, 3500), waiting("cpu", {"cpu": 2000, **TWO}), "", {}, id="none that would find no other place"
         ),
         pytest.param(
-            Town({"a": 2, "b": 2}, cpu=4000).settle("x", "a", {"cpu": 2500}).settle("y", "b", {"cpu": 1500}),
-            waiting("cpu", {"cpu": 3000, **TWO}),
-            "b",
-            {"y": "b > a"},
-            id="for processor time",
+            held_cpu(2500, 1500), waiting("cpu", {"cpu": 3000, **TWO}), "b", {"y": "b > a"}, id="for processor time"
         ),
     ],
 )
@@ -460,35 +448,26 @@ def chained(*, back: bool = False) -> Town:
     return town.settle("y", "b", ONE if back else asks(ONE, selector={"host": "c"}), 1)
 
 
+TWO_ON_A = Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1)
+
+
 @pytest.mark.parametrize(
-    ("town", "pod", "most", "expected"),
+    ("town", "wanted", "most", "expected"),
     [
-        pytest.param(scattered(), waiting("big", TWO), 1, ["p0"], id="the only one"),
-        pytest.param(
-            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
-            waiting("big", TWO),
-            1,
-            ["x"],
-            id="as many as are allowed",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
-            waiting("big", TWO),
-            2,
-            ["x", "y"],
-            id="both, if two are allowed",
-        ),
-        pytest.param(chained(), waiting("four", FOUR), 1, ["y"], id="the one that makes way for the other"),
-        pytest.param(chained(), waiting("four", FOUR), 2, ["y", "x"], id="in the order in which they have room"),
-        pytest.param(chained(back=True), waiting("four", FOUR), 1, [], id="not one that would come back"),
-        pytest.param(chained(back=True), waiting("four", FOUR), 2, [], id="not two of which one would be homeless"),
+        pytest.param(scattered(), TWO, 1, ["p0"], id="the only one"),
+        pytest.param(TWO_ON_A, TWO, 1, ["x"], id="as many as are allowed"),
+        pytest.param(TWO_ON_A, TWO, 2, ["x", "y"], id="both, if two are allowed"),
+        pytest.param(chained(), FOUR, 1, ["y"], id="the one that makes way for the other"),
+        pytest.param(chained(), FOUR, 2, ["y", "x"], id="in the order in which they have room"),
+        pytest.param(chained(back=True), FOUR, 1, [], id="not one that would come back"),
+        pytest.param(chained(back=True), FOUR, 2, [], id="not two of which one would be homeless"),
     ],
 )
 def test_moves_come_first_whose_replacement_has_room(
-    town: Town, pod: PendingPod, most: int, expected: Sequence[str]
+    town: Town, wanted: Mapping[str, int], most: int, expected: Sequence[str]
 ) -> None:
     before = town.fleet.charges.copy()
-    advice = town.advise(pod)
+    advice = town.advise(waiting("big", wanted))
     first = defragmentation.first_moves(town.fleet, advice, town.tenants, DEFAULT, most)
     assert [each.charge.pod[3:] for each in first] == expected
     assert town.fleet.charges == before

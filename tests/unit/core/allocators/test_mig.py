@@ -69,90 +69,65 @@ def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, 
 # --- which ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "wanted", "packed", "spread"),
-    [
-        pytest.param([divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the first of the Device"),
-        pytest.param([divided(0, *SEVEN)], [(0, 0), (0, 2)], {MIG_1G: 2}, ["MIG-0-1", "MIG-0-3"], None, id="the free"),
-        pytest.param(
-            [divided(1, *SEVEN), divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the lowest minor"
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [(1, 4)],
-            {MIG_1G: 1},
-            ["MIG-1-0"],
-            ["MIG-0-0"],
-            id="a card in use before an idle one",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN) for minor in range(3)],
-            [(1, 0), (2, 0), (2, 1)],
-            {MIG_1G: 1},
-            ["MIG-2-2"],
-            ["MIG-0-0"],
-            id="the fullest of those in use",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN) for minor in range(3)],
-            [],
-            {MIG_1G: 3},
-            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
-            ["MIG-0-0", "MIG-1-0", "MIG-2-0"],
-            id="several on one card, or on as many as there are",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN[:3]), divided(1, *SEVEN), divided(2, *SEVEN)],
-            [(0, 0), (0, 1), (1, 0), (1, 1)],
-            {MIG_1G: 4},
-            ["MIG-1-2", "MIG-1-3", "MIG-1-4", "MIG-1-5"],
-            None,
-            id="one card that has enough before two that are fuller",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN[:2]) for minor in range(3)],
-            [(0, 0), (1, 0)],
-            {MIG_1G: 2},
-            ["MIG-0-1", "MIG-1-1"],
-            None,
-            id="what is left of two cards before an idle one is begun",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [(0, number) for number in range(5)],
-            {MIG_1G: 3},
-            ["MIG-1-0", "MIG-1-1", "MIG-1-2"],
-            None,
-            id="where an idle card has to be begun it gives all",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb"), divided(1, "1g.10gb", "3g.40gb")],
-            [],
-            {MIG_1G: 1, MIG_3G: 1},
-            ["MIG-1-0", "MIG-1-1"],
-            None,
-            id="several profiles of one card",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb"), divided(1, "3g.40gb")],
-            [],
-            {MIG_1G: 1, MIG_3G: 1},
-            ["MIG-0-0", "MIG-1-0"],
-            ["MIG-0-0", "MIG-1-0"],
-            id="several profiles of two",
-        ),
-        pytest.param([divided(0, *SEVEN), card(1)], [], {MIG_1G: 8}, [], [], id="too many"),
-        pytest.param([card(0)], [], {MIG_1G: 1}, [], [], id="no card in MIG mode"),
-        pytest.param([divided(0)], [], {MIG_1G: 1}, [], [], id="no instances"),
-        pytest.param([divided(0, "2g.20gb")], [], {MIG_1G: 1}, [], [], id="another profile"),
-        pytest.param([divided(0, "1g.10gb+me")], [], {MIG_1G: 1}, [], [], id="another kind of the profile"),
-        pytest.param(
-            [divided(0, "1g.10gb+me")], [], {f"{MIG_1G}.me": 1}, ["MIG-0-0"], ["MIG-0-0"], id="with media engines"
-        ),
-    ],
-)
+def mig_ids(minor: int, *numbers: int) -> list[str]:
+    return [f"MIG-{minor}-{number}" for number in numbers]
+
+
+SEVENS = [divided(minor, *SEVEN) for minor in range(3)]
+PAIRS = [divided(minor, *SEVEN[:2]) for minor in range(3)]
+FIRST = ["MIG-0-0"]
+ON_EACH = [f"MIG-{minor}-0" for minor in range(3)]
+OF_ONE = [divided(0, "1g.10gb"), divided(1, "1g.10gb", "3g.40gb")]
+OF_TWO = [divided(0, "1g.10gb"), divided(1, "3g.40gb")]
+MEDIA = [divided(0, "1g.10gb+me")]
+FULLER = [divided(0, *SEVEN[:3]), *SEVENS[1:]]
+
+CHOICES: dict[str, tuple[list[CardInfo], list[tuple[int, int]], dict[str, int], list[str], list[str] | None]] = {
+    "the first of the Device": (SEVENS[:1], [], {MIG_1G: 1}, FIRST, FIRST),
+    "the free": (SEVENS[:1], [(0, 0), (0, 2)], {MIG_1G: 2}, mig_ids(0, 1, 3), None),
+    "the lowest minor": ([SEVENS[1], SEVENS[0]], [], {MIG_1G: 1}, FIRST, FIRST),
+    "a card in use before an idle one": (SEVENS[:2], [(1, 4)], {MIG_1G: 1}, ["MIG-1-0"], FIRST),
+    "the fullest of those in use": (SEVENS, [(1, 0), (2, 0), (2, 1)], {MIG_1G: 1}, ["MIG-2-2"], FIRST),
+    "several on one card, or on as many as there are": (SEVENS, [], {MIG_1G: 3}, mig_ids(0, 0, 1, 2), ON_EACH),
+    "one card that has enough before two that are fuller": (
+        FULLER,
+        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        {MIG_1G: 4},
+        mig_ids(1, 2, 3, 4, 5),
+        None,
+    ),
+    "what is left of two cards before an idle one is begun": (
+        PAIRS,
+        [(0, 0), (1, 0)],
+        {MIG_1G: 2},
+        ["MIG-0-1", "MIG-1-1"],
+        None,
+    ),
+    "where an idle card has to be begun it gives all": (
+        SEVENS[:2],
+        [(0, number) for number in range(5)],
+        {MIG_1G: 3},
+        mig_ids(1, 0, 1, 2),
+        None,
+    ),
+    "several profiles of one card": (OF_ONE, [], {MIG_1G: 1, MIG_3G: 1}, mig_ids(1, 0, 1), None),
+    "several profiles of two": (OF_TWO, [], {MIG_1G: 1, MIG_3G: 1}, ON_EACH[:2], ON_EACH[:2]),
+    "too many": ([SEVENS[0], card(1)], [], {MIG_1G: 8}, [], []),
+    "no card in MIG mode": ([card(0)], [], {MIG_1G: 1}, [], []),
+    "no instances": ([divided(0)], [], {MIG_1G: 1}, [], []),
+    "another profile": ([divided(0, "2g.20gb")], [], {MIG_1G: 1}, [], []),
+    "another kind of the profile": (MEDIA, [], {MIG_1G: 1}, [], []),
+    "with media engines": (MEDIA, [], {f"{MIG_1G}.me": 1}, FIRST, FIRST),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "wanted", "packed", "spread"), CHOICES.values(), ids=CHOICES)
 def test_which_instances_a_pod_gets(
-    cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], packed: list[str], spread: list[str]
+    cards: list[CardInfo],
+    held: list[tuple[int, int]],
+    wanted: dict[str, int],
+    packed: list[str],
+    spread: list[str] | None,
 ) -> None:
     made = holding(cards, *held)
     assert ids(made, wanted) == packed
@@ -319,51 +294,32 @@ def test_an_instance_that_is_gone_and_still_held_leaves_capacity_for_the_others(
 # --- why not ----------------------------------------------------------------------------------------------------
 
 
+BOTH = [divided(0, "1g.10gb", "3g.40gb")]
+NO_SHARE = "too few GPUs that are not in MIG mode (1 requested)"
+NO_CARDS = "too few GPUs that are not in MIG mode (2 requested)"
+
+
 @pytest.mark.parametrize(
     ("cards", "held", "wanted", "words"),
     [
-        pytest.param([card(0)], [], {MIG_1G: 1}, "node(s) have no nvidia.com/mig-1g.10gb", id="none"),
+        pytest.param([card(0)], [], {MIG_1G: 1}, f"no {MIG_1G}", id="none"),
+        pytest.param(SEVENS[:1], [], {MIG_1G: 8}, f"too few {MIG_1G} (8 requested, at most 7 on a node)", id="too few"),
+        pytest.param(SEVENS[:1], [(0, 0)], {MIG_1G: 7}, f"too few free {MIG_1G} (at most 6 of 7)", id="too few free"),
         pytest.param(
-            [divided(0, *SEVEN)],
-            [],
-            {MIG_1G: 8},
-            "node(s) have too few nvidia.com/mig-1g.10gb (8 requested, at most 7 on a node)",
-            id="too few",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN)],
-            [(0, 0)],
-            {MIG_1G: 7},
-            "node(s) have too few free nvidia.com/mig-1g.10gb (at most 6 of 7)",
-            id="too few free",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb", "3g.40gb")],
+            BOTH,
             [(0, 1, "3g.40gb")],
             {MIG_1G: 1, MIG_3G: 1},
-            "node(s) have too few free nvidia.com/mig-3g.40gb (at most 0 of 1)",
+            f"too few free {MIG_3G} (at most 0 of 1)",
             id="the second of two profiles",
         ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [],
-            {CORE: 25, RATIO: 25},
-            "node(s) have too few GPUs that are not in MIG mode (1 requested)",
-            id="a share",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), card(1)],
-            [],
-            {CORE: 200, RATIO: 200},
-            "node(s) have too few GPUs that are not in MIG mode (2 requested)",
-            id="whole cards",
-        ),
+        pytest.param(SEVENS[:2], [], {CORE: 25, RATIO: 25}, NO_SHARE, id="a share"),
+        pytest.param([SEVENS[0], card(1)], [], {CORE: 200, RATIO: 200}, NO_CARDS, id="whole cards"),
     ],
 )
 def test_why_there_is_no_instance(
     cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], words: str
 ) -> None:
-    assert why(holding(cards, *held), wanted) == words
+    assert why(holding(cards, *held), wanted) == f"node(s) have {words}"
 
 
 def test_a_model_that_is_not_accepted_has_no_instances() -> None:
