@@ -20,7 +20,6 @@ from tests.builders import (
     A100,
     A100_BYTES,
     CORE,
-    GPU,
     NVIDIA,
     RATIO,
     add,
@@ -35,7 +34,6 @@ from tests.builders import (
     inventory,
     node_info,
     place,
-    replica,
     sliced,
     waiting,
 )
@@ -136,11 +134,6 @@ def test_which_instances_a_pod_gets(
         assert ids(made, wanted, SPREAD) == spread
 
 
-def test_what_is_recorded_of_an_instance() -> None:
-    made = fleet({"node": (card(0), divided(3, "1g.10gb"))})
-    assert place(made, waiting("pod", {MIG_1G: 1})).grants == (instance(3, 0),)
-
-
 @pytest.mark.parametrize(
     ("policy", "node"),
     [
@@ -185,12 +178,6 @@ def test_a_row_that_does_not_pass_gives_nothing() -> None:
             Policy().choose(made, made.rows["node"], asks(wanted))
 
 
-def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> None:
-    made = fleet({"a": (divided(0, *SEVEN),), "b": (card(0),)})
-    assert place(made, waiting("mig", {MIG_1G: 1})).node == "a"
-    assert place(made, waiting("whole", {NVIDIA: 1})).node == "b"
-
-
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
@@ -210,47 +197,6 @@ def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[s
     if scope == "Device":
         assert isinstance(outcome, Failure)
         assert "too few free devices for the whole pod in one device" in outcome.message
-
-
-# --- in one way only --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        pytest.param(grant(0, **WHOLE), id="whole"),
-        pytest.param(grant(0, core=50, ratio=50, memory=A100_BYTES // 2), id="shared"),
-        pytest.param(grant(0, ratio=1, memory=1), id="hardly"),
-        pytest.param(replica(0), id="sliced"),
-    ],
-)
-def test_no_instance_of_a_card_that_is_held_in_another_way(held: Any) -> None:
-    made = fleet({"node": (card(0), card(1))})
-    made.charge(charge("holder", held))
-    # MIG mode is switched on while the pod runs.
-    made.put_device("node", inventory(divided(0, *SEVEN), divided(1, "1g.10gb")))
-    assert ids(made, {MIG_1G: 1}) == ["MIG-1-0"]
-    assert ids(made, {MIG_1G: 2}) == []
-    made.charge(charge("other", instance(0, 3)))
-    assert ids(made, {MIG_1G: 2}) == []
-    made.release("uid-holder")
-    assert ids(made, {MIG_1G: 6}) == [f"MIG-0-{number}" for number in (0, 1, 2, 4, 5, 6)]
-
-
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
-def test_a_card_is_nothing_else_while_an_instance_is_in_use(wanted: dict[str, int]) -> None:
-    made = holding([divided(0, "1g.10gb")], (0, 0))
-    # MIG mode is switched off while the pod runs.
-    more = {"nvidia.com/gpu.shared": 4} if "nvidia.com/gpu.shared" in wanted else {}
-    made.put_device("node", inventory(card(0, more=more)))
-    assert ids(made, wanted) == []
-    made.release("uid-holder-0")
-    assert len(ids(made, wanted)) == 1
-
-
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
-def test_a_card_in_mig_mode_is_given_by_instance_alone(wanted: dict[str, int]) -> None:
-    assert ids(fleet({"node": (divided(0, *SEVEN),)}), wanted) == []
 
 
 def test_a_pod_whose_allocation_is_unknown_may_hold_any_instance() -> None:
@@ -366,13 +312,6 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
 
 
-def test_what_is_nominated_is_allocated_to_no_other_pod() -> None:
-    made = holding([divided(0, *SEVEN[:2])])
-    made.nominate(charge("nominee", instance(0, 0), priority=5))
-    assert ids(made, {MIG_1G: 1}) == ["MIG-0-1"]
-    assert ids(made, {MIG_1G: 2}) == []
-
-
 def test_a_whole_card_evicts_all_pods_that_share_it_and_none_that_holds_instances() -> None:
     made = holding([divided(0, *SEVEN), card(1)])
     made.charge(charge("mig", instance(0, 0)))
@@ -385,19 +324,6 @@ def test_a_whole_card_evicts_all_pods_that_share_it_and_none_that_holds_instance
     assert preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets()) is None
 
 
-def test_a_gang_gets_an_instance_each_or_none() -> None:
-    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
-    pods = [waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4)]
-    outcome = decide_gang(made, gang(*pods), Policy())
-    assert not isinstance(outcome, Failure)
-    assert sorted((each.node, each.grants[0].id) for each in outcome) == [
-        (node, f"MIG-0-{number}") for node in "ab" for number in range(2)
-    ]
-    assert not made.cards["gpu"].used.any()
-    made.charge(charge("other", instance(0, 0), node="a"))
-    assert isinstance(decide_gang(made, gang(*pods), Policy()), Failure)
-
-
 def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None:
     made = Fleet()
     for name in "abc":
@@ -407,18 +333,3 @@ def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None
     assert not isinstance(outcome, Failure)
     assert len({each.node for each in outcome}) == 1
     assert outcome[0].node != "a"
-
-
-def test_a_pod_can_be_moved_in_a_what_if() -> None:
-    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
-    made.charge(charge("small", instance(0, 0), node="a"))
-    made.charge(charge("other", instance(0, 1), node="b"))
-    what_if = made.copy()
-    assert ids(what_if, {MIG_1G: 2}) == []
-    what_if.release("uid-small")
-    moved = decide(what_if, waiting("small", {MIG_1G: 1}), Policy())
-    assert isinstance(moved, Placement)
-    assert (moved.node, moved.grants) == ("b", (instance(0, 0),))
-    what_if.charge(moved.charge)
-    assert ids(what_if, {MIG_1G: 2}) == ["MIG-0-0", "MIG-0-1"]
-    assert ids(made, {MIG_1G: 2}) == []

@@ -151,16 +151,6 @@ def test_a_slice_is_charged_its_part_of_the_card(number: int) -> None:
     assert ids(made, {REPLICAS: number}) == []
 
 
-def test_a_card_that_is_sliced_again_gives_no_more_than_there_is() -> None:
-    made = node(sliced(0, 2))
-    made.charge(charge("half", *slices(0, 0, of=2)))
-    made.put_device("node", inventory(sliced(0, 4)))
-    assert ids(made, {REPLICAS: 2}) == ["GPU-0::1", "GPU-0::2"]
-    assert ids(made, {REPLICAS: 3}) == []
-    made.put_device("node", inventory(sliced(0, 1)))
-    assert ids(made, {REPLICAS: 1}) == []
-
-
 def test_slices_of_a_card_whose_minor_changed_stay_its_own() -> None:
     made = node(sliced(0, 2), sliced(1, 2))
     made.charge(charge("a", *slices(0, 0, of=2)))

@@ -27,7 +27,6 @@ from tests.builders import (
     RATIO,
     add,
     asks,
-    card,
     cards,
     charge,
     fleet,
@@ -73,13 +72,6 @@ def refusal(outcome: Sequence[Placement] | Failure) -> Failure:
 
 
 # --- all or not at all --------------------------------------------------------------------------------------------
-
-
-def test_all_members_are_placed_on_cards_of_their_own() -> None:
-    placed = decide_gang(fleet({"a": cards(2), "b": cards(2)}), gang(*members(4)), Policy())
-    assert nodes_of(placed) == {"a": 2, "b": 2}
-    assert isinstance(placed, list)
-    assert len({(each.node, grant.minor) for each in placed for grant in each.grants}) == 4
 
 
 def test_one_card_too_few_places_no_member() -> None:
@@ -198,17 +190,6 @@ def test_the_same_gang_is_placed_the_same() -> None:
     made = rack({f"n{i}": (4, f"c{i // 2}", "z") for i in range(6)})
     outcomes = [decide_gang(made, gang(*order), Policy()) for order in (members(7), members(7)[::-1])]
     assert outcomes[0] == outcomes[1]
-
-
-def test_two_gangs_that_fit_alone_but_not_together() -> None:
-    made = fleet({"a": cards(2), "b": cards(1)})
-    first, second = gang(*members(2, name="x")), gang(*members(2, name="y"))
-    placed = decide_gang(made, first, Policy())
-    assert isinstance(placed, list)
-    for each in placed:
-        made.charge(each.charge)
-    assert isinstance(decide_gang(made, second, Policy()), Failure)
-    assert sorted(made.charges) == ["uid-x0", "uid-x1"]
 
 
 # --- claims that members share --------------------------------------------------------------------------------
@@ -443,8 +424,3 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
         made.charge(each.charge)
     assert all((columns.used <= columns.total).all() for columns in made.cards.values())
     assert (made.requested <= made.allocatable)[:, made.present].all()
-
-
-def test_a_card_of_another_model_is_no_capacity() -> None:
-    made = fleet({"a": (card(0), card(1, model="Tesla T4"))})
-    assert isinstance(decide_gang(made, gang(*members(3)), Policy()), Failure)

@@ -195,13 +195,7 @@ def test_selections_that_are_no_longer_read_are_dropped_and_counted_again() -> N
 def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
     labels = fields.pop("labels", {"app": "x"})
     identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
-    affinity = Affinity(
-        **{
-            key: fields.pop(key)
-            for key in ("required_affinity", "required_anti_affinity", "preferred_terms")
-            if key in fields
-        }
-    )
+    affinity = Affinity(required_anti_affinity=fields.pop("required_anti_affinity", ()))
     return charge(name, node=on, identity=identity, affinity=affinity, **fields)
 
 
@@ -218,73 +212,13 @@ def zones(**nodes: str | None) -> list[NodeInfo]:
 
 ABC = zones(a="1", b="1", c="2", d=None)
 X = select(app="x")
-SELECTORS = [
-    pytest.param(select(app="x"), True, id="In, the value"),
-    pytest.param(select(app="y"), False, id="In, another value"),
-    pytest.param(LabelSelector(requirements=(label("app", "In", "x", "y"),)), True, id="In, one of two"),
-    pytest.param(LabelSelector(requirements=(label("tier", "In", "x"),)), False, id="In, no such label"),
-    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "y"),)), True, id="NotIn, another value"),
-    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "x"),)), False, id="NotIn, the value"),
-    pytest.param(LabelSelector(requirements=(label("tier", "NotIn", "x"),)), True, id="NotIn, no such label"),
-    pytest.param(LabelSelector(requirements=(label("app", "Exists"),)), True, id="Exists, it does"),
-    pytest.param(LabelSelector(requirements=(label("tier", "Exists"),)), False, id="Exists, it does not"),
-    pytest.param(LabelSelector(requirements=(label("tier", "DoesNotExist"),)), True, id="DoesNotExist, it does not"),
-    pytest.param(LabelSelector(requirements=(label("app", "DoesNotExist"),)), False, id="DoesNotExist, it does"),
-    pytest.param(select(app="x", tier="1"), False, id="one of two holds"),
-    pytest.param(EVERYTHING, True, id="an empty selector"),
-    pytest.param(NOTHING, False, id="no selector"),
-]
-
-
-@pytest.mark.parametrize(("selector", "matches"), SELECTORS)
-def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:
-    world = World(nodes=ABC, pods=[there("a")])
-    repelling = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(selector),))])
-    # With the same labels, so that it counts as the first of its group only if it matches the placed one.
-    near = wanting(labels={"app": "x"}, required_affinity=(term(selector),))
-    assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
-    kept_off = {"c", "d"} if matches else set("abcd")
-    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(selector),))) == kept_off
-    pod = wanting(labels={"app": "x"})
-    assert passing(existing_anti_affinity, repelling.fleet(), pod) == kept_off
-
-
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"ns": {"team": "x"}, "other": {"team": "y"}}
-SCOPES = [
-    pytest.param({"namespaces": ("ns",)}, True, id="its namespace"),
-    pytest.param({"namespaces": ("other",)}, False, id="another namespace"),
-    pytest.param({"namespaces": ("other", "ns")}, True, id="two namespaces"),
-    pytest.param({"namespace_selector": select(team="x")}, True, id="a selector of its namespace"),
-    pytest.param({"namespace_selector": select(team="y")}, False, id="a selector of another one"),
-    pytest.param({"namespace_selector": EVERYTHING}, True, id="an empty selector of namespaces"),
-    pytest.param({"namespaces": ("other",), "namespace_selector": select(team="x")}, True, id="a name or a selector"),
-]
-
-
-@pytest.mark.parametrize(("peers", "matches"), SCOPES)
-def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:
-    world = World(nodes=ABC, pods=[there("a")], namespaces=NAMESPACES)
-    kept_off = {"c", "d"} if matches else set("abcd")
-    near = passing(pod_affinity, world.fleet(), wanting("other", required_affinity=(term(X, **peers),)))
-    assert near == ({"a", "b"} if matches else set())
-    assert (
-        passing(pod_anti_affinity, world.fleet(), wanting("other", required_anti_affinity=(term(X, **peers),)))
-        == kept_off
-    )
-    repelling = World(
-        nodes=ABC, pods=[there("a", "other", required_anti_affinity=(term(X, **peers),))], namespaces=NAMESPACES
-    )
-    assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 
 def test_changed_namespace_labels_change_which_pods_match() -> None:
-    fleet = World(
-        nodes=ABC, pods=[there("a", required_anti_affinity=(term(X, namespace_selector=select(team="x")),))]
-    ).fleet()
-    far, pod = (
-        wanting(required_anti_affinity=(term(X, namespace_selector=select(team="x")),)),
-        wanting(labels={"app": "x"}),
-    )
+    apart = (term(X, namespace_selector=select(team="x")),)
+    fleet = World(nodes=ABC, pods=[there("a", required_anti_affinity=apart)]).fleet()
+    far, pod = wanting(required_anti_affinity=apart), wanting(labels={"app": "x"})
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
     assert fleet.affinity_index.put_namespace("ns", {"team": "x"})
     assert not fleet.affinity_index.put_namespace("ns", {"team": "x"})
@@ -304,47 +238,22 @@ def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_fr
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
 
 
+NEAR_X = wanting(required_affinity=(term(X),))
+X_NEAR_X = wanting(labels={"app": "x"}, required_affinity=(term(X),))
+NEAR_BOTH = wanting(required_affinity=(term(X), term(select(tier="1"))))
+EACH_ONE = [there("a"), there("c", labels={"tier": "1"}, name="second")]
+ONE_BOTH = [there("c", labels={"app": "x", "tier": "1"})]
+ELSEWHERE = wanting("other", {"app": "x"}, required_affinity=(term(X),))
 AFFINITY = [
-    pytest.param([], wanting(required_affinity=(term(X),)), "", id="no pod there, and it does not match itself"),
-    pytest.param(
-        [],
-        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
-        "abc",
-        id="the first of its kind, where the key is",
-    ),
-    pytest.param(
-        [there("c")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "c", id="the second of its kind"
-    ),
-    pytest.param(
-        [there("d")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "abc", id="one outside all domains"
-    ),
-    pytest.param(
-        [there("gone")],
-        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
-        "abc",
-        id="one on a node that is gone",
-    ),
-    pytest.param(
-        [there("a", terminating=True)], wanting(required_affinity=(term(X),)), "ab", id="one that is terminating"
-    ),
-    pytest.param(
-        [there("a"), there("c", labels={"tier": "1"}, name="second")],
-        wanting(required_affinity=(term(X), term(select(tier="1")))),
-        "",
-        id="two pods that match a term each",
-    ),
-    pytest.param(
-        [there("c", labels={"app": "x", "tier": "1"})],
-        wanting(required_affinity=(term(X), term(select(tier="1")))),
-        "c",
-        id="one pod that matches both terms",
-    ),
-    pytest.param(
-        [],
-        wanting("other", {"app": "x"}, required_affinity=(term(X),)),
-        "",
-        id="the first, but its own namespace is not meant",
-    ),
+    pytest.param([], NEAR_X, "", id="no pod there, and it does not match itself"),
+    pytest.param([], X_NEAR_X, "abc", id="the first of its kind, where the key is"),
+    pytest.param([there("c")], X_NEAR_X, "c", id="the second of its kind"),
+    pytest.param([there("d")], X_NEAR_X, "abc", id="one outside all domains"),
+    pytest.param([there("gone")], X_NEAR_X, "abc", id="one on a node that is gone"),
+    pytest.param([there("a", terminating=True)], NEAR_X, "ab", id="one that is terminating"),
+    pytest.param(EACH_ONE, NEAR_BOTH, "", id="two pods that match a term each"),
+    pytest.param(ONE_BOTH, NEAR_BOTH, "c", id="one pod that matches both terms"),
+    pytest.param([], ELSEWHERE, "", id="the first, but its own namespace is not meant"),
 ]
 
 
@@ -397,14 +306,15 @@ def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> No
     assert passing(topology_spread, World(nodes=ZONED, pods=at("a", "b")).fleet(), pod) == set("cd")
 
 
+TOLERATES_ALL = (Toleration(operator="Exists"),)
+
+
 @pytest.mark.parametrize(
     ("fields", "selector", "tolerations", "expected"),
     [
         pytest.param({}, {}, (), "c", id="default: a tainted empty domain counts"),
         pytest.param({"honor_taints": True}, {}, (), "abc", id="taints honoured: it does not"),
-        pytest.param(
-            {"honor_taints": True}, {}, (Toleration(operator="Exists"),), "c", id="taints honoured and tolerated"
-        ),
+        pytest.param({"honor_taints": True}, {}, TOLERATES_ALL, "c", id="taints honoured and tolerated"),
         pytest.param({}, {"disk": "ssd"}, (), "abc", id="default: only selected nodes count"),
         pytest.param({"honor_affinity": False}, {"disk": "ssd"}, (), "c", id="affinity ignored: all count"),
     ],

@@ -16,10 +16,6 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards
 from tests.builders import (
-    CORE,
-    GPU,
-    NVIDIA,
-    RATIO,
     card,
     cards,
     charge,
@@ -239,29 +235,10 @@ def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
     assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0",)
 
 
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 10}, {RATIO: 100}, {CORE: 1, RATIO: 1}], ids=str)
-@pytest.mark.parametrize("held", [pytest.param(instance(), id="an instance"), pytest.param(replica(), id="a replica")])
-def test_a_card_in_subdevices_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
-    made = fleet({"node": cards(2)})
-    made.charge(charge("a", held))
-    outcome = decide(made, waiting("pod", wanted), Policy())
-    assert isinstance(outcome, Placement)
-    assert [each.minor for each in outcome.grants] == [1]
-    made.charge(charge("b", replica(1)))
-    assert not isinstance(decide(made, waiting("pod", wanted), Policy()), Placement)
-    made.release("uid-b")
-    assert decide(made, waiting("pod", wanted), Policy()) == outcome
-
-
 def test_a_shared_nic_may_give_functions_as_well() -> None:
     made = fleet({"node": (other_card("rdma"),)})
     made.charge(charge("a", with_functions(0, "a")))
     assert isinstance(decide(made, waiting("pod", {"kubernetes.io/rdma": 50}), Policy()), Placement)
-
-
-def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
-    made = fleet({"node": (divided(0, "7g.80gb"),)})
-    assert not isinstance(decide(made, waiting("pod", {NVIDIA: 1}), Policy()), Placement)
 
 
 def test_names_that_no_card_has_any_longer_make_room_for_others() -> None:

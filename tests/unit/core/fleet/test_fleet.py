@@ -193,15 +193,6 @@ def test_what_may_be_held_is_counted_by_type() -> None:
     assert not any(columns.unknown.any() for columns in made.cards.values())
 
 
-def test_more_may_be_charged_than_there_is() -> None:
-    made = fleet()
-    made.charge(charge("a", grant(0, ratio=80)))
-    made.charge(charge("b", grant(0, ratio=80)))
-    assert free(made, "node", 0)["gpu-memory-ratio"] == -60
-    made.release("uid-a")
-    assert free(made, "node", 0)["gpu-memory-ratio"] == 20
-
-
 NAMES = st.sampled_from(["a", "b", "c"])
 GRANTS = st.one_of(
     st.builds(
@@ -309,22 +300,6 @@ def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any
 
 
 # --- Devices that come and go -----------------------------------------------------------------------------------
-
-
-def test_a_vanished_card_keeps_what_is_charged() -> None:
-    made = fleet({"node": cards(2)})
-    made.charge(charge("pod", grant(1, ratio=60)))
-    made.put_device("node", inventory(card(0)))
-    made.put_device("node", inventory(*cards(2)))
-    assert free(made, "node", 1)["gpu-memory-ratio"] == 40
-
-
-def test_an_unhealthy_card_keeps_what_is_charged() -> None:
-    made = fleet()
-    made.charge(charge("pod", grant(0, ratio=60)))
-    made.put_device("node", inventory(card(0, healthy=False)))
-    assert free(made, "node", 0)["gpu-memory-ratio"] == 40
-    assert not made.cards["gpu"].healthy.any()
 
 
 def test_a_vanished_card_is_forgotten_with_its_last_pod() -> None:
