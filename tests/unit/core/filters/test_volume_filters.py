@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from berth_api.values.selectors import LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
@@ -170,28 +169,16 @@ def ephemeral_class(**fields: Any) -> StorageClass:
     return replace(MADE, **fields)
 
 
-SSD = LabelSelector(requirements=(label("disk", "In", "ssd"),))
 ELSEWHERE = volume("free", on=["x"])
 IN_X = ephemeral_class(topologies=zoned(["x"]))
 
 BINDING_CASES: dict[str, tuple[list[object], set[str]]] = {
     "no volume": ([claim()], set()),
-    "a volume": ([claim(), volume()], EVERYWHERE),
-    "a volume of a zone": ([claim(), volume(on=["x"])], {"x"}),
-    "too small": ([claim(), volume(size=10 * GI - 1)], set()),
-    "of another class": ([claim(), volume(storage_class="made")], set()),
-    "not available": ([claim(), volume(available=False)], set()),
     "being deleted": ([claim(), volume(deleting=True)], set()),
     "a block device": ([claim(), volume(volume_mode="Block")], set()),
     "both block devices": ([claim(volume_mode="Block"), volume(volume_mode="Block")], EVERYWHERE),
-    "other modes": ([claim(), volume(modes=frozenset({"ReadWriteMany"}))], set()),
-    "more modes": ([claim(), volume(modes=frozenset({"ReadWriteMany", "ReadWriteOnce"}))], EVERYWHERE),
     "other attributes": ([claim(attributes_class="gold"), volume()], set()),
     "the same attributes": ([claim(attributes_class="gold"), volume(attributes_class="gold")], EVERYWHERE),
-    "not selected": ([claim(selector=SSD), volume()], set()),
-    "selected": ([claim(selector=SSD), volume(labels=(("disk", "ssd"),))], EVERYWHERE),
-    "set aside for another": ([claim(), volume(claim="ns/other")], set()),
-    "of another of its name": ([claim(), volume(claim="ns/claim", claim_uid="older")], set()),
     "set aside for it, whatever its modes": (
         [claim(), volume(claim="ns/claim", available=False, modes=frozenset()), ELSEWHERE],
         EVERYWHERE,
@@ -200,10 +187,6 @@ BINDING_CASES: dict[str, tuple[list[object], set[str]]] = {
     "set aside for it, but too small": ([claim(), volume(claim="ns/claim", on=["y"], size=1), ELSEWHERE], {"x"}),
     "made": ([claim(storage_class="made")], EVERYWHERE),
     "made in a zone": ([claim(storage_class="made"), IN_X], {"x"}),
-    "made in one zone and there in another": (
-        [claim(storage_class="made"), IN_X, volume(storage_class="made", on=["y"])],
-        {"x", "y"},
-    ),
     "by no provisioner": ([claim(storage_class="made"), ephemeral_class(provisioner="")], set()),
     "being made for a node": (
         [claim(storage_class="made", selected_node="y"), volume(storage_class="made", on=["x"])],
@@ -359,16 +342,6 @@ def test_a_volume_of_another_driver_has_no_limit() -> None:
     fleet = full()
     put(fleet, bound("c3", "v3"), volume("v3", attachable=csi("h3", "other.example"), csi=True))
     assert passing(volume_limits, fleet, wants("c3")) == EVERYWHERE
-
-
-def test_pods_that_left_or_share_do_not_count() -> None:
-    fleet = full()
-    fleet.charge(holds("also-on-x", "c0", node="x"))
-    assert passing(volume_limits, fleet, wants("c3")) == {"x", "bare"}
-    fleet.release("uid-on-x")
-    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"bare"}
-    fleet.release("uid-also-on-x")
-    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"x", "bare"}
 
 
 def test_disks_named_in_pods_count_for_their_driver() -> None:

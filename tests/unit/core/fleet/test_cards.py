@@ -108,39 +108,6 @@ def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     assert not locality.link_scores(made.intern_table.wirings[0], 4).any()
 
 
-def test_what_is_no_longer_reported_is_gone() -> None:
-    rich = card(
-        0, numa=1, pcie="s", labels=(("x", "y"),), links=((1, 5),), more={MIG_1G: 2}, instances=(("M", MIG_1G),)
-    )
-    made = fleet({"node": (rich, card(1), other_card("rdma", functions=(((), ((0, "a"),)),)))})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    assert gpus.instances[row] == {0: (("M", MIG_1G),)}
-    made.put_device("node", inventory(*cards(2), other_card("rdma")))
-    assert by_minor(made, gpus.numa) == {0: -1, 1: -1}
-    for column in (gpus.pcie, gpus.labels, gpus.wiring, made.cards["rdma"].functions):
-        assert not column.any()
-    assert amounts(gpus, row, MIG_1G) == (0, 0)
-    assert not gpus.instances
-
-
-def test_a_device_that_is_gone_leaves_no_residue() -> None:
-    fields: Any = {
-        "numa": 1,
-        "pcie": "s",
-        "labels": (("x", "y"),),
-        "links": ((1, 5),),
-        "functions": (((), ((0, "a"),)),),
-    }
-    made = fleet({"node": (card(0, **fields), card(1, **fields))})
-    made.charge(charge("p", instance(0, 0)))
-    made.remove_device("node")
-    gpus = made.cards["gpu"]
-    assert (gpus.numa == -1).all()
-    for name in ("pcie", "labels", "functions", "wiring", "total"):
-        assert not getattr(gpus, name).any(), name
-    assert gpus.taken == {made.rows["node"]: ("MIG-0-0",)}
-
-
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
@@ -288,19 +255,3 @@ def test_rows_of_an_excerpt_have_their_own_columns() -> None:
     excerpt.charge(0, instance(1, 1), 1)
     excerpt.charge(0, instance(1, 0), -1)
     assert (excerpt.taken[0], excerpt.taken[2], whole.taken[at]) == (("MIG-1-1",), ("MIG-1-0",), ("MIG-1-0",))
-
-
-def test_columns_survive_growing() -> None:
-    rich = (card(0, numa=1, pcie="s", links=((1, 5),), labels=(("x", "y"),)), card(1), divided(2, "1g.10gb"))
-    made = fleet({"first": rich})
-    made.charge(charge("p", instance(2, 0), node="first"))
-    before = {name: by_minor(made, getattr(made.cards["gpu"], name), "first") for name in ("numa", "pcie", "labels")}
-    for i in range(40):
-        made.put_device(f"node-{i}", inventory(*cards(5)))
-    gpus, row = made.cards["gpu"], made.rows["first"]
-    assert {name: by_minor(made, getattr(gpus, name), "first") for name in before} == before
-    assert gpus.taken == {row: ("MIG-2-0",)}
-    assert gpus.wiring[row]
-    assert (gpus.numa[gpus.minor < 0] == -1).all()
-    made.release("uid-p")
-    assert not gpus.used.any()
