@@ -358,14 +358,6 @@ def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
     assert rejected.any()
 
 
-@pytest.mark.parametrize(
-    "module", [pod_affinity, pod_anti_affinity, existing_anti_affinity, topology_spread], ids=lambda each: each.NAME
-)
-def test_a_pod_without_constraints_passes_everywhere(module: Any) -> None:
-    fleet = World(nodes=ABC, pods=at("a", "b", "c")).fleet()
-    assert passing(module, fleet, asks()) == set("abcd")
-
-
 # --- held terms are looked up by a label ------------------------------------------------------------------------
 
 

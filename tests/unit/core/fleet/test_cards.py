@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from berth_api.allocation import FUNCTIONS, REPLICAS
+from berth_api.allocation import FUNCTIONS
 from berth_api.allocation.partitions import NVSWITCH
 from berth_api.names import PARTITION_POLICY_LABEL
 from berth_api.values.selectors import LabelSelector
@@ -26,8 +26,6 @@ from tests.builders import (
     label,
     node_info,
     other_card,
-    replica,
-    sliced,
     waiting,
     with_functions,
 )
@@ -151,37 +149,6 @@ def test_the_policy_is_the_nodes_unless_the_device_says(*, device: bool | None, 
 # --- parts of cards ---------------------------------------------------------------------------------------------
 
 
-def test_instances_are_counted_by_profile() -> None:
-    made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb", "2g.20gb"), divided(1, "1g.10gb"), card(2))})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    made.charge(charge("a", instance(0, 1), instance(0, 2, "2g.20gb")))
-    made.charge(charge("b", instance(1, 0)))
-    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 2), (1, 1))
-    assert by_minor(made, gpus.users) == {0: 2, 1: 1, 2: 0}
-    assert gpus.taken[row] == ("MIG-0-1", "MIG-0-2", "MIG-1-0")
-    made.release("uid-a")
-    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 1), (1, 0))
-    assert gpus.taken[row] == ("MIG-1-0",)
-
-
-def test_an_instance_that_is_held_before_its_device_is_known_counts() -> None:
-    made = Fleet()
-    made.charge(charge("a", instance(0, 0)))
-    made.put_device("node", inventory(divided(0, "1g.10gb", "1g.10gb")))
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    assert amounts(gpus, row, MIG_1G) == (2, 1)
-    made.release("uid-a")
-    assert amounts(gpus, row, MIG_1G) == (2, 0)
-
-
-def test_replicas_are_counted_and_take_their_part_of_the_card() -> None:
-    made = fleet({"node": (sliced(0, 4),)})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    made.charge(charge("a", replica(0, 1), replica(0, 3)))
-    assert (amounts(gpus, row, REPLICAS), amounts(gpus, row, "gpu-core")) == ((4, 2), (100, 50))
-    assert gpus.taken[row] == ("GPU-0::1", "GPU-0::3")
-
-
 def test_virtual_functions_are_counted_and_held_by_address() -> None:
     made = fleet({"node": (other_card("rdma", functions=(((), ((0, "a"), (1, "b"))),)),)})
     nics, row = made.cards["rdma"], made.rows["node"]
@@ -192,14 +159,6 @@ def test_virtual_functions_are_counted_and_held_by_address() -> None:
     made.release("uid-b")
     assert nics.taken[row] == ("b",)
     assert made.intern_table.functions[int(nics.functions[row, 0])] == (((), ((0, "a"), (1, "b"))),)
-
-
-def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
-    made = fleet({"node": (divided(0, "1g.10gb"),)})
-    made.charge(charge("a", instance()))
-    made.charge(charge("b", instance()))
-    made.release("uid-a")
-    assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0",)
 
 
 def test_a_shared_nic_may_give_functions_as_well() -> None:

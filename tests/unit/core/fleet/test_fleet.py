@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.allocation import FUNCTIONS
 from berth_api.allocation.partitions import NVSWITCH
 from berth_api.request.model import ModelAliases, ModelConstraint
 from berth_operator.core.decision.policy import Policy
@@ -83,17 +84,6 @@ def arrays(of: Fleet) -> list[Any]:
 
 
 # --- growing ----------------------------------------------------------------------------------------------------
-
-
-def test_more_than_sixteen_nodes_keep_their_own_columns() -> None:
-    made = fleet({f"node-{i}": (card(0, memory=(i + 1) * GI),) for i in range(50)})
-    made.charge(charge("pod", grant(0, memory=GI), node="node-49", resources=(("cpu", 500),)))
-    assert [free(made, f"node-{i}", 0)["gpu-memory"] for i in range(50)] == [
-        *[(i + 1) * GI for i in range(49)],
-        49 * GI,
-    ]
-    assert made.requested[made.resources["cpu"], made.rows["node-49"]] == 500
-    assert made.requested.sum() == 500
 
 
 def rich(name: str) -> Fleet:
@@ -330,13 +320,14 @@ def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any
     }
     for kind, what in events:
         acts[kind](what)
-    expected: dict[tuple[str, str, int], int] = {}
+    users, used = Counter[tuple[str, str, int]](), dict[tuple[str, str, int], Counter[str]]()
     for each in made.charges.values():
         for part in each.grants:
             key = (each.node, part.type, part.minor)
-            expected[key] = expected.get(key, 0) + 1
+            users[key] += 1
+            used.setdefault(key, Counter()).update({**dict(part.amounts), FUNCTIONS: len(part.functions)})
     counted = {key: value for key, value in state(made).items() if isinstance(key, tuple) and key[2] not in WORDS}
-    assert {key: users for key, (users, _) in counted.items() if users} == expected
+    assert {key: held for key, held in counted.items() if held[0]} == {key: (users[key], used[key]) for key in users}
     handles = Counter(name for each in made.charges.values() for part in each.grants for name in part.handles)
     assert handles == Counter(name for kind in made.cards.values() for row in kind.taken.values() for name in row)
     for uid in list(made.charges):
