@@ -479,7 +479,7 @@ def state(of: Fleet) -> Any:
     return gpus.used[:, row].tolist(), gpus.users[row].tolist(), dict(gpus.taken)
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     machine=machines(),
     changes=CHANGES,

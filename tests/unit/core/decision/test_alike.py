@@ -443,7 +443,7 @@ PODS = st.tuples(
 """(resource, count, members of the gang, rule for subdevices)."""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(worlds(), st.lists(PODS, min_size=1, max_size=6), st.sampled_from(sorted(CARD_STRATEGIES)), st.booleans())
 def test_kinds_and_models_are_never_mixed_unasked(
     world: World,
@@ -510,7 +510,7 @@ WANTED: Sequence[dict[str, int]] = (
 )
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     worlds(),
     st.lists(st.tuples(st.sampled_from(WANTED), st.sampled_from(ANNOTATIONS)), min_size=1, max_size=8),

@@ -186,7 +186,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(STEPS, min_size=5, max_size=30))
 def test_no_namespace_passes_its_limit(steps: list[tuple[Any, ...]]) -> None:
     run = Run()
