@@ -37,23 +37,11 @@ from tests.builders import (
     sliced,
     waiting,
 )
+from tests.unit.core.allocators.test_slices import MIG_1G, MIG_3G, PACKED, ids, why
 
-MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 SEVEN = ("1g.10gb",) * 7
-PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated")
+SPREAD = Policy(card_strategy="LeastAllocated")
 WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
-
-
-def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Return the ids that a pod would get; empty if it fits nowhere."""
-    outcome = decide(of, waiting("pod", wanted), policy)
-    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
-
-
-def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
-    outcome = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
-    assert isinstance(outcome, Failure), outcome
-    return outcome.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:

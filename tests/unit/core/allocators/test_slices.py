@@ -78,8 +78,8 @@ def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED)
     return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
 
 
-def why(of: Fleet, wanted: dict[str, int]) -> str:
-    outcome = decide(of, waiting("pod", wanted), Policy())
+def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
+    outcome = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
     assert isinstance(outcome, Failure), outcome
     return outcome.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 

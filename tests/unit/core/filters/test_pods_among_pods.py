@@ -25,13 +25,9 @@ from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
 from tests.unit.core import affinity_worlds
 from tests.unit.core.affinity_worlds import World, select, wanting
+from tests.unit.core.filters.test_filters import passing
 
 Reference = Callable[[World, PodRequest, NodeInfo], bool]
-
-
-def passing(module: Any, fleet: Fleet, pod: PodRequest) -> set[str]:
-    mask = module.passes(fleet, pod) & fleet.present
-    return {name for name, row in fleet.rows.items() if mask[row]}
 
 
 # --- against the reference --------------------------------------------------------------------------------------

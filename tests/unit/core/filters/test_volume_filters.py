@@ -1,13 +1,11 @@
 """Each volume filter passes the right nodes, explains why others fail, and wakes pods on the right changes."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from berth_operator.core import filters
-from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (
     volume_affinity,
@@ -18,16 +16,14 @@ from berth_operator.core.filters import (
     volume_limits,
     volume_zones,
 )
-from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint
-from berth_operator.core.values.storage import StorageClass
+from berth_operator.core.values.storage import READ_WRITE_ONCE_POD, StorageClass
 from berth_operator.core.values.verdict import Change
-from tests.builders import GI, add, asks, charge, label, node_info, waiting
+from tests.builders import GI, add, asks, charge, label, node_info
+from tests.unit.core.filters.test_filters import passing, reasons
 from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
-
-Act = Callable[[Fleet], object]
 
 NODES = {"x": {"zone": "x"}, "y": {"zone": "y"}, "bare": {}}
 EVERYWHERE = {"x", "y", "bare"}
@@ -39,16 +35,6 @@ def world(*objects: object, **fields: Any) -> Fleet:
     for name, labels in NODES.items():
         add(fleet, node_info(name, labels=labels))
     return put(fleet, *objects, **fields)
-
-
-def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
-    mask = module.passes(fleet, request) & fleet.present
-    return {name for name, row in fleet.rows.items() if mask[row]}
-
-
-def explain(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
-    rejected = fleet.present & ~module.passes(fleet, request)
-    return dict(count_reasons(module.reasons(fleet, request, rejected))) if rejected.any() else {}
 
 
 # --- claims that are not in order -------------------------------------------------------------------------------
@@ -85,7 +71,7 @@ def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
 ) -> None:
     fleet = world(*objects)
     assert passing(volume_claims, fleet, request_) == (set() if reason else EVERYWHERE)
-    assert explain(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
+    assert reasons(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
 
 
 # --- bound volumes ----------------------------------------------------------------------------------------------
@@ -110,7 +96,7 @@ def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
 def test_the_node_reaches_bound_volumes(objects: list[object], expected: set[str], reason: str) -> None:
     fleet = world(bound(), *objects)
     assert passing(volume_affinity, fleet, wants("claim")) == expected
-    assert explain(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
+    assert reasons(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
 
 
 def test_all_bound_volumes_are_reached() -> None:
@@ -158,7 +144,7 @@ def test_zones_of_bound_volumes(zones: list[tuple[str, tuple[str, ...]]], expect
     put(fleet, bound(owner="me"), volume(zones=tuple(zones)))
     assert passing(volume_zones, fleet, wants("claim")) == expected
     rest = len(ZONE_NODES) - len(expected)
-    assert explain(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
+    assert reasons(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
     assert passing(volume_zones, fleet, wants(own={"claim": "me"})) == set(ZONE_NODES)
 
 
@@ -200,7 +186,7 @@ BINDING_CASES: dict[str, tuple[list[object], set[str]]] = {
 def test_delayed_claims(objects: list[object], expected: set[str]) -> None:
     fleet, left = world(*objects), 3 - len(expected)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert explain(volume_binding, fleet, wants("claim")) == ({NO_VOLUME: left} if left else {})
+    assert reasons(volume_binding, fleet, wants("claim")) == ({NO_VOLUME: left} if left else {})
 
 
 def test_a_volume_serves_one_claim_of_a_pod() -> None:
@@ -230,14 +216,14 @@ def test_capacity_of_drivers_that_report_it(objects: list[object], expected: set
     assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
     fleet.volumes.tracked.add(DRIVER)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert explain(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
+    assert reasons(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
 
 
 def test_a_node_out_of_reach_of_one_volume_and_without_space_for_another_has_both_reasons() -> None:
     fleet = world(bound("far"), volume(on=["x"]), claim("new", storage_class="made"), capacity(10 * GI, "y"))
     fleet.volumes.tracked.add(DRIVER)
-    assert explain(volume_affinity, fleet, wants("far", "new")) == {volume_affinity.MISMATCH: 2, NO_SPACE: 1}
-    assert explain(volume_binding, fleet, wants("far", "new")) == {NO_SPACE: 2}
+    assert reasons(volume_affinity, fleet, wants("far", "new")) == {volume_affinity.MISMATCH: 2, NO_SPACE: 1}
+    assert reasons(volume_binding, fleet, wants("far", "new")) == {NO_SPACE: 2}
 
 
 def test_a_claim_without_a_size_needs_no_space() -> None:
@@ -248,7 +234,7 @@ def test_a_claim_without_a_size_needs_no_space() -> None:
 
 # --- claims and disks of one pod at a time ----------------------------------------------------------------------
 
-ONCE = frozenset({"ReadWriteOncePod"})
+ONCE = frozenset({READ_WRITE_ONCE_POD})
 
 
 def test_a_claim_of_one_pod_is_refused_to_others() -> None:
@@ -256,7 +242,7 @@ def test_a_claim_of_one_pod_is_refused_to_others() -> None:
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
     fleet.charge(holds("holder", "claim", node="x"))
     assert passing(volume_in_use, fleet, wants("claim")) == set()
-    assert explain(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
+    assert reasons(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
     assert passing(volume_in_use, fleet, wants("other")) == EVERYWHERE
     fleet.release("uid-holder")
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
@@ -300,7 +286,7 @@ def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:
     fleet.charge(charge("holder", node="x", mounts=Mounts(disks=(held,))))
     request = wants(disks=[wanted])
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE - ({"x"} if conflict else set())
-    assert explain(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
+    assert reasons(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
     fleet.release("uid-holder")
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE
 
@@ -335,7 +321,7 @@ def test_limits_of_volumes(claims: list[str], expected: set[str]) -> None:
     fleet = full()
     assert passing(volume_limits, fleet, wants(*claims)) == expected
     left = 3 - len(expected)
-    assert explain(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
+    assert reasons(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
 
 
 def test_a_volume_of_another_driver_has_no_limit() -> None:
@@ -356,7 +342,7 @@ def test_a_driver_may_have_to_be_on_the_node() -> None:
     fleet = full()
     fleet.volumes.required.add("csi.example")
     assert passing(volume_limits, fleet, wants("c3")) == {"x"}
-    assert explain(volume_limits, fleet, wants("c3")) == {
+    assert reasons(volume_limits, fleet, wants("c3")) == {
         volume_limits.REASON: 1,
         "csi.example CSI driver is not installed on the node": 1,
     }
@@ -366,75 +352,6 @@ def test_a_driver_may_have_to_be_on_the_node() -> None:
     # Also for a volume that is there.
     assert passing(volume_limits, fleet, wants("c0")) == {"bare"}
     assert passing(volume_limits, fleet, wants()) == EVERYWHERE
-
-
-# --- what wakes -------------------------------------------------------------------------------------------------
-
-
-def then(*objects: object, **fields: Any) -> Act:
-    return lambda fleet: put(fleet, *objects, **fields)
-
-
-def labelled(fleet: Fleet) -> None:
-    fleet.put_node(node_info("node", labels={"zone": "x"}))
-
-
-def leaves(fleet: Fleet) -> None:
-    fleet.release("uid-holder")
-
-
-def given(*objects: object, held: Any = None, **fields: Any) -> Act:
-    def act(fleet: Fleet) -> None:
-        add(fleet, node_info("node"))
-        put(fleet, *objects, **fields)
-        if held is not None:
-            fleet.charge(held)
-
-    return act
-
-
-def tracked(fleet: Fleet) -> None:
-    given(claim(storage_class="made"))(fleet)
-    fleet.volumes.tracked.add(DRIVER)
-
-
-LATE = StorageClass(name="late", provisioner=DRIVER, delayed=True)
-C3 = [bound(), volume(attachable=csi("h"), csi=True)]
-OTHER = [bound("other", "w"), volume("w", attachable=csi("w"), csi=True)]
-IN_Z = replace(MADE, topologies=zoned(["z"]))
-SPACE = replace(capacity(10 * GI, "x"), nodes=(NodeTerm(labels=(label("zone", "DoesNotExist"),)),))
-IN_USE = given(bound(modes=ONCE), volume(), held=holds("holder", "claim"))
-FULL = given(*C3, *OTHER, limits={"node": 1}, held=holds("holder", "other"))
-UNBOUND, OF_X = given(claim(storage_class="")), volume(on=["x"])
-
-WAKES: dict[str, tuple[str, Act, Act, Change]] = {
-    "the claim comes": ("volume-claims", given(), then(claim(), volume()), Change.VOLUME_CLAIM),
-    "the claim is bound": ("volume-claims", UNBOUND, then(bound(), volume()), Change.VOLUME_CLAIM),
-    "its class comes": ("volume-claims", given(claim(storage_class="late")), then(LATE), Change.STORAGE_CLASS),
-    "its volume comes": ("volume-affinity", given(bound()), then(volume()), Change.VOLUME),
-    "labelled": ("volume-affinity", given(bound(), OF_X), labelled, Change.NODE_LABELS),
-    "a volume comes": ("volume-binding", given(claim()), then(volume()), Change.VOLUME),
-    "a label comes": ("volume-binding", given(claim(), OF_X), labelled, Change.NODE_LABELS),
-    "made everywhere": ("volume-binding", given(claim(storage_class="made"), IN_Z), then(MADE), Change.STORAGE_CLASS),
-    "space": ("volume-binding", tracked, then(SPACE), Change.STORAGE_CAPACITY),
-    "its user leaves": ("volume-in-use", IN_USE, leaves, Change.POD_DELETED),
-    "a limit": ("volume-limits", given(*C3, limits={"node": 0}), then(limits={"node": 1}), Change.VOLUME_LIMITS),
-    "a volume leaves": ("volume-limits", FULL, leaves, Change.CAPACITY_FREED),
-}
-"""The filter that rejects a pod, a node, and the change after which the pod fits, with its event."""
-
-
-@pytest.mark.parametrize(("name", "before", "change", "event"), WAKES.values(), ids=WAKES)
-def test_what_makes_a_pod_fit_wakes_it(name: str, before: Act, change: Act, event: Change) -> None:
-    fleet, pod = Fleet(), waiting("pod", wants("claim"))
-    before(fleet)
-    failure = decide(fleet, pod, Policy())
-    assert isinstance(failure, Failure)
-    module = next(each for each in filters.ORDER if name == each.NAME)
-    assert failure.wakes_on == module.WAKES_ON | Change.NODE_ADDED
-    assert module.WAKES_ON & event
-    change(fleet)
-    assert isinstance(decide(fleet, pod, Policy()), Placement)
 
 
 def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:

@@ -1,6 +1,8 @@
 """Each filter wakes a pod on every event that can make it fit."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from berth_operator.core.filters import resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint
+from berth_operator.core.values.storage import READ_WRITE_ONCE_POD, StorageClass
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.objects import nodes
 from tests.builders import (
@@ -35,6 +38,7 @@ from tests.builders import (
     other_card,
     waiting,
 )
+from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, mounts, put, volume, wants, zoned
 
 Act = Callable[[Fleet], object]
 
@@ -140,13 +144,65 @@ CASES = {
 """The filter that rejects a pod, what the pod requests, a node, and the change after which it fits, with its event."""
 
 
+# --- volumes ----------------------------------------------------------------------------------------------------
+
+
+def then(*objects: object, **fields: Any) -> Act:
+    return lambda fleet: put(fleet, *objects, **fields)
+
+
+def given(*objects: object, **fields: Any) -> Act:
+    """Make a node, and claims, classes and volumes."""
+    return both(node_is(), then(*objects, **fields))
+
+
+def tracked(fleet: Fleet) -> None:
+    given(claim(storage_class="made"))(fleet)
+    fleet.volumes.tracked.add(DRIVER)
+
+
+CLAIM, ZONED, OF_X = wants("claim"), node_is(labels=ZONE_X), volume(on=["x"])
+USER, OTHERS_USER = holds(mounts=mounts("claim")), holds(mounts=mounts("other"))
+LATE = StorageClass(name="late", provisioner=DRIVER, delayed=True)
+C3 = [bound(), volume(attachable=csi("h"), csi=True)]
+OTHER = [bound("other", "w"), volume("w", attachable=csi("w"), csi=True)]
+IN_Z = replace(MADE, topologies=zoned(["z"]))
+SPACE = replace(capacity(10 * GI, "x"), nodes=(NodeTerm(labels=(label("zone", "DoesNotExist"),)),))
+IN_USE = both(given(bound(modes=frozenset({READ_WRITE_ONCE_POD})), volume()), USER)
+FULL = both(given(*C3, *OTHER, limits={"node": 1}), OTHERS_USER)
+NOT_MADE = given(claim(storage_class="made"), IN_Z)
+NO_LIMIT, A_LIMIT = given(*C3, limits={"node": 0}), then(limits={"node": 1})
+
+OF_VOLUMES = {
+    "the claim comes": ("volume-claims", CLAIM, given(), then(claim(), volume()), Change.VOLUME_CLAIM),
+    "the claim is bound": (
+        "volume-claims",
+        CLAIM,
+        given(claim(storage_class="")),
+        then(bound(), volume()),
+        Change.VOLUME_CLAIM,
+    ),
+    "its class comes": ("volume-claims", CLAIM, given(claim(storage_class="late")), then(LATE), Change.STORAGE_CLASS),
+    "its volume comes": ("volume-affinity", CLAIM, given(bound()), then(volume()), Change.VOLUME),
+    "labelled for a volume": ("volume-affinity", CLAIM, given(bound(), OF_X), ZONED, Change.NODE_LABELS),
+    "a volume comes": ("volume-binding", CLAIM, given(claim()), then(volume()), Change.VOLUME),
+    "a label comes": ("volume-binding", CLAIM, given(claim(), OF_X), ZONED, Change.NODE_LABELS),
+    "made everywhere": ("volume-binding", CLAIM, NOT_MADE, then(MADE), Change.STORAGE_CLASS),
+    "space": ("volume-binding", CLAIM, tracked, then(SPACE), Change.STORAGE_CAPACITY),
+    "its user leaves": ("volume-in-use", CLAIM, IN_USE, leaves, Change.POD_DELETED),
+    "a limit": ("volume-limits", CLAIM, NO_LIMIT, A_LIMIT, Change.VOLUME_LIMITS),
+    "a volume leaves": ("volume-limits", CLAIM, FULL, leaves, Change.CAPACITY_FREED),
+}
+EVERY_CASE = {**CASES, **OF_VOLUMES}
+
+
 def failed(fleet: Fleet, pod: PendingPod) -> Failure:
     outcome = decide(fleet, pod, Policy())
     assert isinstance(outcome, Failure)
     return outcome
 
 
-@pytest.mark.parametrize(("name", "wanted", "before", "change", "event"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("name", "wanted", "before", "change", "event"), EVERY_CASE.values(), ids=EVERY_CASE)
 def test_what_makes_a_pod_fit_wakes_it(name: str, wanted: PodRequest, before: Act, change: Act, event: Change) -> None:
     fleet, pod = Fleet(), waiting("pod", wanted)
     queue: Queue[PendingPod] = Queue()
