@@ -77,10 +77,17 @@ def scattered(nodes: int = 3, size: int = 2) -> Town:
 # --- pods to move -------------------------------------------------------------------------------------------------
 
 
-def test_pods_that_keep_others_away_are_moved_too() -> None:
+X = Identity(namespace="ns", labels=(("x", ""),))
+
+
+def apart(key: str) -> Affinity:
+    """Return the anti-affinity to pods with the label x."""
     peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    anti_affinity = Affinity(required_anti_affinity=(Term(key="host", peers=peers),))
-    lonely = replace(asks(ONE), identity=Identity(namespace="ns", labels=(("x", ""),)), affinity=anti_affinity)
+    return Affinity(required_anti_affinity=(Term(key=key, peers=peers),))
+
+
+def test_pods_that_keep_others_away_are_moved_too() -> None:
+    lonely = replace(asks(ONE), identity=X, affinity=apart("host"))
     town = Town({"a": 2, "b": 2}).settle("x", "a", lonely, 0).settle("y", "b", TWO, 0, 1)
     assert isinstance(town.advise(waiting("second", lonely)).result, Failure)
     town = Town({"a": 2, "b": 2, "c": 1}).settle("x", "a", lonely, 0).settle("y", "b", ONE, 0).settle("z", "b", ONE, 1)
@@ -93,16 +100,13 @@ def test_pods_that_keep_others_away_are_moved_too() -> None:
 
 @pytest.mark.parametrize("mutual", [True, False], ids=["the pod's anti-affinity", "theirs"])
 def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bool) -> None:
-    peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    anti_affinity = Affinity(required_anti_affinity=(Term(key="zone", peers=peers),))
-    identity = Identity(namespace="ns", labels=(("x", ""),))
-    placed = replace(asks(ONE), identity=identity, affinity=Affinity() if mutual else anti_affinity)
+    placed = replace(asks(ONE), identity=X, affinity=Affinity() if mutual else apart("zone"))
     town = Town({"a": 1, "b": 2, "c": 1, **{f"n{i}": 1 for i in range(40)}}).settle("x", "a", placed, 0)
     for i in range(40):
         town.settle(f"p{i}", f"n{i}", ONE, 0)
     for name, zone in (("a", "1"), ("b", "1"), ("c", "2")):
         town.fleet.put_node(node_info(name, labels={"zone": zone}))
-    lonely = waiting("lonely", replace(asks(TWO), identity=identity, affinity=anti_affinity if mutual else Affinity()))
+    lonely = waiting("lonely", replace(asks(TWO), identity=X, affinity=apart("zone") if mutual else Affinity()))
     assert moved(town.advise(lonely)) == {"x": "a > c 0"}
     town.tenants.clear()
     assert "ns/x" in [each.pod for each, _ in town.advise(lonely).fixed]
@@ -242,21 +246,21 @@ def test_among_many_one_pod_is_known_to_be_the_fewest() -> None:
     assert (len(advice.moves), advice.limits) == (1, ())
 
 
-def test_chains_are_found_among_many() -> None:
-    # x fits nowhere else unless the one small pod y of b is moved.
+def chain_among_many() -> Town:
+    """Return nodes where x fits nowhere else unless a small pod of b is moved, and many nodes that are full."""
     town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
-    town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1)
     for number in range(40):
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
-    advice = town.advise(waiting("four", FOUR))
-    assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0"}
+    return town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2)
+
+
+def test_chains_are_found_among_many() -> None:
+    town = chain_among_many().settle("y", "b", ONE, 1)
+    assert moved(town.advise(waiting("four", FOUR))) == {"x": "a > b 0 1 2", "y": "b > c 0"}
 
 
 def test_chains_with_others_of_the_node_are_found_among_many() -> None:
-    town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
-    town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("q", "a", QUARTER, 3).settle("y", "b", HALF, 1)
-    for number in range(40):
-        town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
+    town = chain_among_many().settle("q", "a", QUARTER, 3).settle("y", "b", HALF, 1)
     advice = town.advise(waiting("four", FOUR))
     assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0", "q": "a > c 0"}
     # Other sets, across several nodes, might hold less.
