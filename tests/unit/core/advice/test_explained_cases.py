@@ -121,6 +121,10 @@ class Case:
     near: Sequence[Lacks] = ()
     fits_when_empty: int = 0
 
+    @property
+    def by_node(self) -> Mapping[str, Sequence[str]]:
+        return self.reasons if isinstance(self.reasons, Mapping) else {"a": self.reasons}
+
 
 def lacks(*cards: tuple[str, int, dict[str, int]], node: str = "a", **amounts: int) -> list[Lacks]:
     return [(node, amounts, list(cards))]
@@ -341,8 +345,7 @@ def test_a_constructed_case_is_explained(case: Case) -> None:
     made = built(case.nodes)
     explanation = explain(made, waiting(request=case.request), POLICY)
     assert isinstance(explanation.result, Failure)
-    expected = case.reasons if isinstance(case.reasons, Mapping) else {"a": case.reasons}
-    assert _reasons(explanation) == {node: sorted(reasons) for node, reasons in expected.items()}
+    assert _reasons(explanation) == {node: sorted(reasons) for node, reasons in case.by_node.items()}
     assert _near(explanation) == list(case.near)
     assert explanation.fits_when_empty == case.fits_when_empty
     assert another_node_helps(made, waiting(request=case.request)) == (case.fits_when_empty > 0)

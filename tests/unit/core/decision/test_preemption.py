@@ -257,6 +257,16 @@ def test_a_pod_whose_allocation_is_unknown_may_be_in_the_way() -> None:
     assert outcome(made, waiting("high", {NVIDIA: 1}, priority=1)) == ("node", ["unknown"])
 
 
+def test_cards_of_victims_are_kept_for_the_pod() -> None:
+    made = fleet({"node": cards(3)})
+    for minor, priority in enumerate((5, 1, 5)):
+        made.charge(holder(f"p{minor}", grants=[whole(minor)], priority=priority))
+    preemption = preempt(made, waiting("high", {NVIDIA: 1}, priority=10), Policy(), Budgets())
+    assert preemption is not None
+    assert [(each.minor, each.id) for each in preemption.nominee.grants] == [(1, "GPU-1")]
+    assert (preemption.nominee.uid, preemption.nominee.priority, preemption.nominee.node) == ("uid-high", 10, "node")
+
+
 # --- where other nodes and other things matter ----------------------------------------------------------------------
 
 
