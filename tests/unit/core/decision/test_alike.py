@@ -212,6 +212,12 @@ def test_a_reason_names_models_only_on_nodes_with_several() -> None:
     assert "1 node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)" in outcome.message
 
 
+def test_the_model_of_which_there_are_enough_is_chosen() -> None:
+    made = mixture({"node": (card(0), t4(1), card(2), t4(3), t4(4))})
+    placement = place(made, waiting("pod", {NVIDIA: 3}))
+    assert units(made, placement) == {(T4, "whole"): 3}
+
+
 def test_instances_of_several_profiles_are_of_one_model() -> None:
     other = replace(divided(1, "1g.10gb", "3g.40gb"), model="NVIDIA H100")
     made = mixture({"node": (divided(0, "1g.10gb"), other)})

@@ -112,12 +112,6 @@ def test_a_share_goes_to_the_fullest_card_that_has_capacity() -> None:
     assert place(made, waiting("next", {GPU: 40})).grants[0].minor == 1
 
 
-def test_a_share_goes_to_the_node_whose_card_is_fullest() -> None:
-    made = fleet({"a": cards(1), "b": cards(1), "c": cards(1)})
-    made.charge(charge("pod", grant(0, core=30, ratio=30), node="b"))
-    assert place(made, waiting("share", {GPU: 40})).node == "b"
-
-
 def test_whole_cards_go_to_the_node_that_is_fullest() -> None:
     made = fleet({"a": cards(4), "b": cards(4)})
     made.charge(charge("pod", grant(0, core=100, ratio=100), node="b"))
@@ -197,16 +191,6 @@ def test_the_message_counts_the_nodes_by_reason_the_most_first() -> None:
     assert failure.message == (
         "0/12 nodes are available: 4 node(s) have GPUs with too little memory (at most 8Gi of 20Gi), "
         "8 node(s) had untolerated taint(s)."
-    )
-
-
-def test_reasons_that_count_the_same_stand_in_order_of_their_words() -> None:
-    made = Fleet()
-    add(made, node_info("a", cordoned=True))
-    add(made, node_info("b", ready=False))
-    assert (
-        fails(made, waiting()).message
-        == "0/2 nodes are available: 1 node(s) were not ready, 1 node(s) were unschedulable."
     )
 
 

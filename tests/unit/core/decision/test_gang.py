@@ -101,12 +101,6 @@ def test_the_minimum_is_enough_and_the_others_are_placed_where_they_fit() -> Non
     assert isinstance(decide_gang(made, gang(*members(5), minimum=4), Policy()), Failure)
 
 
-def test_members_that_are_placed_already_count() -> None:
-    made = fleet({"a": cards(1)})
-    assert isinstance(decide_gang(made, gang(*members(2), minimum=3, placed=1), Policy()), Failure)
-    assert nodes_of(decide_gang(made, gang(*members(2), minimum=3, placed=2), Policy())) == {"a": 1}
-
-
 def test_a_late_member_that_fits_nowhere_gets_the_reason_of_any_pod() -> None:
     made = fleet({"a": ()})
     (pod,) = members(1)

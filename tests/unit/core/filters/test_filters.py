@@ -393,16 +393,6 @@ def test_a_filter_that_does_not_concern_a_pod_returns_the_fleets_own_mask() -> N
     assert minding == {"node-ready", "cordon", "resources"}
 
 
-def test_selector_and_affinity_must_both_hold() -> None:
-    fleet = nodes(
-        node_info("both", labels={"zone": "x", "disk": "ssd"}),
-        node_info("one", labels={"zone": "x"}),
-        node_info("other", labels={"disk": "ssd"}),
-    )
-    wanted = asks(selector={"disk": "ssd"}, affinity=[term(X)])
-    assert passing(node_selector, fleet, wanted) & passing(node_affinity, fleet, wanted) == {"both"}
-
-
 def test_a_value_that_comes_later_is_judged_too() -> None:
     fleet = Fleet()
     wanted = asks(affinity=[term(label("cores", "Gt", "8"))])
@@ -424,13 +414,6 @@ def test_nodes_are_judged_by_their_own_labels_however_many_come() -> None:
     assert passing(node_affinity, fleet, wanted) == {"node-0", "node-3", "node-10", "node-30"}
 
 
-def test_what_pods_hold_is_not_free() -> None:
-    fleet = nodes(node_info("node"))
-    fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
-    assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
-    assert reasons(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
-
-
 def test_a_resource_that_a_policy_keeps_off_nodes_names_the_setting() -> None:
     npu = Kind(name="npu", resources={"example.com/npu": 1})
     fleet = Fleet(kinds=Kinds(added=(npu,)))
@@ -449,16 +432,6 @@ def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:
     fleet.charge(charge("pod", resources=(("cpu", 1), ("memory", 2**53), ("pods", 1))))
     assert passing(resources, fleet, asks()) == {"node"}
     assert passing(resources, fleet, asks({"cpu": 1})) == set()
-
-
-def test_every_resource_that_is_short_is_counted() -> None:
-    fleet = nodes(node_info("a", cpu=0, memory=0), node_info("b", memory=0), node_info("c"))
-    assert reasons(resources, fleet, asks({"cpu": 1, "memory": 1})) == {"Insufficient cpu": 1, "Insufficient memory": 2}
-
-
-def test_the_first_taint_gives_the_reason() -> None:
-    fleet = nodes(node_info("a", taints=[A, B]), node_info("b", taints=[B]))
-    assert sum(reasons(taints, fleet, asks()).values()) == 2
 
 
 def test_reading_an_unknown_resource_changes_nothing() -> None:
@@ -642,17 +615,6 @@ def test_the_largest_memory_is_that_of_the_nodes_that_are_too_small() -> None:
         "node(s) have GPUs with too little memory (at most 8Gi of 20Gi)": 1,
         "node(s) have too few free GPUs (1 requested with gpu-memory 20Gi)": 1,
     }
-
-
-def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
-    fleet = Fleet()
-    wanted = asks({GPU: 50}, model=of_pod({names.MODEL_GLOBS: "*t4*"}, {}))
-    add(fleet, node_info("a"), inventory())
-    assert passing(devices.BUILT_IN, fleet, wanted) == set()
-    add(fleet, node_info("b"), inventory(card()))
-    assert passing(devices.BUILT_IN, fleet, wanted) == set()
-    add(fleet, node_info("c"), inventory(card(model=T4)))
-    assert passing(devices.BUILT_IN, fleet, wanted) == {"c"}
 
 
 PLUGINS = [

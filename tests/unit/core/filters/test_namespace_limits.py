@@ -195,17 +195,6 @@ def test_no_namespace_passes_its_limit(steps: list[tuple[Any, ...]]) -> None:
         check(run.fleet)
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
-@pytest.mark.parametrize("namespace", ["a", "b", "c"])
-def test_equal_pods_fill_a_namespace_up_to_its_limit(spelling: dict[str, int], namespace: str) -> None:
-    made, number = world(), 0
-    while isinstance(outcome := decide(made, pod(f"p{number}", spelling, namespace), POLICY), Placement):
-        made.charge(outcome.charge)
-        check(made)
-        number += 1
-    assert number == 0 or made.namespaces.held(namespace)["gpu"]
-
-
 def limited(amounts: dict[str, int], **nodes: Any) -> Fleet:
     made = fleet(nodes or {"node": cards(4)})
     made.set_namespace_limits({"a": amounts})

@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.filters import (
     existing_anti_affinity,
     pod_affinity,
@@ -21,8 +20,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods import affinity_index
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
-from berth_operator.core.values.request import PodRequest, Taint, Toleration
-from tests.builders import asks, charge, label, node_info
+from berth_operator.core.values.request import PodRequest
+from tests.builders import charge, label, node_info
 from tests.unit.core import affinity_worlds
 from tests.unit.core.affinity_worlds import World, select, wanting
 from tests.unit.core.filters.test_filters import passing
@@ -188,11 +187,9 @@ def test_selections_that_are_no_longer_read_are_dropped_and_counted_again() -> N
 # --- cases ------------------------------------------------------------------------------------------------------
 
 
-def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
-    labels = fields.pop("labels", {"app": "x"})
-    identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
-    affinity = Affinity(required_anti_affinity=fields.pop("required_anti_affinity", ()))
-    return charge(name, node=on, identity=identity, affinity=affinity, **fields)
+def there(on: str, name: str = "there", **affinity: Any) -> Any:
+    identity = Identity(namespace="ns", labels=(("app", "x"),))
+    return charge(name, node=on, identity=identity, affinity=Affinity(**affinity))
 
 
 def term(selector: LabelSelector, key: str = "zone", **peers: Any) -> Term:
@@ -234,104 +231,11 @@ def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_fr
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
 
 
-NEAR_X = wanting(required_affinity=(term(X),))
-X_NEAR_X = wanting(labels={"app": "x"}, required_affinity=(term(X),))
-NEAR_BOTH = wanting(required_affinity=(term(X), term(select(tier="1"))))
-EACH_ONE = [there("a"), there("c", labels={"tier": "1"}, name="second")]
-ONE_BOTH = [there("c", labels={"app": "x", "tier": "1"})]
-ELSEWHERE = wanting("other", {"app": "x"}, required_affinity=(term(X),))
-AFFINITY = [
-    pytest.param([], NEAR_X, "", id="no pod there, and it does not match itself"),
-    pytest.param([], X_NEAR_X, "abc", id="the first of its kind, where the key is"),
-    pytest.param([there("c")], X_NEAR_X, "c", id="the second of its kind"),
-    pytest.param([there("d")], X_NEAR_X, "abc", id="one outside all domains"),
-    pytest.param([there("gone")], X_NEAR_X, "abc", id="one on a node that is gone"),
-    pytest.param([there("a", terminating=True)], NEAR_X, "ab", id="one that is terminating"),
-    pytest.param(EACH_ONE, NEAR_BOTH, "", id="two pods that match a term each"),
-    pytest.param(ONE_BOTH, NEAR_BOTH, "c", id="one pod that matches both terms"),
-    pytest.param([], ELSEWHERE, "", id="the first, but its own namespace is not meant"),
-]
-
-
-@pytest.mark.parametrize(("pods", "pod", "expected"), AFFINITY)
-def test_pod_affinity(pods: Sequence[Any], pod: PodRequest, expected: str) -> None:
-    assert passing(pod_affinity, World(nodes=ABC, pods=pods).fleet(), pod) == set(expected)
-
-
-ZONED = zones(a="1", b="1", c="2", d="3", e=None)
-
-
-def spread(
-    max_skew: int = 1, key: str = "zone", selector: LabelSelector = X, **fields: Any
-) -> TopologySpreadConstraint:
-    return TopologySpreadConstraint(key=key, selector=selector, max_skew=max_skew, **fields)
-
-
-def at(*nodes: str, **fields: Any) -> list[Any]:
-    return [there(node, name=f"p{i}", **fields) for i, node in enumerate(nodes)]
-
-
-SPREAD = [
-    pytest.param([], [spread()], "abcd", id="none there: anywhere with the key"),
-    pytest.param(at("a"), [spread()], "cd", id="not where there is one more"),
-    pytest.param(at("a"), [spread(2)], "abcd", id="a wider skew"),
-    pytest.param(at("a", "c", "d"), [spread()], "abcd", id="even"),
-    pytest.param(at("a", "c", "d", "d"), [spread()], "abc", id="one is ahead"),
-    pytest.param(at("a", terminating=True), [spread()], "abcd", id="a terminating pod does not count"),
-    pytest.param(at("a", namespace="other"), [spread()], "abcd", id="another namespace does not count"),
-    pytest.param(at("a", labels={"app": "y"}), [spread()], "abcd", id="another kind does not count"),
-    pytest.param(at("a", "c", "d"), [spread(min_domains=4)], "", id="too few domains: the emptiest counts as none"),
-    pytest.param(at("a", "c", "d"), [spread(min_domains=3)], "abcd", id="just enough domains"),
-    pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and capacity in them"),
-    pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts no other pod"),
-    pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts no pod"),
-    pytest.param(at("a"), [spread(), spread(key="nowhere")], "", id="a second key that is nowhere"),
-    pytest.param(at("a"), [spread(), spread(selector=select(app="y"))], "cd", id="two constraints"),
-]
-
-
-@pytest.mark.parametrize(("pods", "constraints", "expected"), SPREAD)
-def test_topology_spread(pods: Sequence[Any], constraints: Sequence[TopologySpreadConstraint], expected: str) -> None:
-    pod = wanting(labels={"app": "x"}, topology_spread=tuple(constraints))
-    assert passing(topology_spread, World(nodes=ZONED, pods=pods).fleet(), pod) == set(expected)
-
-
-def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> None:
-    pod = wanting(labels={"app": "y"}, topology_spread=(spread(),))
-    assert passing(topology_spread, World(nodes=ZONED, pods=at("a")).fleet(), pod) == set("abcd")
-    assert passing(topology_spread, World(nodes=ZONED, pods=at("a", "b")).fleet(), pod) == set("cd")
-
-
-TOLERATES_ALL = (Toleration(operator="Exists"),)
-
-
-@pytest.mark.parametrize(
-    ("fields", "selector", "tolerations", "expected"),
-    [
-        pytest.param({}, {}, (), "c", id="default: a tainted empty domain counts"),
-        pytest.param({"honor_taints": True}, {}, (), "abc", id="taints honoured: it does not"),
-        pytest.param({"honor_taints": True}, {}, TOLERATES_ALL, "c", id="taints honoured and tolerated"),
-        pytest.param({}, {"disk": "ssd"}, (), "abc", id="default: only selected nodes count"),
-        pytest.param({"honor_affinity": False}, {"disk": "ssd"}, (), "c", id="affinity ignored: all count"),
-    ],
-)
-def test_the_policies_of_a_constraint(
-    fields: dict[str, Any], selector: Mapping[str, str], tolerations: Sequence[Toleration], expected: str
-) -> None:
-    nodes = [
-        node_info("a", labels={"zone": "1", "disk": "ssd"}),
-        node_info("b", labels={"zone": "2", "disk": "ssd"}),
-        node_info("c", labels={"zone": "3"}, taints=[Taint(key="reserved")]),
-    ]
-    pods = at("a", "b")
-    wanted = replace(asks(selector=selector, tolerations=tolerations), identity=pods[0].identity)
-    pod = replace(wanted, affinity=Affinity(topology_spread=(spread(**fields),)))
-    assert passing(topology_spread, World(nodes=nodes, pods=pods).fleet(), pod) == set(expected)
-
-
 def test_reasons_name_the_missing_key_and_the_skew() -> None:
-    fleet = World(nodes=ZONED, pods=at("a", "b")).fleet()
-    pod = wanting(labels={"app": "x"}, topology_spread=(spread(),))
+    nodes = zones(a="1", b="1", c="2", d="3", e=None)
+    fleet = World(nodes=nodes, pods=[there(name, name=name) for name in "ab"]).fleet()
+    by_zone = TopologySpreadConstraint(key="zone", selector=X, max_skew=1)
+    pod = wanting(labels={"app": "x"}, topology_spread=(by_zone,))
     rejected = fleet.present & ~topology_spread.passes(fleet, pod)
     assert count_reasons(topology_spread.reasons(fleet, pod, rejected)) == {
         topology_spread.UNLABELLED: 1,

@@ -226,13 +226,6 @@ def test_ratio_to_bytes_never_gives_more_than_the_card_for_a_hundred_hundredths(
     assert 0 <= left["gpu-memory"] <= 1
 
 
-def test_two_unequal_cards_are_filled_in_each_by_its_own_memory() -> None:
-    made = fleet({"node": (card(0), card(1, memory=T4_BYTES, model=T4))})
-    made.charge(charge("pod", grant(0, ratio=50), grant(1, ratio=50)))
-    assert free(made, "node", 0)["gpu-memory"] == A100_BYTES - A100_BYTES // 2
-    assert free(made, "node", 1)["gpu-memory"] == T4_BYTES // 2
-
-
 def test_what_may_be_held_is_counted_by_type() -> None:
     made = fleet()
     made.charge(charge("pod", unknown=("gpu", "rdma")))
