@@ -35,8 +35,7 @@ class Constructed:
     @property
     def message(self) -> str:
         """Return what the condition begins with: every node of these cases is rejected for one reason."""
-        case = next(each for each in CASES if each.name == self.name)
-        [reason] = {reason for reasons in case.reasons.values() for reason in reasons}
+        [reason] = {reason for reasons in CASES[self.name].by_node.values() for reason in reasons}
         return f"0/{self.nodes} nodes are available: {self.nodes} {reason}."
 
     def build(self, world: World) -> str:

@@ -100,31 +100,17 @@ def test_a_reason_has_exactly_these_words(ours: str, text: str) -> None:
     assert ours == text
 
 
+NOT_FOUND = 'persistentvolumeclaim "data" not found'
+TAINTS_FIRST = "0/5 nodes are available: 2 node(s) had untolerated taint(s), 3 Insufficient cpu."
+
+
 @pytest.mark.parametrize(
     ("nodes", "counts", "of_pod", "expected"),
     [
         pytest.param(0, {}, "", "no nodes available to schedule pods", id="no node"),
-        pytest.param(
-            5,
-            {"Insufficient cpu": 3, "node(s) had untolerated taint(s)": 2},
-            "",
-            "0/5 nodes are available: 2 node(s) had untolerated taint(s), 3 Insufficient cpu.",
-            id="several reasons",
-        ),
-        pytest.param(
-            12,
-            {"b": 10, "a": 2, "c": 2},
-            "",
-            "0/12 nodes are available: 10 b, 2 a, 2 c.",
-            id="sorted as text, numbers too",
-        ),
-        pytest.param(
-            3,
-            {'persistentvolumeclaim "data" not found': 3},
-            'persistentvolumeclaim "data" not found',
-            '0/3 nodes are available: persistentvolumeclaim "data" not found.',
-            id="a reason of the pod has no number",
-        ),
+        pytest.param(5, {"Insufficient cpu": 3, taints.REASON: 2}, "", TAINTS_FIRST, id="several reasons"),
+        pytest.param(12, {"b": 10, "a": 2, "c": 2}, "", "0/12 nodes are available: 10 b, 2 a, 2 c.", id="as text"),
+        pytest.param(3, {NOT_FOUND: 3}, NOT_FOUND, f"0/3 nodes are available: {NOT_FOUND}.", id="of the pod"),
     ],
 )
 def test_the_frame_is_kube_schedulers(nodes: int, counts: dict[str, int], of_pod: str, expected: str) -> None:

@@ -1,6 +1,6 @@
 """Reasons show what exists and what to do, and are bounded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -157,28 +157,20 @@ JANUARY, SECOND = 1_767_323_045, "2026-01-02T03:04:05Z"
 
 
 @pytest.mark.parametrize(
-    ("heard", "end"),
+    ("heard", "why"),
     [
-        pytest.param([0], "1 node(s) have a Device that is not ready (agent never heard).", id="never heard"),
-        pytest.param([JANUARY], f"1 node(s) have a Device that is not ready (agent silent since {SECOND}).", id="one"),
-        pytest.param(
-            [JANUARY + 9, JANUARY, 0],
-            f"3 node(s) have a Device that is not ready (agents silent since {SECOND} or later).",
-            id="several, as one group",
-        ),
-        pytest.param(
-            [JANUARY, JANUARY],
-            f"2 node(s) have a Device that is not ready (agent silent since {SECOND}).",
-            id="at once",
-        ),
+        pytest.param([0], "agent never heard", id="never heard"),
+        pytest.param([JANUARY], f"agent silent since {SECOND}", id="one"),
+        pytest.param([JANUARY + 9, JANUARY, 0], f"agents silent since {SECOND} or later", id="several, as one group"),
+        pytest.param([JANUARY, JANUARY], f"agent silent since {SECOND}", id="at once"),
     ],
 )
-def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> None:
+def test_since_when_the_agent_has_been_silent(heard: list[int], why: str) -> None:
     made = Fleet()
     for number, at in enumerate(heard):
         add(made, node_info(f"n{number}"), inventory(card()), fresh=False)
         made.set_heard(f"n{number}", at)
-    assert message(made, {NVIDIA: 1}).endswith(end)
+    assert message(made, {NVIDIA: 1}).endswith(f"{len(heard)} node(s) have a Device that is not ready ({why}).")
 
 
 # --- models -----------------------------------------------------------------------------------------------------
@@ -198,60 +190,44 @@ def test_a_label_of_a_model_that_no_node_has(label: str) -> None:
 # --- resources --------------------------------------------------------------------------------------------------
 
 
+ONE_FAMILY = {"kubernetes.io/gpu-mem": 1, "nvidia.com/gpus": 1, "example.com/wand": 1}
+NEAREST_OF_EACH = (
+    "example.com/wand, kubernetes.io/gpu-mem (did you mean kubernetes.io/gpu-memory?), "
+    "nvidia.com/gpus (did you mean nvidia.com/gpu?)"
+)
+MANY = {**{f"example.com/a-{number}": 1 for number in range(listing.SHOWN)}, "nvidia.com/gpus": 1}
+BERTHS = "berth.dev/gpu-memory (did you mean kubernetes.io/gpu-memory?), nvidia.com/licence"
+
+
 @pytest.mark.parametrize(
-    ("wanted", "hint"),
+    ("wanted", "unknown"),
     [
+        pytest.param(ONE_FAMILY, NEAREST_OF_EACH, id="all of them"),
+        pytest.param(["nvidia.com/gpumem"], "nvidia.com/gpumem (did you mean kubernetes.io/gpu-memory?)", id="HAMi"),
+        pytest.param(["nvidia.com/gpumem-percentage"], "nvidia.com/gpumem-percentage", id="of others, no such word"),
+        pytest.param(["berth.dev/gpu"], "berth.dev/gpu (did you mean kubernetes.io/gpu?)", id="Berth's own domain"),
+        pytest.param(["berth.dev/gpu-memory", "nvidia.com/licence"], BERTHS, id="no name of another domain is meant"),
         pytest.param(
-            {"kubernetes.io/gpu-mem": 1, "nvidia.com/gpus": 1, "example.com/wand": 1},
-            "no node has example.com/wand, kubernetes.io/gpu-mem (did you mean kubernetes.io/gpu-memory?), "
-            "nvidia.com/gpus (did you mean nvidia.com/gpu?)",
-            id="all of them",
+            ["example.com/licenses"], "example.com/licenses (did you mean example.com/licence?)", id="nodes have it"
         ),
         pytest.param(
-            {"nvidia.com/gpumem": 1},
-            "no node has nvidia.com/gpumem (did you mean kubernetes.io/gpu-memory?)",
-            id="HAMi",
+            ["slurm.schedmd.com/gpu"], "slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu?)", id="another domain"
         ),
-        pytest.param(
-            {"nvidia.com/gpumem-percentage": 1},
-            "no node has nvidia.com/gpumem-percentage",
-            id="devices of others, and no such word",
-        ),
-        pytest.param(
-            {"berth.dev/gpu": 1}, "no node has berth.dev/gpu (did you mean kubernetes.io/gpu?)", id="Berth's own domain"
-        ),
-        pytest.param(
-            {"berth.dev/gpu-memory": 1, "nvidia.com/licence": 1},
-            "no node has berth.dev/gpu-memory (did you mean kubernetes.io/gpu-memory?), nvidia.com/licence",
-            id="no name of another domain is meant",
-        ),
-        pytest.param(
-            {"example.com/licenses": 1},
-            "no node has example.com/licenses (did you mean example.com/licence?)",
-            id="a name that nodes have",
-        ),
-        pytest.param(
-            {"slurm.schedmd.com/gpu": 1},
-            "no node has slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu?)",
-            id="a GPU of another domain",
-        ),
-        pytest.param({"rdma/shared_ib": 1}, "no node has rdma/shared_ib", id="NICs of another plugin"),
-        pytest.param({"example.com/wand": 1}, "", id="nothing near"),
-        pytest.param(
-            {**{f"example.com/a-{number}": 1 for number in range(listing.SHOWN)}, "nvidia.com/gpus": 1},
-            "",
-            id="near, but not among those that are listed and compared",
-        ),
+        pytest.param(["rdma/shared_ib"], "rdma/shared_ib", id="NICs of another plugin"),
+        pytest.param(["example.com/wand"], "", id="nothing near"),
+        pytest.param(MANY, "", id="near, but not among those that are listed and compared"),
         pytest.param({"example.com/licence": 9}, "", id="known, but too few"),
         pytest.param({"cpu": 1_000_000}, "", id="no extended resource"),
     ],
 )
-def test_of_unknown_resources_the_nearest_names_are_suggested(wanted: dict[str, int], hint: str) -> None:
+def test_of_unknown_resources_the_nearest_names_are_suggested(
+    wanted: Mapping[str, int] | Sequence[str], unknown: str
+) -> None:
     made = Fleet()
     made.put_node(node_info(more={"example.com/licence": 1}))
-    text = message(made, wanted)
+    text = message(made, wanted if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1))
     assert all(f"1 Insufficient {name}" in text for name in wanted)
-    assert text.partition(". ")[2] == (f"{hint}." if hint else "")
+    assert text.partition(". ")[2] == (f"no node has {unknown}." if unknown else "")
 
 
 def test_without_nodes_no_resource_is_unknown() -> None:

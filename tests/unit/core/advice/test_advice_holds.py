@@ -299,7 +299,7 @@ PROMISES_NOTHING: Final = ("needed first: ", "No single change was found", "only
 """The beginnings of sentences that name nothing to be carried out."""
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.randoms(use_true_random=True))
 def test_what_advice_says_would_end_a_wait_does(rng: Random) -> None:
     world = random_world(rng)

@@ -77,87 +77,17 @@ def scattered(nodes: int = 3, size: int = 2) -> Town:
 # --- pods to move -------------------------------------------------------------------------------------------------
 
 
-def test_one_pod_moves_to_where_another_left_capacity() -> None:
-    advice = scattered().advise(waiting("big", TWO))
-    assert (place(advice.result), moved(advice)) == ("n0 0 1", {"p0": "n0 > n1 1"})
-    assert (advice.fixed, advice.limits) == ((), ())
+X = Identity(namespace="ns", labels=(("x", ""),))
 
 
-@pytest.mark.parametrize(
-    ("town", "pod", "node", "expected"),
-    [
-        pytest.param(
-            Town({"a": 2, "b": 2, "c": 2}).settle("x", "a", ONE, 0).settle("y", "b", HALF, 0).settle("z", "c", ONE, 0),
-            waiting("big", TWO),
-            "b",
-            {"y": "b > a 1"},
-            id="the one that holds least",
-        ),
-        pytest.param(
-            Town({"a": 1, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 1000, **HALF}, 0),
-            waiting("one", {"cpu": 1000, **ONE}, nominated_node="a"),
-            "c",
-            {},
-            id="none while the pod fits",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 9000, **HALF}, 0),
-            waiting("big", TWO),
-            "b",
-            {"y": "b > a 1"},
-            id="cards count before processor time",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 1}).settle("x", "a", QUARTER, 0).settle("y", "a", QUARTER, 1),
-            waiting("one", TWO),
-            "a",
-            {"x": "a > b 0", "y": "a > b 0"},
-            id="two where one would not do",
-        ),
-        pytest.param(
-            Town({"a": 2}).settle("x", "a", HALF, 0).settle("y", "a", HALF, 1),
-            waiting("one", ONE),
-            "a",
-            {"x": "a > a 1"},
-            id="to another card of its own node",
-        ),
-        pytest.param(
-            Town({"a": 4, "b": 3, "c": 1}).settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1),
-            waiting("four", FOUR),
-            "a",
-            {"x": "a > b 0 1 2", "y": "b > c 0"},
-            id="one that makes way for the other",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 2}, cpu=4000).settle("x", "a", {"cpu": 3000}).settle("y", "b", {"cpu": 3500}),
-            waiting("cpu", {"cpu": 2000, **TWO}),
-            "",
-            {},
-            id="none that would find no other place",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 2}, cpu=4000).settle("x", "a", {"cpu": 2500}).settle("y", "b", {"cpu": 1500}),
-            waiting("cpu", {"cpu": 3000, **TWO}),
-            "b",
-            {"y": "b > a"},
-            id="for processor time",
-        ),
-    ],
-)
-def test_the_least_is_moved_that_will_do(town: Town, pod: PendingPod, node: str, expected: Mapping[str, str]) -> None:
-    was = plain(town.fleet)
-    advice = town.advise(pod)
-    assert moved(advice) == expected
-    assert isinstance(advice.result, Placement) is bool(node)
-    assert getattr(advice.result, "node", "") == node
-    assert advice.limits == ()
-    assert plain(town.fleet) == was
+def apart(key: str) -> Affinity:
+    """Return the anti-affinity to pods with the label x."""
+    peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
+    return Affinity(required_anti_affinity=(Term(key=key, peers=peers),))
 
 
 def test_pods_that_keep_others_away_are_moved_too() -> None:
-    peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    anti_affinity = Affinity(required_anti_affinity=(Term(key="host", peers=peers),))
-    lonely = replace(asks(ONE), identity=Identity(namespace="ns", labels=(("x", ""),)), affinity=anti_affinity)
+    lonely = replace(asks(ONE), identity=X, affinity=apart("host"))
     town = Town({"a": 2, "b": 2}).settle("x", "a", lonely, 0).settle("y", "b", TWO, 0, 1)
     assert isinstance(town.advise(waiting("second", lonely)).result, Failure)
     town = Town({"a": 2, "b": 2, "c": 1}).settle("x", "a", lonely, 0).settle("y", "b", ONE, 0).settle("z", "b", ONE, 1)
@@ -170,16 +100,13 @@ def test_pods_that_keep_others_away_are_moved_too() -> None:
 
 @pytest.mark.parametrize("mutual", [True, False], ids=["the pod's anti-affinity", "theirs"])
 def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bool) -> None:
-    peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    anti_affinity = Affinity(required_anti_affinity=(Term(key="zone", peers=peers),))
-    identity = Identity(namespace="ns", labels=(("x", ""),))
-    placed = replace(asks(ONE), identity=identity, affinity=Affinity() if mutual else anti_affinity)
+    placed = replace(asks(ONE), identity=X, affinity=Affinity() if mutual else apart("zone"))
     town = Town({"a": 1, "b": 2, "c": 1, **{f"n{i}": 1 for i in range(40)}}).settle("x", "a", placed, 0)
     for i in range(40):
         town.settle(f"p{i}", f"n{i}", ONE, 0)
     for name, zone in (("a", "1"), ("b", "1"), ("c", "2")):
         town.fleet.put_node(node_info(name, labels={"zone": zone}))
-    lonely = waiting("lonely", replace(asks(TWO), identity=identity, affinity=anti_affinity if mutual else Affinity()))
+    lonely = waiting("lonely", replace(asks(TWO), identity=X, affinity=apart("zone") if mutual else Affinity()))
     assert moved(town.advise(lonely)) == {"x": "a > c 0"}
     town.tenants.clear()
     assert "ns/x" in [each.pod for each, _ in town.advise(lonely).fixed]
@@ -319,21 +246,21 @@ def test_among_many_one_pod_is_known_to_be_the_fewest() -> None:
     assert (len(advice.moves), advice.limits) == (1, ())
 
 
-def test_chains_are_found_among_many() -> None:
-    # x fits nowhere else unless the one small pod y of b is moved.
+def chain_among_many() -> Town:
+    """Return nodes where x fits nowhere else unless a small pod of b is moved, and many nodes that are full."""
     town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
-    town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("y", "b", ONE, 1)
     for number in range(40):
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
-    advice = town.advise(waiting("four", FOUR))
-    assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0"}
+    return town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2)
+
+
+def test_chains_are_found_among_many() -> None:
+    town = chain_among_many().settle("y", "b", ONE, 1)
+    assert moved(town.advise(waiting("four", FOUR))) == {"x": "a > b 0 1 2", "y": "b > c 0"}
 
 
 def test_chains_with_others_of_the_node_are_found_among_many() -> None:
-    town = Town({"a": 4, "b": 3, "c": 1, **{f"n{number}": 2 for number in range(40)}})
-    town.settle("x", "a", {NVIDIA: 3}, 0, 1, 2).settle("q", "a", QUARTER, 3).settle("y", "b", HALF, 1)
-    for number in range(40):
-        town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
+    town = chain_among_many().settle("q", "a", QUARTER, 3).settle("y", "b", HALF, 1)
     advice = town.advise(waiting("four", FOUR))
     assert moved(advice) == {"x": "a > b 0 1 2", "y": "b > c 0", "q": "a > c 0"}
     # Other sets, across several nodes, might hold less.
@@ -460,35 +387,26 @@ def chained(*, back: bool = False) -> Town:
     return town.settle("y", "b", ONE if back else asks(ONE, selector={"host": "c"}), 1)
 
 
+TWO_ON_A = Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1)
+
+
 @pytest.mark.parametrize(
-    ("town", "pod", "most", "expected"),
+    ("town", "wanted", "most", "expected"),
     [
-        pytest.param(scattered(), waiting("big", TWO), 1, ["p0"], id="the only one"),
-        pytest.param(
-            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
-            waiting("big", TWO),
-            1,
-            ["x"],
-            id="as many as are allowed",
-        ),
-        pytest.param(
-            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
-            waiting("big", TWO),
-            2,
-            ["x", "y"],
-            id="both, if two are allowed",
-        ),
-        pytest.param(chained(), waiting("four", FOUR), 1, ["y"], id="the one that makes way for the other"),
-        pytest.param(chained(), waiting("four", FOUR), 2, ["y", "x"], id="in the order in which they have room"),
-        pytest.param(chained(back=True), waiting("four", FOUR), 1, [], id="not one that would come back"),
-        pytest.param(chained(back=True), waiting("four", FOUR), 2, [], id="not two of which one would be homeless"),
+        pytest.param(scattered(), TWO, 1, ["p0"], id="the only one"),
+        pytest.param(TWO_ON_A, TWO, 1, ["x"], id="as many as are allowed"),
+        pytest.param(TWO_ON_A, TWO, 2, ["x", "y"], id="both, if two are allowed"),
+        pytest.param(chained(), FOUR, 1, ["y"], id="the one that makes way for the other"),
+        pytest.param(chained(), FOUR, 2, ["y", "x"], id="in the order in which they have room"),
+        pytest.param(chained(back=True), FOUR, 1, [], id="not one that would come back"),
+        pytest.param(chained(back=True), FOUR, 2, [], id="not two of which one would be homeless"),
     ],
 )
 def test_moves_come_first_whose_replacement_has_room(
-    town: Town, pod: PendingPod, most: int, expected: Sequence[str]
+    town: Town, wanted: Mapping[str, int], most: int, expected: Sequence[str]
 ) -> None:
     before = town.fleet.charges.copy()
-    advice = town.advise(pod)
+    advice = town.advise(waiting("big", wanted))
     first = defragmentation.first_moves(town.fleet, advice, town.tenants, DEFAULT, most)
     assert [each.charge.pod[3:] for each in first] == expected
     assert town.fleet.charges == before

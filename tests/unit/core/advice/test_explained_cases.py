@@ -114,333 +114,212 @@ def built(nodes: Sequence[Node]) -> Fleet:
 class Case:
     """What a pod requests of which nodes, and its explanation."""
 
-    name: str
     nodes: Sequence[Node]
     request: PodRequest
-    reasons: Mapping[str, Sequence[str]]
-    """Node -> all reasons."""
+    reasons: Mapping[str, Sequence[str]] | Sequence[str]
+    """Node -> all reasons; only the reasons for the node `a`."""
     near: Sequence[Lacks] = ()
     fits_when_empty: int = 0
-    new_node_helps: bool | None = None
-    """By default whether it fits any empty node."""
+
+    @property
+    def by_node(self) -> Mapping[str, Sequence[str]]:
+        return self.reasons if isinstance(self.reasons, Mapping) else {"a": self.reasons}
+
+
+def lacks(*cards: tuple[str, int, dict[str, int]], node: str = "a", **amounts: int) -> list[Lacks]:
+    return [(node, amounts, list(cards))]
 
 
 def wanted(globs: str) -> ModelConstraint:
     return ModelConstraint(globs=(globs.lower(),))
 
 
-WHOLE, TWO = asks({NVIDIA: 1}), asks({NVIDIA: 2})
-MIG_1G = asks({PROFILE: 1})
-GPU_0 = ("gpu", 0, dict[str, int]())
-DIVIDED = divided(0, "1g.10gb", "1g.10gb")
+def share(core: int, ratio: int, count: int = 1) -> str:
+    return f"node(s) have too few free GPUs ({count} requested with gpu-core {core} and gpu-memory-ratio {ratio})"
 
-CASES = (
-    Case("whole cards in use", [Node(used=used(0, 1))], WHOLE, {"a": [busy(1)]}, [("a", {}, [GPU_0])], 1),
-    Case("one of two in use", [Node(used=used(0))], TWO, {"a": [busy(2)]}, [("a", {}, [GPU_0])], 1),
-    Case("two of two in use", [Node(used=used(0, 1))], TWO, {"a": [busy(2)]}, [("a", {}, [GPU_0, ("gpu", 1, {})])], 1),
-    Case("more than any node has", [Node(), Node("b")], asks({NVIDIA: 8}), {"a": [unfit(8, 2)], "b": [unfit(8, 2)]}),
-    Case(
-        "a share",
+
+WHOLE, TWO, EIGHT = asks({NVIDIA: 1}), asks({NVIDIA: 2}), asks({NVIDIA: 8})
+OF_T4, IN_ZONE = asks({NVIDIA: 1}, model=wanted(T4)), asks({NVIDIA: 1}, selector={"z": "a"})
+BY_AFFINITY = asks({NVIDIA: 1}, affinity=[NodeTerm(labels=(label("z", "In", "a"),))])
+CPU_AND_CARD, NIC_AND_CARD, MIG_1G = asks({"cpu": 8000, NVIDIA: 1}), asks({RDMA: 100, NVIDIA: 1}), asks({PROFILE: 1})
+GPU_0, GPU_1, GPU_2 = (("gpu", minor, dict[str, int]()) for minor in range(3))
+NIC_0 = ("rdma", 0, dict[str, int]())
+TENTH = ("gpu", 0, {"gpu-core": 10, "gpu-memory-ratio": 10, "gpu-memory": 8519804518})
+FULL, OTHER_ZONE = Node(used=used(0, 1)), {"labels": {"z": "b"}}
+DIVIDED = divided(0, "1g.10gb", "1g.10gb")
+BOTH = [DIVIDED, divided(1, "1g.10gb", "1g.10gb")]
+ALL_INSTANCES = [instance(minor, number) for minor in range(2) for number in range(2)]
+UNEVEN = [*used(0, core=90, ratio=9), *used(1, core=60, ratio=6), *used(2, core=80, ratio=8)]
+SHARED_NODE = Node(used=[*used(0, core=60, ratio=60), *used(1, core=10, ratio=10)])
+T4_IN_USE = Node("b", cards(1, model=T4, memory=T4_BYTES), used=used(0))
+NO_DEVICE, SILENT = "node(s) have no Device", "node(s) have a Device that is not ready (agent never heard)"
+CORDONED, NOT_READY = "node(s) were unschedulable", "node(s) were not ready"
+NO_T4 = "node(s) have too few healthy GPUs of model tesla t4 (1 requested; models: NVIDIA A100-SXM4-80GB)"
+NO_NIC = "node(s) have too few healthy RDMA devices (1 requested)"
+NIC_IN_USE = "node(s) have too few free RDMA devices (1 requested with rdma 100)"
+TAINTED_NODE: Mapping[str, Any] = {"taints": [TAINTED]}
+A_NIC = [card(), other_card("rdma")]
+
+CASES = {
+    "whole cards in use": Case([FULL], WHOLE, [busy(1)], lacks(GPU_0), 1),
+    "one of two in use": Case([Node(used=used(0))], TWO, [busy(2)], lacks(GPU_0), 1),
+    "two of two in use": Case([FULL], TWO, [busy(2)], lacks(GPU_0, GPU_1), 1),
+    "more than any node has": Case([Node(), Node("b")], EIGHT, {"a": [unfit(8, 2)], "b": [unfit(8, 2)]}),
+    "a share": Case(
         [Node(cards=cards(1), used=used(0, core=60, ratio=60))],
         asks({CORE: 50, RATIO: 50}),
-        {"a": ["node(s) have too few free GPUs (1 requested with gpu-core 50 and gpu-memory-ratio 50)"]},
-        [("a", {}, [("gpu", 0, {"gpu-core": 10, "gpu-memory-ratio": 10, "gpu-memory": 8519804518})])],
+        [share(50, 50)],
+        lacks(TENTH),
         1,
     ),
-    Case(
-        "the card of which least is missing",
-        [
-            Node(
-                cards=cards(3),
-                used=[*used(0, core=90, ratio=9), *used(1, core=60, ratio=6), *used(2, core=80, ratio=8)],
-            )
-        ],
+    "the card of which least is missing": Case(
+        [Node(cards=cards(3), used=UNEVEN)],
         asks({CORE: 70, RATIO: 7}),
-        {"a": ["node(s) have too few free GPUs (1 requested with gpu-core 70 and gpu-memory-ratio 7)"]},
-        [("a", {}, [("gpu", 1, {"gpu-core": 30})])],
+        [share(70, 7)],
+        lacks(("gpu", 1, {"gpu-core": 30})),
         1,
     ),
-    Case(
-        "shares of two cards",
-        [Node(used=[*used(0, core=60, ratio=60), *used(1, core=10, ratio=10)])],
-        asks({CORE: 100, RATIO: 100, SHARED: 2}),
-        {"a": ["node(s) have too few free GPUs (2 requested with gpu-core 50 and gpu-memory-ratio 50)"]},
-        [("a", {}, [("gpu", 0, {"gpu-core": 10, "gpu-memory-ratio": 10, "gpu-memory": 8519804518})])],
-        1,
+    "shares of two cards": Case(
+        [SHARED_NODE], asks({CORE: 100, RATIO: 100, SHARED: 2}), [share(50, 50, 2)], lacks(TENTH), 1
     ),
-    Case(
-        "memory of a card",
+    "memory of a card": Case(
         [Node(cards=cards(1), used=used(0, memory=70 * GI, ratio=88))],
         asks({MEMORY: 20 * GI}),
-        {"a": ["node(s) have too few free GPUs (1 requested with gpu-memory 20Gi)"]},
-        [("a", {}, [("gpu", 0, {"gpu-memory": 11438718976, "gpu-memory-ratio": 13})])],
+        ["node(s) have too few free GPUs (1 requested with gpu-memory 20Gi)"],
+        lacks(("gpu", 0, {"gpu-memory": 11438718976, "gpu-memory-ratio": 13})),
         1,
     ),
-    Case(
-        "more memory than a card has",
+    "more memory than a card has": Case(
         [Node()],
         asks({MEMORY: 200 * GI}),
-        {"a": ["node(s) have GPUs with too little memory (at most 83201216Ki of 200Gi)"]},
+        ["node(s) have GPUs with too little memory (at most 83201216Ki of 200Gi)"],
     ),
-    Case("no Device", [Node(cards=None)], WHOLE, {"a": ["node(s) have no Device"]}),
-    Case(
-        "a silent agent",
-        [Node(fresh=False)],
-        WHOLE,
-        {"a": ["node(s) have a Device that is not ready (agent never heard)"]},
-        [],
-        1,
+    "no Device": Case([Node(cards=None)], WHOLE, [NO_DEVICE]),
+    "a silent agent": Case([Node(fresh=False)], WHOLE, [SILENT], [], 1),
+    "a silent agent, and in use": Case([Node(fresh=False, used=used(0, 1))], WHOLE, [SILENT], [], 1),
+    "a failed card": Case([Node(cards=[card(healthy=False)])], WHOLE, [unfit(1)]),
+    "a failed card of two": Case([Node(cards=[card(healthy=False), card(1)])], TWO, [unfit(2, 1)]),
+    "a failed card, and one in use": Case(
+        [Node(cards=[card(healthy=False), card(1)], used=used(1))], WHOLE, [busy(1)], lacks(GPU_1), 1
     ),
-    Case("a failed card", [Node(cards=[card(healthy=False)])], WHOLE, {"a": [unfit(1)]}),
-    Case("a failed card of two", [Node(cards=[card(healthy=False), card(1)])], TWO, {"a": [unfit(2, 1)]}),
-    Case(
-        "a failed card, and one in use",
-        [Node(cards=[card(healthy=False), card(1)], used=used(1))],
-        WHOLE,
-        {"a": [busy(1)]},
-        [("a", {}, [("gpu", 1, {})])],
-        1,
+    "cordoned": Case([Node(info={"cordoned": True})], WHOLE, [CORDONED], [], 1),
+    "not ready": Case([Node(info={"ready": False})], WHOLE, [NOT_READY], [], 1),
+    "unreachable": Case([Node(info={"unreachable": True})], WHOLE, [NOT_READY], [], 1),
+    "tainted": Case([Node(info=TAINTED_NODE)], WHOLE, [TAINTS]),
+    "tainted and in use": Case([Node(info=TAINTED_NODE, used=used(0, 1))], WHOLE, [TAINTS, busy(1)]),
+    "node selector": Case([Node(info=OTHER_ZONE)], IN_ZONE, [SELECTED]),
+    "node selector, and in use": Case([Node(info=OTHER_ZONE, used=used(0, 1))], IN_ZONE, [SELECTED, busy(1)]),
+    "node affinity": Case([Node(info=OTHER_ZONE)], BY_AFFINITY, [SELECTED]),
+    "another model": Case([Node()], OF_T4, [NO_T4]),
+    "the model, but in use": Case(
+        [Node(), T4_IN_USE], OF_T4, {"a": [T4_AMONG_BOTH], "b": [busy(1)]}, lacks(GPU_0, node="b"), 1
     ),
-    Case("cordoned", [Node(info={"cordoned": True})], WHOLE, {"a": ["node(s) were unschedulable"]}, [], 1),
-    Case("not ready", [Node(info={"ready": False})], WHOLE, {"a": ["node(s) were not ready"]}, [], 1),
-    Case("unreachable", [Node(info={"unreachable": True})], WHOLE, {"a": ["node(s) were not ready"]}, [], 1),
-    Case("tainted", [Node(info={"taints": [TAINTED]})], WHOLE, {"a": [TAINTS]}),
-    Case("tainted and in use", [Node(info={"taints": [TAINTED]}, used=used(0, 1))], WHOLE, {"a": [TAINTS, busy(1)]}),
-    Case(
-        "node selector", [Node(info={"labels": {"z": "b"}})], asks({NVIDIA: 1}, selector={"z": "a"}), {"a": [SELECTED]}
+    "another vendor": Case([Node()], asks({"amd.com/gpu": 1}), ["node(s) have no amd devices"]),
+    "cpu": Case([Node(resources={"cpu": 60_000})], CPU_AND_CARD, [CPU], lacks(cpu=4000), 1),
+    "cpu, and a card": Case(
+        [Node(used=used(0, 1), resources={"cpu": 60_000})], CPU_AND_CARD, [busy(1), CPU], lacks(GPU_0, cpu=4000), 1
     ),
-    Case(
-        "node selector, and in use",
-        [Node(info={"labels": {"z": "b"}}, used=used(0, 1))],
-        asks({NVIDIA: 1}, selector={"z": "a"}),
-        {"a": [SELECTED, busy(1)]},
+    "more cpu than a node has": Case([Node()], asks({"cpu": 80_000}), [CPU]),
+    "memory": Case(
+        [Node(resources={"memory": 500 * GI})], asks({"memory": 20 * GI}), [MAIN_MEMORY], lacks(memory=8 * GI), 1
     ),
-    Case(
-        "node affinity",
-        [Node(info={"labels": {"z": "b"}})],
-        asks({NVIDIA: 1}, affinity=[NodeTerm(labels=(label("z", "In", "a"),))]),
-        {"a": [SELECTED]},
-    ),
-    Case(
-        "another model",
-        [Node()],
-        asks({NVIDIA: 1}, model=wanted(T4)),
-        {
-            "a": [
-                "node(s) have too few healthy GPUs of model tesla t4 (1 requested; models: NVIDIA A100-SXM4-80GB)",
-            ]
-        },
-    ),
-    Case(
-        "the model, but in use",
-        [Node(), Node("b", cards(1, model=T4, memory=T4_BYTES), used=used(0))],
-        asks({NVIDIA: 1}, model=wanted(T4)),
-        {
-            "a": [
-                T4_AMONG_BOTH,
-            ],
-            "b": [busy(1)],
-        },
-        [("b", {}, [GPU_0])],
-        1,
-    ),
-    Case("another vendor", [Node()], asks({"amd.com/gpu": 1}), {"a": ["node(s) have no amd devices"]}),
-    Case(
-        "cpu",
-        [Node(resources={"cpu": 60_000})],
-        asks({"cpu": 8000, NVIDIA: 1}),
-        {"a": [CPU]},
-        [("a", {"cpu": 4000}, [])],
-        1,
-    ),
-    Case(
-        "cpu, and a card",
-        [Node(used=used(0, 1), resources={"cpu": 60_000})],
-        asks({"cpu": 8000, NVIDIA: 1}),
-        {"a": [busy(1), CPU]},
-        [("a", {"cpu": 4000}, [GPU_0])],
-        1,
-    ),
-    Case("more cpu than a node has", [Node()], asks({"cpu": 80_000}), {"a": [CPU]}),
-    Case(
-        "memory",
-        [Node(resources={"memory": 500 * GI})],
-        asks({"memory": 20 * GI}),
-        {"a": [MAIN_MEMORY]},
-        [("a", {"memory": 8 * GI}, [])],
-        1,
-    ),
-    Case(
-        "cpu and memory",
+    "cpu and memory": Case(
         [Node(resources={"memory": 500 * GI, "cpu": 64_000})],
         asks({"memory": 20 * GI, "cpu": 1}),
-        {"a": [CPU, MAIN_MEMORY]},
-        [("a", {"cpu": 1, "memory": 8 * GI}, [])],
+        [CPU, MAIN_MEMORY],
+        lacks(cpu=1, memory=8 * GI),
         1,
     ),
-    Case(
-        "pods",
-        [Node(info={"pods": 1}, resources={"pods": 1})],
-        asks({"cpu": 1}),
-        {"a": ["Too many pods"]},
-        [("a", {"pods": 1}, [])],
-        1,
+    "pods": Case(
+        [Node(info={"pods": 1}, resources={"pods": 1})], asks({"cpu": 1}), ["Too many pods"], lacks(pods=1), 1
     ),
-    Case(
-        "another resource",
-        [Node(info={"more": {X: 1}}, resources={X: 1})],
-        asks({X: 1}),
-        {"a": [f"Insufficient {X}"]},
-        [("a", {X: 1}, [])],
-        1,
+    "another resource": Case(
+        [Node(info={"more": {X: 1}}, resources={X: 1})], asks({X: 1}), [f"Insufficient {X}"], [("a", {X: 1}, [])], 1
     ),
-    Case("a resource that no node has", [Node()], asks({X: 1}), {"a": [f"Insufficient {X}"]}),
-    Case(
-        "sums that the Node does not show yet",
-        [Node(info={"offered": {}, "sums": {}})],
-        WHOLE,
-        {"a": ["Insufficient nvidia.com/gpu"]},
+    "a resource that no node has": Case([Node()], asks({X: 1}), [f"Insufficient {X}"]),
+    "sums that the Node does not show yet": Case(
+        [Node(info={"offered": {}, "sums": {}})], WHOLE, ["Insufficient nvidia.com/gpu"]
     ),
-    Case(
-        "a host port",
+    "a host port": Case(
         [Node(ports=[80])],
         asks({"cpu": 1}, ports=[listens(80)]),
-        {"a": ["node(s) didn't have free ports for the requested pod ports"]},
+        ["node(s) didn't have free ports for the requested pod ports"],
         [],
         1,
     ),
-    Case(
-        "features of kubelet",
-        [Node()],
-        asks({"cpu": 1}, features=["F"]),
-        {"a": ["node(s) didn't match Pod's required features"]},
+    "features of kubelet": Case(
+        [Node()], asks({"cpu": 1}, features=["F"]), ["node(s) didn't match Pod's required features"]
     ),
-    Case(
-        "an unsupported field",
-        [Node()],
-        asks({"cpu": 1}, unsupported=["spec.x"]),
-        {"a": ["pod uses spec.x, which Berth does not support"]},
+    "an unsupported field": Case(
+        [Node()], asks({"cpu": 1}, unsupported=["spec.x"]), ["pod uses spec.x, which Berth does not support"]
     ),
-    Case(
-        "variables that were not injected",
-        [Node()],
-        asks({NVIDIA: 1}, uninjected=["main"]),
-        {
-            "a": [
-                NOT_INJECTED,
-            ]
-        },
+    "variables that were not injected": Case([Node()], asks({NVIDIA: 1}, uninjected=["main"]), [NOT_INJECTED]),
+    "no NIC": Case([Node()], NIC_AND_CARD, [NO_NIC]),
+    "a NIC in use": Case([Node(cards=A_NIC, used=[nic()])], NIC_AND_CARD, [NIC_IN_USE], lacks(NIC_0), 1),
+    "a NIC and a card in use": Case(
+        [Node(cards=A_NIC, used=[nic(), *used(0)])], NIC_AND_CARD, [busy(1)], lacks(NIC_0, GPU_0), 1
     ),
-    Case(
-        "no NIC",
-        [Node()],
-        asks({RDMA: 100, NVIDIA: 1}),
-        {"a": ["node(s) have too few healthy RDMA devices (1 requested)"]},
-    ),
-    Case(
-        "a NIC in use",
-        [Node(cards=[card(), other_card("rdma")], used=[nic()])],
-        asks({RDMA: 100, NVIDIA: 1}),
-        {"a": ["node(s) have too few free RDMA devices (1 requested with rdma 100)"]},
-        [("a", {}, [("rdma", 0, {})])],
-        1,
-    ),
-    Case(
-        "a NIC and a card in use",
-        [Node(cards=[card(), other_card("rdma")], used=[nic(), *used(0)])],
-        asks({RDMA: 100, NVIDIA: 1}),
-        {"a": [busy(1)]},
-        [("a", {}, [("rdma", 0, {}), GPU_0])],
-        1,
-    ),
-    Case(
-        "a failed NIC",
-        [Node(cards=[card(), other_card("rdma", healthy=False)])],
-        asks({RDMA: 100, NVIDIA: 1}),
-        {"a": ["node(s) have too few healthy RDMA devices (1 requested)"]},
-    ),
-    Case(
-        "time slices of a card in use as a whole",
+    "a failed NIC": Case([Node(cards=[card(), other_card("rdma", healthy=False)])], NIC_AND_CARD, [NO_NIC]),
+    "time slices of a card in use as a whole": Case(
         [Node(cards=[sliced(0, 2)], used=used(0))],
         WHOLE,
-        {"a": ["node(s) have too few free nvidia.com/gpu (at most 0 of 1)"]},
-        [("a", {}, [GPU_0])],
+        ["node(s) have too few free nvidia.com/gpu (at most 0 of 1)"],
+        lacks(GPU_0),
         1,
     ),
-    Case("no MIG instance", [Node()], MIG_1G, {"a": [f"node(s) have no {PROFILE}"]}),
-    Case(
-        "MIG instances in use",
-        [Node(cards=[DIVIDED], used=[instance(0, 0), instance(0, 1)])],
+    "no MIG instance": Case([Node()], MIG_1G, [f"node(s) have no {PROFILE}"]),
+    "MIG instances in use": Case(
+        [Node(cards=[DIVIDED], used=ALL_INSTANCES[:2])],
         MIG_1G,
-        {"a": [f"node(s) have too few free {PROFILE} (at most 0 of 1)"]},
-        [("a", {}, [("gpu", 0, {PROFILE: 1})])],
+        [f"node(s) have too few free {PROFILE} (at most 0 of 1)"],
+        lacks(("gpu", 0, {PROFILE: 1})),
         1,
     ),
-    Case(
-        "one MIG instance of two in use",
-        [Node(cards=[DIVIDED], used=[instance(0, 0)])],
+    "one MIG instance of two in use": Case(
+        [Node(cards=[DIVIDED], used=ALL_INSTANCES[:1])],
         asks({PROFILE: 2}),
-        {"a": [f"node(s) have too few free {PROFILE} (at most 1 of 2)"]},
-        [("a", {}, [("gpu", 0, {PROFILE: 1})])],
+        [f"node(s) have too few free {PROFILE} (at most 1 of 2)"],
+        lacks(("gpu", 0, {PROFILE: 1})),
         1,
     ),
-    Case(
-        "MIG instances of two cards in use",
-        [
-            Node(
-                cards=[DIVIDED, divided(1, "1g.10gb", "1g.10gb")],
-                used=[instance(0, 0), instance(0, 1), instance(1, 0), instance(1, 1)],
-            )
-        ],
+    "MIG instances of two cards in use": Case(
+        [Node(cards=BOTH, used=ALL_INSTANCES)],
         asks({PROFILE: 3}),
-        {"a": [f"node(s) have too few free {PROFILE} (at most 0 of 3)"]},
-        [("a", {}, [("gpu", 0, {PROFILE: 2}), ("gpu", 1, {PROFILE: 1})])],
+        [f"node(s) have too few free {PROFILE} (at most 0 of 3)"],
+        lacks(("gpu", 0, {PROFILE: 2}), ("gpu", 1, {PROFILE: 1})),
         1,
     ),
-    Case(
-        "the fewest missing cards come first",
-        [
-            Node("a", cards(4), used=used(0, 1, 2, 3)),
-            Node("b", cards(4), used=used(0, 1, 2)),
-            Node("c", cards(4), used=used(0, 1)),
-        ],
+    "the fewest missing cards come first": Case(
+        [Node(name, cards(4), used=used(*range(count))) for name, count in (("a", 4), ("b", 3), ("c", 2))],
         asks({NVIDIA: 3}),
         {"a": [busy(3)], "b": [busy(3)], "c": [busy(3)]},
-        [
-            ("c", {}, [GPU_0]),
-            ("b", {}, [GPU_0, ("gpu", 1, {})]),
-            ("a", {}, [GPU_0, ("gpu", 1, {}), ("gpu", 2, {})]),
-        ],
+        [*lacks(GPU_0, node="c"), *lacks(GPU_0, GPU_1, node="b"), *lacks(GPU_0, GPU_1, GPU_2)],
         3,
     ),
-    Case(
-        "then the least of the scarcest resource",
+    "then the least of the scarcest resource": Case(
         [Node("a", resources={"cpu": 63_000}), Node("b", resources={"cpu": 60_000})],
-        asks({"cpu": 8000, NVIDIA: 1}),
+        CPU_AND_CARD,
         {"a": [CPU], "b": [CPU]},
-        [("b", {"cpu": 4000}, []), ("a", {"cpu": 7000}, [])],
+        [*lacks(node="b", cpu=4000), *lacks(cpu=7000)],
         2,
     ),
-    Case(
-        "then the name",
-        [Node("b", cards(1), used=used(0)), Node("a", cards(1), used=used(0))],
+    "then the name": Case(
+        [Node(name, cards(1), used=used(0)) for name in "ba"],
         WHOLE,
         {"a": [busy(1)], "b": [busy(1)]},
-        [("a", {}, [GPU_0]), ("b", {}, [GPU_0])],
+        [*lacks(GPU_0), *lacks(GPU_0, node="b")],
         2,
     ),
-    Case(
-        "at most five are near",
+    "at most five are near": Case(
         [Node(f"n{number}", cards(1), used=used(0)) for number in range(6)],
         WHOLE,
         {f"n{number}": [busy(1)] for number in range(6)},
         [(f"n{number}", {}, [GPU_0]) for number in range(5)],
         6,
     ),
-    Case(
-        "each node for another reason",
+    "each node for another reason": Case(
         [
-            Node("a", info={"taints": [TAINTED]}),
+            Node("a", info=TAINTED_NODE),
             Node("b", None),
             Node("c", fresh=False),
             Node("d", info={"cordoned": True}),
@@ -448,37 +327,28 @@ CASES = (
             Node("f", info={"ready": False}),
         ],
         WHOLE,
-        {
-            "a": [TAINTS],
-            "b": ["node(s) have no Device"],
-            "c": ["node(s) have a Device that is not ready (agent never heard)"],
-            "d": ["node(s) were unschedulable"],
-            "e": [busy(1)],
-            "f": ["node(s) were not ready"],
-        },
-        [("e", {}, [GPU_0])],
+        {"a": [TAINTS], "b": [NO_DEVICE], "c": [SILENT], "d": [CORDONED], "e": [busy(1)], "f": [NOT_READY]},
+        lacks(GPU_0, node="e"),
         4,
     ),
-    Case(
-        "everything at once",
-        [Node(info={"taints": [TAINTED], "cordoned": True}, used=used(0, 1), resources={"cpu": 64_000})],
+    "everything at once": Case(
+        [Node(info={**TAINTED_NODE, "cordoned": True}, used=used(0, 1), resources={"cpu": 64_000})],
         asks({"cpu": 1, NVIDIA: 1}, selector={"z": "a"}),
-        {"a": ["node(s) were unschedulable", TAINTS, SELECTED, busy(1), CPU]},
+        [CORDONED, TAINTS, SELECTED, busy(1), CPU],
     ),
-    Case("no node", [], WHOLE, {}),
-)
+    "no node": Case([], WHOLE, {}),
+}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_constructed_case_is_explained(case: Case) -> None:
     made = built(case.nodes)
     explanation = explain(made, waiting(request=case.request), POLICY)
     assert isinstance(explanation.result, Failure)
-    assert _reasons(explanation) == {node: sorted(reasons) for node, reasons in case.reasons.items()}
+    assert _reasons(explanation) == {node: sorted(reasons) for node, reasons in case.by_node.items()}
     assert _near(explanation) == list(case.near)
     assert explanation.fits_when_empty == case.fits_when_empty
-    helps = case.fits_when_empty > 0 if case.new_node_helps is None else case.new_node_helps
-    assert another_node_helps(made, waiting(request=case.request)) == helps
+    assert another_node_helps(made, waiting(request=case.request)) == (case.fits_when_empty > 0)
     counts = Counter(reason for group in explanation.groups for reason in group["counted"] for _ in group["nodes"])
     if explanation.result.condition == "Unschedulable":
         assert counts == dict(explanation.result.reasons)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from berth_api.objects.visibility import LackingNode
-from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice.explanation import MAX_NEAREST, Explanation, explain
+from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
 from berth_operator.core.decision.cycle import ONLY_NOMINATED, Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, Taint
@@ -21,13 +22,13 @@ from tests.builders import (
     NVIDIA,
     RDMA,
     T4,
-    T4_BYTES,
     add,
     asks,
     card,
     cards,
     charge,
     fleet,
+    gang,
     grant,
     inventory,
     node_info,
@@ -92,74 +93,12 @@ def test_an_invalid_pod_has_the_reason_of_its_condition_alone() -> None:
     assert explanation.groups == ()
 
 
-def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
-    made = fleet({"busy": cards(2), "tainted": cards(1)})
-    made.put_node(node_info("tainted", taints=(Taint(key="x", value="", effect="NoSchedule"),)))
-    made.charge(charge("a", grant(0, core=100, ratio=100), node="busy"))
-    explanation = explained(made, waiting(request={NVIDIA: 2}))
-    few = "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)"
-    busy = "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)"
-    assert {tuple(group["nodes"]): group["reasons"][:2] for group in explanation.groups} == {
-        ("busy",): [busy],
-        ("tainted",): ["node(s) had untolerated taint(s)", few],
-    }
-    assert explanation.fits_when_empty == 1
-
-
-def test_the_nearest_nodes_come_first_and_say_what_they_lack() -> None:
-    made = fleet({"far": cards(4), "near": cards(4), "other": cards(4, model=T4, memory=T4_BYTES)})
-    for node, minors in (("far", range(4)), ("near", range(3))):
-        for minor in minors:
-            made.charge(charge(f"{node}-{minor}", grant(minor, core=100, ratio=100), node=node))
-    pod = waiting(request=asks({NVIDIA: 2}, model=ModelConstraint(globs=(A100.lower(),))))
-    nearest = explained(made, pod).nearest
-    assert [(near["node"], [missing["minor"] for missing in near["cards"]]) for near in nearest] == [
-        ("near", [0]),
-        ("far", [0, 1]),
-    ]
-
-
-def test_a_share_lacks_only_a_part_of_a_card() -> None:
-    made = fleet({"node": cards(2)})
-    made.charge(charge("a", grant(0, core=90, ratio=90)))
-    made.charge(charge("b", grant(1, core=70, ratio=70)))
-    [near] = explained(made, waiting(request={GPU: 50})).nearest
-    [missing] = near["cards"]
-    assert (missing["minor"], missing["amounts"]["gpu-core"]) == (1, 20)
-
-
-def test_resources_are_lacking_next_to_cards() -> None:
-    made = fleet({"node": cards(1)})
-    made.charge(charge("a", resources=(("cpu", int(made.left("cpu")[0]) - 500),)))
-    [near] = explained(made, waiting(request={"cpu": 800, NVIDIA: 1})).nearest
-    assert (near["resources"], near["cards"]) == ({"cpu": 300}, [])
-
-
-@pytest.mark.parametrize("silent", [True, False])
-def test_a_node_that_is_no_candidate_is_never_near(silent: bool) -> None:
-    made = fleet({"node": cards(1)})
-    made.charge(charge("a", grant(0, core=100, ratio=100)))
-    if silent:
-        made.set_fresh("node", fresh=False)
-    else:
-        made.put_node(node_info("node", labels={"zone": "b"}))
-    request = asks({NVIDIA: 1}) if silent else asks({NVIDIA: 1}, selector={"zone": "a"})
-    explanation = explained(made, waiting(request=request))
-    assert not explanation.nearest
-    assert explanation.fits_when_empty == (1 if silent else 0)
-
-
 def test_nodes_that_are_no_candidates_do_not_hide_those_that_are() -> None:
     made = fleet({f"n{number}": cards(1) for number in range(MAX_NEAREST + 1)})
     for name in made.rows:
         made.charge(charge(name, grant(0, core=100, ratio=100), node=name))
         made.set_fresh(name, fresh=name == f"n{MAX_NEAREST}")
     assert [near["node"] for near in explained(made, waiting(request={NVIDIA: 1})).nearest] == [f"n{MAX_NEAREST}"]
-
-
-def test_a_pod_larger_than_every_node_never_fits() -> None:
-    explanation = explained(fleet({"node": cards(2)}), waiting(request={NVIDIA: 3}))
-    assert (explanation.fits_when_empty, explanation.nearest) == (0, [])
 
 
 # --- random fleets ----------------------------------------------------------------------------------------------
@@ -231,3 +170,56 @@ def assert_necessary(made: Fleet, lack: LackingNode, pod: PendingPod) -> None:
     for each in lack["cards"]:
         fewer: LackingNode = {**lack, "cards": [other for other in lack["cards"] if other != each]}
         assert isinstance(decide(given(made, fewer), pod, POLICY), Failure)
+
+
+# --- gangs ---------------------------------------------------------------------------------------------------------
+
+
+def gang_explained(made: Fleet, unit: Gang) -> GangExplanation:
+    """Return the explanation, whose result is the decision's; the fleet is left as it was."""
+    charges = dict(made.charges)
+    before = decide_gang(made, unit, POLICY)
+    explanation = explain_gang(made, unit, POLICY)
+    assert explanation.result == (before if isinstance(before, Failure) else tuple(before))
+    assert made.charges == charges
+    return explanation
+
+
+def members(*counts: int) -> Gang:
+    return gang(*(waiting(f"m{number}", {NVIDIA: count}) for number, count in enumerate(counts)))
+
+
+def test_a_gang_that_fits_has_a_place_for_all() -> None:
+    explanation = gang_explained(fleet({"a": cards(2)}), members(1, 1))
+    assert (explanation.placed, explanation.first, explanation.explanation) == (2, None, None)
+
+
+def test_the_first_member_without_a_node_is_explained_beside_the_others() -> None:
+    explanation = gang_explained(fleet({"a": cards(4), "b": cards(2)}), members(1, 4, 2, 2))
+    assert explanation.placed == 2
+    assert explanation.first is not None
+    assert explanation.first.name == "m3"
+    assert explanation.explanation is not None
+    assert isinstance(explanation.explanation.result, Failure)
+    [near, further] = explanation.explanation.nearest
+    assert (near["node"], len(near["cards"])) == ("a", 2)
+    assert (further["node"], len(further["cards"])) == ("b", 2)
+
+
+def test_a_gang_with_too_few_members_is_not_explained_by_nodes() -> None:
+    explanation = gang_explained(fleet({"a": cards(1)}), gang(waiting("m0", {NVIDIA: 1}), minimum=2))
+    assert (explanation.placed, explanation.first, explanation.explanation) == (0, None, None)
+
+
+def test_members_have_the_places_that_the_decision_counts() -> None:
+    """GPUs of another model are no place for a member of a gang whose GPUs are alike."""
+    explanation = gang_explained(
+        fleet({"a": cards(8), "b": cards(8, model="T4"), "c": cards(4, model="T4")}), members(8, 8, 8)
+    )
+    assert isinstance(explanation.result, Failure)
+    assert explanation.first is not None
+    assert explanation.first.request.model.exact in {A100, "T4"}  # spelled as the device reports it
+    assert f"next member {explanation.first.name}: " in explanation.result.message
+    assert f" {explanation.placed} of the 3 required members fit" in explanation.result.message
+    assert explanation.explanation is not None
+    assert isinstance(explanation.explanation.result, Failure)

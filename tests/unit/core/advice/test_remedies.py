@@ -22,11 +22,12 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.owner import Owner
-from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
+from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD
 from tests import volumes
 from tests.builders import (
     GI,
+    GPU,
     NVIDIA,
     RATIO,
     RDMA,
@@ -91,188 +92,120 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
     return charge(name, *(grant(minor, core=100, ratio=100) for minor in minors), node="a", **fields)
 
 
-JOB = Owner(kind="Job", name="j", uid="j")
+def ends(*changes: str) -> list[str]:
+    return [f"{change} would end the wait" for change in changes]
 
 
-@pytest.mark.parametrize(
-    ("made", "pod", "said"),
-    [
-        pytest.param(
-            one_node(), waiting(request={NVIDIA: 9}), [NO_OTHER, "a node like a with 9 GPUs would end the wait"],
-            id="more cards than any node has",
-        ),
-        pytest.param(
-            one_node(), waiting(request=asks(ONE, model=H100)),
-            [NO_OTHER, "a node like a with 1 GPU of model *H100* would end the wait"],
-            id="a model that no node has",
-        ),
-        pytest.param(
-            one_node(),
-            waiting(request=asks(
-                {"huawei.com/npu-core": 100, "kubernetes.io/gpu-memory-ratio": 100},
-                annotations=hints(gpu={"selector": {"matchLabels": {"type": "fast"}}}),
-            )),
-            [NO_OTHER, "a node like a with 1 GPU of vendor huawei with device labels type=fast would end the wait"],
-            id="cards of a vendor with a label",
-        ),
-        pytest.param(
-            one_node(), waiting(request=asks({RATIO: 50}, annotations={MIN_GPU_MEMORY: "60Gi"})),
-            [NO_OTHER, "a node like a with 1 GPU with 120Gi memory would end the wait"],
-            id="memory of half of a card",
-        ),
-        pytest.param(
-            fleet({"a": cards(2)}, vendor="amd"),
-            waiting(request=asks({NVIDIA: 2}, annotations={GPU_TOPOLOGY: "numa"})),
-            [NO_OTHER, "a node like a with 2 GPUs of vendor nvidia on one NUMA node would end the wait"],
-            id="cards of the usual vendor next to each other, and a node of another vendor",
-        ),
-        pytest.param(
-            fleet({"a": cards(2)}, partitions=((2, (Partition(minors=(0, 1)),)),), partitions_only=True),
-            waiting(request={NVIDIA: 3}), [NO_OTHER],
-            id="more cards than a partition has",
-        ),
-        pytest.param(
-            one_node(), waiting(request=asks({NVIDIA: 1, RDMA: 50}, annotations=jointly("gpu", "rdma"))),
-            [NO_OTHER, "a node like a with 1 GPU and 1 RDMA device under the same PCIe switches would end the wait"],
-            id="devices under the same switches",
-        ),
-        pytest.param(
-            one_node(), waiting(request=asks(ONE, selector={"pool": "b"})),
-            [
-                NO_OTHER,
-                "a node like a with the label pool=b would end the wait",
-                "the label pool=b on a would end the wait",
-            ],
-            id="a label that no node has",
-        ),
-        pytest.param(
-            one_node(labels={"pool": "a"}),
-            waiting(request=asks(ONE, affinity=[NOT_POOL_A])),
-            [
-                NO_OTHER,
-                "a node like a with the label gen=4 and no label pool would end the wait",
-                "the label gen=4 and no label pool on a would end the wait",
-            ],
-            id="an affinity that no node matches",
-        ),
-        pytest.param(
-            one_node(taints=(TAINT,)), waiting(request=ONE),
-            [
-                NO_OTHER,
-                "a node like a without the taint x:NoSchedule would end the wait",
-                "removing the taint x:NoSchedule from a would end the wait",
-            ],
-            id="a taint",
-        ),
-        pytest.param(
-            one_node(cordoned=True), waiting(request=ONE), [ANOTHER, "uncordoning a would end the wait"], id="a cordon"
-        ),
-        pytest.param(
-            one_node(ready=False), waiting(request=ONE), [ANOTHER, "a becoming ready would end the wait"],
-            id="a node that is not ready",
-        ),
-        pytest.param(
-            one_node(fresh=False), waiting(request=ONE),
-            [ANOTHER, "a report of the agent of a would end the wait"],
-            id="a silent agent",
-        ),
-        pytest.param(
-            one_node(holder("x", 0, 1), fresh=False), waiting(request=ONE), [ANOTHER],
-            id="a silent agent of a node whose cards are in use",
-        ),
-        pytest.param(
-            one_node(fresh=False), waiting(request={NVIDIA: 9}),
-            [NO_OTHER, "a node like a with 9 GPUs would end the wait"],
-            id="a silent agent of a node with too few cards",
-        ),
-        pytest.param(
-            one_node(holder("x", 0, 1)), waiting(request=ONE),
-            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
-            id="cards in use",
-        ),
-        pytest.param(
-            one_node(holder("x", 0, 1, owner=JOB)), waiting(request=ONE, owner=JOB),
-            [
-                ANOTHER,
-                "gpu 0 free on a would end the wait",
-                "the end of pod x on a, which may wait for this pod, would end the wait",
-            ],
-            id="a pod of the same controller",
-        ),
-        pytest.param(
-            one_node(holder("x", 0), replace(holder("y", 1), pod="other/y")), waiting(request={NVIDIA: 2}),
-            [
-                ANOTHER,
-                "gpu 0 free and gpu 1 free on a would end the wait",
-                "the end of pod x and 1 pod of another namespace on a would end the wait",
-            ],
-            id="two pods, one of another namespace",
-        ),
-        pytest.param(
-            one_node(holder("x", resources=(("cpu", 63_500),))), waiting(request={"cpu": 1000}),
-            [ANOTHER, "500m cpu more on a would end the wait", "the end of pod x on a would end the wait"],
-            id="cpu in use",
-        ),
-        pytest.param(
-            parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0), y=replica(0, 1), z=replica(0, 2), w=replica(0, 3)),
-            waiting(request={REPLICAS: 1}),
-            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod z on a would end the wait"],
-            id="slices in use",
-        ),
-        pytest.param(
-            parts(sliced(0, 4), x=replica(0, 1)), waiting(request={"kubernetes.io/gpu": 90}),
-            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
-            id="a share of a card in slices",
-        ),
-        pytest.param(
-            parts(divided(0, "1g.10gb", "1g.10gb"), x=instance(0, 0), y=instance(0, 1)),
-            waiting(request={mig.resource("1g.10gb"): 1}),
-            [
-                ANOTHER,
-                "gpu 0 with 1 nvidia.com/mig-1g.10gb more free on a would end the wait",
-                "the end of pod y on a would end the wait",
-            ],
-            id="MIG instances in use",
-        ),
-        pytest.param(
-            one_node(holder("x", 0)), waiting(request={mig.resource("1g.10gb"): 1}), [NO_OTHER],
-            id="instances that no card has, next to a card in use",
-        ),
-        pytest.param(
-            one_node(), waiting(request={"cpu": 65_000}),
-            [NO_OTHER, "a node like a with 65 cpu would end the wait", "1 cpu more on a would end the wait"],
-            id="more cpu than any node has",
-        ),
-        pytest.param(
-            one_node(holder("x", ports=(listens(80),))), waiting(request=asks(ports=[listens(80)])),
-            [ANOTHER, "the end of pod x on a would end the wait"],
-            id="a host port in use",
-        ),
-        pytest.param(
-            one_node(), waiting(request=volumes.wants("data")),
-            [
-                'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
-                "a new node, whatever it has, would not help",
-            ],
-            id="a claim that does not exist",
-        ),
-        pytest.param(
-            one_node(taints=(TAINT,)), waiting(request=volumes.wants("data")),
-            [
-                'needed first: PersistentVolumeClaim "data", bound to a volume that every node reaches',
-                "a new node, whatever it has, would not help",
-            ],
-            id="a claim that does not exist, and a taint",
-        ),
-        pytest.param(
-            Fleet(), waiting(request={NVIDIA: 1, "cpu": 1000}),
-            ["a node with 1 cpu and with 1 GPU would end the wait"],
-            id="no node",
-        ),
-    ],
-)  # fmt: skip
-def test_what_ends_a_wait(made: Fleet, pod: PendingPod, said: Sequence[str]) -> None:
-    assert sentences(made, pod) == said
+SLICED = sliced(0, 4, memory=80 * GI)
+MIG_1G = mig.resource("1g.10gb")
+TWO_HELD = parts(divided(0, "1g.10gb", "1g.10gb"), x=instance(0, 0), y=instance(0, 1))
+FOUR_HELD = parts(SLICED, x=replica(0, 0), y=replica(0, 1), z=replica(0, 2), w=replica(0, 3))
+PAIR = {"partitions": ((2, (Partition(minors=(0, 1)),)),), "partitions_only": True}
+NPU = asks({"huawei.com/npu-core": 100, RATIO: 100}, annotations=hints(gpu={"selector": {"matchLabels": {"t": "f"}}}))
+TWO_OWNERS = one_node(holder("x", 0), replace(holder("y", 1), pod="other/y"))
+NEAR_NIC = asks({NVIDIA: 1, RDMA: 50}, annotations=jointly("gpu", "rdma"))
+PORT_IN_USE = one_node(holder("x", ports=(listens(80),)))
+NO_CLAIM = 'PersistentVolumeClaim "data", bound to a volume that every node reaches'
+NO_NEW_NODE = "a new node, whatever it has, would not help"
+END_OF_X = "the end of pod x on a"
+WITHOUT_TAINT = ("a node like a without the taint x:NoSchedule", "removing the taint x:NoSchedule from a")
+NEWER = "the label gen=4 and no label pool"
+ONE_OF_HUAWEI = "a node like a with 1 GPU of vendor huawei with device labels t=f"
+
+WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
+    "more cards than any node has": (one_node(), {NVIDIA: 9}, [NO_OTHER, *ends("a node like a with 9 GPUs")]),
+    "a model that no node has": (
+        one_node(),
+        asks(ONE, model=H100),
+        [NO_OTHER, *ends("a node like a with 1 GPU of model *H100*")],
+    ),
+    "cards of a vendor with a label": (one_node(), NPU, [NO_OTHER, *ends(ONE_OF_HUAWEI)]),
+    "memory of half of a card": (
+        one_node(),
+        asks({RATIO: 50}, annotations={MIN_GPU_MEMORY: "60Gi"}),
+        [NO_OTHER, *ends("a node like a with 1 GPU with 120Gi memory")],
+    ),
+    "cards of the usual vendor next to each other, and a node of another vendor": (
+        fleet({"a": cards(2)}, vendor="amd"),
+        asks({NVIDIA: 2}, annotations={GPU_TOPOLOGY: "numa"}),
+        [NO_OTHER, *ends("a node like a with 2 GPUs of vendor nvidia on one NUMA node")],
+    ),
+    "more cards than a partition has": (fleet({"a": cards(2)}, **PAIR), {NVIDIA: 3}, [NO_OTHER]),
+    "devices under the same switches": (
+        one_node(),
+        NEAR_NIC,
+        [NO_OTHER, *ends("a node like a with 1 GPU and 1 RDMA device under the same PCIe switches")],
+    ),
+    "a label that no node has": (
+        one_node(),
+        asks(ONE, selector={"pool": "b"}),
+        [NO_OTHER, *ends("a node like a with the label pool=b", "the label pool=b on a")],
+    ),
+    "an affinity that no node matches": (
+        one_node(labels={"pool": "a"}),
+        asks(ONE, affinity=[NOT_POOL_A]),
+        [NO_OTHER, *ends(f"a node like a with {NEWER}", f"{NEWER} on a")],
+    ),
+    "a taint": (one_node(taints=(TAINT,)), ONE, [NO_OTHER, *ends(*WITHOUT_TAINT)]),
+    "a cordon": (one_node(cordoned=True), ONE, [ANOTHER, *ends("uncordoning a")]),
+    "a node that is not ready": (one_node(ready=False), ONE, [ANOTHER, *ends("a becoming ready")]),
+    "a silent agent": (one_node(fresh=False), ONE, [ANOTHER, *ends("a report of the agent of a")]),
+    "a silent agent of a node whose cards are in use": (one_node(holder("x", 0, 1), fresh=False), ONE, [ANOTHER]),
+    "a silent agent of a node with too few cards": (
+        one_node(fresh=False),
+        {NVIDIA: 9},
+        [NO_OTHER, *ends("a node like a with 9 GPUs")],
+    ),
+    "cards in use": (one_node(holder("x", 0, 1)), ONE, [ANOTHER, *ends("gpu 0 free on a", END_OF_X)]),
+    "two pods, one of another namespace": (
+        TWO_OWNERS,
+        {NVIDIA: 2},
+        [ANOTHER, *ends("gpu 0 free and gpu 1 free on a", "the end of pod x and 1 pod of another namespace on a")],
+    ),
+    "cpu in use": (
+        one_node(holder("x", resources=(("cpu", 63_500),))),
+        {"cpu": 1000},
+        [ANOTHER, *ends("500m cpu more on a", END_OF_X)],
+    ),
+    "slices in use": (FOUR_HELD, {REPLICAS: 1}, [ANOTHER, *ends("gpu 0 free on a", "the end of pod z on a")]),
+    "a share of a card in slices": (
+        parts(sliced(0, 4), x=replica(0, 1)),
+        {GPU: 90},
+        [ANOTHER, *ends("gpu 0 free on a", END_OF_X)],
+    ),
+    "MIG instances in use": (
+        TWO_HELD,
+        {MIG_1G: 1},
+        [ANOTHER, *ends(f"gpu 0 with 1 {MIG_1G} more free on a", "the end of pod y on a")],
+    ),
+    "instances that no card has, next to a card in use": (one_node(holder("x", 0)), {MIG_1G: 1}, [NO_OTHER]),
+    "more cpu than any node has": (
+        one_node(),
+        {"cpu": 65_000},
+        [NO_OTHER, *ends("a node like a with 65 cpu", "1 cpu more on a")],
+    ),
+    "a host port in use": (PORT_IN_USE, asks(ports=[listens(80)]), [ANOTHER, *ends(END_OF_X)]),
+    "a claim that does not exist": (one_node(), volumes.wants("data"), [*ends(NO_CLAIM), NO_NEW_NODE]),
+    "a claim that does not exist, and a taint": (
+        one_node(taints=(TAINT,)),
+        volumes.wants("data"),
+        [f"needed first: {NO_CLAIM}", NO_NEW_NODE],
+    ),
+    "no node": (Fleet(), {NVIDIA: 1, "cpu": 1000}, ends("a node with 1 cpu and with 1 GPU")),
+}
+
+
+@pytest.mark.parametrize(("made", "request_", "said"), WAITS.values(), ids=WAITS)
+def test_what_ends_a_wait(made: Fleet, request_: PodRequest | dict[str, int], said: Sequence[str]) -> None:
+    assert sentences(made, waiting(request=request_)) == said
+
+
+def test_a_pod_of_the_same_controller_may_wait_for_this_one() -> None:
+    job = Owner(kind="Job", name="j", uid="j")
+    assert sentences(one_node(holder("x", 0, 1, owner=job)), waiting(request=ONE, owner=job)) == [
+        ANOTHER,
+        *ends("gpu 0 free on a", "the end of pod x on a, which may wait for this pod,"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -289,10 +222,10 @@ def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, w
 
 
 def test_a_card_becomes_free_of_which_a_slice_is_kept_for_a_pod_of_lower_priority() -> None:
-    made = parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0))
+    made = parts(SLICED, x=replica(0, 0))
     made.nominate(charge("low", replica(0, 1), node="a"))
-    said = sentences(made, waiting(request={"kubernetes.io/gpu": 90}, priority=5))
-    assert said == [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"]
+    said = sentences(made, waiting(request={GPU: 90}, priority=5))
+    assert said == [ANOTHER, *ends("gpu 0 free on a", END_OF_X)]
 
 
 def test_no_card_is_named_whose_holder_the_pod_must_be_near() -> None:
@@ -382,11 +315,8 @@ def test_a_node_of_the_wanted_model_is_the_one_that_a_new_node_is_like() -> None
 def test_no_share_is_named_that_is_kept_for_another_pod() -> None:
     made = one_node(holder("x", 1))
     made.nominate(charge("first", grant(0, core=60, ratio=60), node="a", priority=5))
-    assert sentences(made, waiting(request={"kubernetes.io/gpu": 50})) == [
-        ANOTHER,
-        "the end of pod x on a would end the wait",
-        "giving up what is kept on a for pod first would end the wait",
-    ]
+    said = sentences(made, waiting(request={GPU: 50}))
+    assert said == [ANOTHER, *ends(END_OF_X, "giving up what is kept on a for pod first")]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ def labelled(name: str, **fields: Any) -> PendingPod:
 NO_CARD = (
     "0/1 nodes are available: 1 node(s) have too few free GPUs ({} requested with gpu-core {} and gpu-memory-ratio {})."
 )
+OLD, OF_H100 = waiting("a", TWO), waiting("a", asks(ONE, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {})))
+NO_H100 = f"0/1 nodes are available: 1 node(s) have too few healthy GPUs of model *H100* (1 requested; models: {A100})."
 NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
 
 
@@ -87,23 +89,10 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
         pytest.param([waiting("a", ONE), waiting("b", ONE)], {"a": "n 0", "b": "n 1"}, id="all fit"),
         pytest.param([waiting("a", TWO), waiting("b", HALF)], {"a": "n 0 1", "b": NO_HALF}, id="some fit"),
         pytest.param([waiting("a", HALF), waiting("b", HALF)], {"a": "n 0", "b": "n 0"}, id="shares pack"),
-        pytest.param(
-            [waiting("a", asks(ONE, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {})))],
-            {
-                "a": "0/1 nodes are available: 1 node(s) have too few healthy GPUs of model *H100* "
-                f"(1 requested; models: {A100})."
-            },
-            id="none fits",
-        ),
-        pytest.param(
-            [waiting("a", TWO), waiting("b", TWO, priority=1)], {"b": "n 0 1", "a": NO_TWO}, id="priority first"
-        ),
-        pytest.param([waiting("a", TWO), waiting("b", TWO, weight=1)], {"b": "n 0 1", "a": NO_TWO}, id="then weight"),
-        pytest.param(
-            [waiting("a", TWO, created="2026-02-01T00:00:00Z"), waiting("b", TWO, created="2026-01-01T00:00:00Z")],
-            {"b": "n 0 1", "a": NO_TWO},
-            id="then age",
-        ),
+        pytest.param([OF_H100], {"a": NO_H100}, id="none fits"),
+        pytest.param([OLD, waiting("b", TWO, priority=1)], {"b": "n 0 1", "a": NO_TWO}, id="priority first"),
+        pytest.param([OLD, waiting("b", TWO, weight=1)], {"b": "n 0 1", "a": NO_TWO}, id="then weight"),
+        pytest.param([waiting("b", TWO, created="2026-02-01T00:00:00Z"), OLD], {"a": "n 0 1", "b": NO_TWO}, id="age"),
         pytest.param([waiting("a", error="no sense")], {"a": "invalid request: no sense"}, id="one that means nothing"),
         pytest.param(
             [waiting("a", replace(asks(ONE), affinity=affinity_to("b")), priority=1), labelled("b")],
@@ -131,28 +120,9 @@ def test_pods_are_placed_as_a_queue_would_place_them(
     assert list(texts) == list(expected)
 
 
-@pytest.mark.parametrize(
-    ("units", "placed"),
-    [
-        pytest.param([gang(*(waiting(f"m{i}", ONE) for i in range(4)))], "m0 m1 m2 m3", id="a gang that fits"),
-        pytest.param(
-            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), created="1"), waiting("other", ONE, created="2")],
-            "other",
-            id="a gang that does not leaves all to others",
-        ),
-        pytest.param(
-            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), minimum=2)],
-            "m0 m1 m2 m3",
-            id="as many as there is capacity",
-        ),
-        pytest.param([gang(waiting("m0", ONE), minimum=3, placed=1, nodes=("a",))], "", id="too few members"),
-    ],
-)
-def test_gangs_are_placed_all_or_not_at_all(units: Sequence[PendingPod | Gang], placed: str) -> None:
-    simulation = simulate(fleet({"a": cards(2), "b": cards(2)}), units, DEFAULT)
-    assert sorted(each.pod.name for each in simulation.outcomes if each.fits) == placed.split()
-    members = {each.name for unit in units for each in (unit.members if isinstance(unit, Gang) else (unit,))}
-    assert {each.pod.name for each in simulation.outcomes} == members
+def test_members_of_a_gang_that_has_too_few_have_no_place() -> None:
+    unit = gang(waiting("m0", ONE), minimum=3, placed=1, nodes=("a",))
+    assert [each.fits for each in simulate(fleet({"a": cards(2)}), [unit], DEFAULT).outcomes] == [False]
 
 
 def test_each_pod_is_decided_by_its_own_policy() -> None:

@@ -48,91 +48,86 @@ def summary_of(of: Fleet, node: str = "n") -> dict[str, Any]:
     return node_summary
 
 
+def rdma(amount: int) -> dict[str, str]:
+    return {"kubernetes.io/rdma": str(amount)}
+
+
+def by_card(first: dict[str, str], second: dict[str, str], nic: int, **more: dict[str, str]) -> dict[str, Any]:
+    """Return a detail of the GPUs 0 and 1 and of the NIC; `more` are cards that the Device does not list."""
+    return {"gpu": {"0": first, "1": second, **more}, "rdma": {"3": rdma(nic)}}
+
+
 HALF = charge("half", grant(0, core=50, ratio=50), node="n")
 QUARTER = charge("quarter", grant(0, core=25, ratio=25, memory=20 * GI), grant(3, "rdma", rdma=10), node="n")
 ON_FAILED = charge("unlucky", grant(1, core=100, ratio=100), node="n")
 ON_GONE = charge("lost", grant(7, core=100, ratio=100, memory=80 * GI), node="n")
+MORE = charge("other", grant(0, core=80, ratio=80), node="n")
+ANY = charge("any", node="n", unknown=("gpu", "rdma"))
+TOTAL = {"deviceTotal": {**WHOLE, **rdma(100)}, "deviceTotalDetail": by_card(WHOLE, {}, 100)}
+PLACE: Mapping[str, Any] = {"model": A100, "topology": {}}
+
+SUMMARIES: dict[str, tuple[tuple[Charge, ...], Mapping[str, Any]]] = {
+    "nothing is held": (
+        (),
+        {
+            **TOTAL,
+            "deviceFree": {**WHOLE, **rdma(100)},
+            "deviceUsed": {**NONE, **rdma(0)},
+            "deviceFreeDetail": by_card(WHOLE, {}, 100),
+            "deviceUsedDetail": by_card(NONE, {}, 0),
+            "allocateSet": {},
+            "unaccounted": {},
+            "ready": True,
+        },
+    ),
+    "two share a card, what they left out is filled in": (
+        (HALF, QUARTER),
+        {
+            "deviceFree": {**gpu(25, "20Gi", 25), **rdma(90)},
+            "deviceUsed": {**gpu(75, "60Gi", 75), **rdma(10)},
+            "deviceFreeDetail": by_card(gpu(25, "20Gi", 25), {}, 90),
+            "allocateSet": {
+                "gpu": {"ns/half": {"0": gpu(50, "40Gi", 50)}, "ns/quarter": {"0": gpu(25, "20Gi", 25)}},
+                "rdma": {"ns/quarter": {"3": rdma(10)}},
+            },
+        },
+    ),
+    "a failed card offers nothing and is held": (
+        (ON_FAILED,),
+        {
+            **TOTAL,
+            "deviceFree": {**WHOLE, **rdma(100)},
+            "deviceUsed": {**WHOLE, **rdma(0)},
+            "deviceUsedDetail": by_card(NONE, WHOLE, 0),
+        },
+    ),
+    "a card that is gone is held": (
+        (ON_GONE,),
+        {
+            "deviceTotalDetail": by_card(WHOLE, {}, 100, **{"-1": {}}),
+            "allocateSet": {"gpu": {"ns/lost": {"-1": WHOLE}}},
+            "devices": {
+                "gpu": {
+                    "0": {"id": "GPU-0", "health": True, **PLACE},
+                    "1": {"id": "GPU-1", "health": False, **PLACE},
+                    "-1": {"id": "GPU-7", "model": "", "health": False},
+                },
+                "rdma": {"3": {"id": "rdma-3", "health": True, **PLACE, "model": ""}},
+            },
+        },
+    ),
+    "nothing is less than free": (
+        (HALF, MORE),
+        {"deviceFree": {**NONE, **rdma(100)}, "deviceUsed": {**gpu(130, "104Gi", 130), **rdma(0)}},
+    ),
+    "a pod that may hold any": (
+        (ANY,),
+        {"allocateSet": {}, "unaccounted": {"gpu": ["ns/any"], "rdma": ["ns/any"]}},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("charges", "expected"),
-    [
-        pytest.param(
-            (),
-            {
-                "deviceTotal": {**WHOLE, "kubernetes.io/rdma": "100"},
-                "deviceFree": {**WHOLE, "kubernetes.io/rdma": "100"},
-                "deviceUsed": {**NONE, "kubernetes.io/rdma": "0"},
-                "deviceTotalDetail": {"gpu": {"0": WHOLE, "1": {}}, "rdma": {"3": {"kubernetes.io/rdma": "100"}}},
-                "deviceFreeDetail": {"gpu": {"0": WHOLE, "1": {}}, "rdma": {"3": {"kubernetes.io/rdma": "100"}}},
-                "deviceUsedDetail": {"gpu": {"0": NONE, "1": {}}, "rdma": {"3": {"kubernetes.io/rdma": "0"}}},
-                "allocateSet": {},
-                "unaccounted": {},
-                "ready": True,
-            },
-            id="nothing is held",
-        ),
-        pytest.param(
-            (HALF, QUARTER),
-            {
-                "deviceFree": {**gpu(25, "20Gi", 25), "kubernetes.io/rdma": "90"},
-                "deviceUsed": {**gpu(75, "60Gi", 75), "kubernetes.io/rdma": "10"},
-                "deviceFreeDetail": {
-                    "gpu": {"0": gpu(25, "20Gi", 25), "1": {}},
-                    "rdma": {"3": {"kubernetes.io/rdma": "90"}},
-                },
-                "allocateSet": {
-                    "gpu": {"ns/half": {"0": gpu(50, "40Gi", 50)}, "ns/quarter": {"0": gpu(25, "20Gi", 25)}},
-                    "rdma": {"ns/quarter": {"3": {"kubernetes.io/rdma": "10"}}},
-                },
-            },
-            id="two share a card, what they left out is filled in",
-        ),
-        pytest.param(
-            (ON_FAILED,),
-            {
-                "deviceTotal": {**WHOLE, "kubernetes.io/rdma": "100"},
-                "deviceFree": {**WHOLE, "kubernetes.io/rdma": "100"},
-                "deviceUsed": {**WHOLE, "kubernetes.io/rdma": "0"},
-                "deviceTotalDetail": {"gpu": {"0": WHOLE, "1": {}}, "rdma": {"3": {"kubernetes.io/rdma": "100"}}},
-                "deviceUsedDetail": {"gpu": {"0": NONE, "1": WHOLE}, "rdma": {"3": {"kubernetes.io/rdma": "0"}}},
-            },
-            id="a failed card offers nothing and is held",
-        ),
-        pytest.param(
-            (ON_GONE,),
-            {
-                "deviceTotalDetail": {
-                    "gpu": {"0": WHOLE, "1": {}, "-1": {}},
-                    "rdma": {"3": {"kubernetes.io/rdma": "100"}},
-                },
-                "allocateSet": {"gpu": {"ns/lost": {"-1": WHOLE}}},
-                "devices": {
-                    "gpu": {
-                        "0": {"id": "GPU-0", "model": A100, "health": True, "topology": {}},
-                        "1": {"id": "GPU-1", "model": A100, "health": False, "topology": {}},
-                        "-1": {"id": "GPU-7", "model": "", "health": False},
-                    },
-                    "rdma": {"3": {"id": "rdma-3", "model": "", "health": True, "topology": {}}},
-                },
-            },
-            id="a card that is gone is held",
-        ),
-        pytest.param(
-            (HALF, charge("other", grant(0, core=80, ratio=80), node="n")),
-            {
-                "deviceFree": {**gpu(0, "0", 0), "kubernetes.io/rdma": "100"},
-                "deviceUsed": {**gpu(130, "104Gi", 130), "kubernetes.io/rdma": "0"},
-            },
-            id="nothing is less than free",
-        ),
-        pytest.param(
-            (charge("any", node="n", unknown=("gpu", "rdma")),),
-            {"allocateSet": {}, "unaccounted": {"gpu": ["ns/any"], "rdma": ["ns/any"]}},
-            id="a pod that may hold any",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("charges", "expected"), SUMMARIES.values(), ids=SUMMARIES)
 def test_a_node_is_summed_up(charges: tuple[Charge, ...], expected: Mapping[str, Any]) -> None:
     fields = summary_of(made(*charges))
     assert {name: fields[name] for name in expected} == expected

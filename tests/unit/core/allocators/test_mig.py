@@ -20,7 +20,6 @@ from tests.builders import (
     A100,
     A100_BYTES,
     CORE,
-    GPU,
     NVIDIA,
     RATIO,
     add,
@@ -35,27 +34,14 @@ from tests.builders import (
     inventory,
     node_info,
     place,
-    replica,
     sliced,
     waiting,
 )
+from tests.unit.core.allocators.test_slices import MIG_1G, MIG_3G, PACKED, ids, why
 
-MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 SEVEN = ("1g.10gb",) * 7
-PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated")
+SPREAD = Policy(card_strategy="LeastAllocated")
 WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
-
-
-def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Return the ids that a pod would get; empty if it fits nowhere."""
-    outcome = decide(of, waiting("pod", wanted), policy)
-    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
-
-
-def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
-    outcome = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
-    assert isinstance(outcome, Failure), outcome
-    return outcome.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
@@ -69,101 +55,71 @@ def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, 
 # --- which ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "wanted", "packed", "spread"),
-    [
-        pytest.param([divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the first of the Device"),
-        pytest.param([divided(0, *SEVEN)], [(0, 0), (0, 2)], {MIG_1G: 2}, ["MIG-0-1", "MIG-0-3"], None, id="the free"),
-        pytest.param(
-            [divided(1, *SEVEN), divided(0, *SEVEN)], [], {MIG_1G: 1}, ["MIG-0-0"], ["MIG-0-0"], id="the lowest minor"
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [(1, 4)],
-            {MIG_1G: 1},
-            ["MIG-1-0"],
-            ["MIG-0-0"],
-            id="a card in use before an idle one",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN) for minor in range(3)],
-            [(1, 0), (2, 0), (2, 1)],
-            {MIG_1G: 1},
-            ["MIG-2-2"],
-            ["MIG-0-0"],
-            id="the fullest of those in use",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN) for minor in range(3)],
-            [],
-            {MIG_1G: 3},
-            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
-            ["MIG-0-0", "MIG-1-0", "MIG-2-0"],
-            id="several on one card, or on as many as there are",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN[:3]), divided(1, *SEVEN), divided(2, *SEVEN)],
-            [(0, 0), (0, 1), (1, 0), (1, 1)],
-            {MIG_1G: 4},
-            ["MIG-1-2", "MIG-1-3", "MIG-1-4", "MIG-1-5"],
-            None,
-            id="one card that has enough before two that are fuller",
-        ),
-        pytest.param(
-            [divided(minor, *SEVEN[:2]) for minor in range(3)],
-            [(0, 0), (1, 0)],
-            {MIG_1G: 2},
-            ["MIG-0-1", "MIG-1-1"],
-            None,
-            id="what is left of two cards before an idle one is begun",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [(0, number) for number in range(5)],
-            {MIG_1G: 3},
-            ["MIG-1-0", "MIG-1-1", "MIG-1-2"],
-            None,
-            id="where an idle card has to be begun it gives all",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb"), divided(1, "1g.10gb", "3g.40gb")],
-            [],
-            {MIG_1G: 1, MIG_3G: 1},
-            ["MIG-1-0", "MIG-1-1"],
-            None,
-            id="several profiles of one card",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb"), divided(1, "3g.40gb")],
-            [],
-            {MIG_1G: 1, MIG_3G: 1},
-            ["MIG-0-0", "MIG-1-0"],
-            ["MIG-0-0", "MIG-1-0"],
-            id="several profiles of two",
-        ),
-        pytest.param([divided(0, *SEVEN), card(1)], [], {MIG_1G: 8}, [], [], id="too many"),
-        pytest.param([card(0)], [], {MIG_1G: 1}, [], [], id="no card in MIG mode"),
-        pytest.param([divided(0)], [], {MIG_1G: 1}, [], [], id="no instances"),
-        pytest.param([divided(0, "2g.20gb")], [], {MIG_1G: 1}, [], [], id="another profile"),
-        pytest.param([divided(0, "1g.10gb+me")], [], {MIG_1G: 1}, [], [], id="another kind of the profile"),
-        pytest.param(
-            [divided(0, "1g.10gb+me")], [], {f"{MIG_1G}.me": 1}, ["MIG-0-0"], ["MIG-0-0"], id="with media engines"
-        ),
-    ],
-)
+def mig_ids(minor: int, *numbers: int) -> list[str]:
+    return [f"MIG-{minor}-{number}" for number in numbers]
+
+
+SEVENS = [divided(minor, *SEVEN) for minor in range(3)]
+PAIRS = [divided(minor, *SEVEN[:2]) for minor in range(3)]
+FIRST = ["MIG-0-0"]
+ON_EACH = [f"MIG-{minor}-0" for minor in range(3)]
+OF_ONE = [divided(0, "1g.10gb"), divided(1, "1g.10gb", "3g.40gb")]
+OF_TWO = [divided(0, "1g.10gb"), divided(1, "3g.40gb")]
+MEDIA = [divided(0, "1g.10gb+me")]
+FULLER = [divided(0, *SEVEN[:3]), *SEVENS[1:]]
+
+CHOICES: dict[str, tuple[list[CardInfo], list[tuple[int, int]], dict[str, int], list[str], list[str] | None]] = {
+    "the first of the Device": (SEVENS[:1], [], {MIG_1G: 1}, FIRST, FIRST),
+    "the free": (SEVENS[:1], [(0, 0), (0, 2)], {MIG_1G: 2}, mig_ids(0, 1, 3), None),
+    "the lowest minor": ([SEVENS[1], SEVENS[0]], [], {MIG_1G: 1}, FIRST, FIRST),
+    "a card in use before an idle one": (SEVENS[:2], [(1, 4)], {MIG_1G: 1}, ["MIG-1-0"], FIRST),
+    "the fullest of those in use": (SEVENS, [(1, 0), (2, 0), (2, 1)], {MIG_1G: 1}, ["MIG-2-2"], FIRST),
+    "several on one card, or on as many as there are": (SEVENS, [], {MIG_1G: 3}, mig_ids(0, 0, 1, 2), ON_EACH),
+    "one card that has enough before two that are fuller": (
+        FULLER,
+        [(0, 0), (0, 1), (1, 0), (1, 1)],
+        {MIG_1G: 4},
+        mig_ids(1, 2, 3, 4, 5),
+        None,
+    ),
+    "what is left of two cards before an idle one is begun": (
+        PAIRS,
+        [(0, 0), (1, 0)],
+        {MIG_1G: 2},
+        ["MIG-0-1", "MIG-1-1"],
+        None,
+    ),
+    "where an idle card has to be begun it gives all": (
+        SEVENS[:2],
+        [(0, number) for number in range(5)],
+        {MIG_1G: 3},
+        mig_ids(1, 0, 1, 2),
+        None,
+    ),
+    "several profiles of one card": (OF_ONE, [], {MIG_1G: 1, MIG_3G: 1}, mig_ids(1, 0, 1), None),
+    "several profiles of two": (OF_TWO, [], {MIG_1G: 1, MIG_3G: 1}, ON_EACH[:2], ON_EACH[:2]),
+    "too many": ([SEVENS[0], card(1)], [], {MIG_1G: 8}, [], []),
+    "no card in MIG mode": ([card(0)], [], {MIG_1G: 1}, [], []),
+    "no instances": ([divided(0)], [], {MIG_1G: 1}, [], []),
+    "another profile": ([divided(0, "2g.20gb")], [], {MIG_1G: 1}, [], []),
+    "another kind of the profile": (MEDIA, [], {MIG_1G: 1}, [], []),
+    "with media engines": (MEDIA, [], {f"{MIG_1G}.me": 1}, FIRST, FIRST),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "wanted", "packed", "spread"), CHOICES.values(), ids=CHOICES)
 def test_which_instances_a_pod_gets(
-    cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], packed: list[str], spread: list[str]
+    cards: list[CardInfo],
+    held: list[tuple[int, int]],
+    wanted: dict[str, int],
+    packed: list[str],
+    spread: list[str] | None,
 ) -> None:
     made = holding(cards, *held)
     assert ids(made, wanted) == packed
     assert ids(made, wanted, Policy(card_strategy="MostAllocated")) == packed
     if spread is not None:
         assert ids(made, wanted, SPREAD) == spread
-
-
-def test_what_is_recorded_of_an_instance() -> None:
-    made = fleet({"node": (card(0), divided(3, "1g.10gb"))})
-    assert place(made, waiting("pod", {MIG_1G: 1})).grants == (instance(3, 0),)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +166,6 @@ def test_a_row_that_does_not_pass_gives_nothing() -> None:
             Policy().choose(made, made.rows["node"], asks(wanted))
 
 
-def test_a_pod_without_gpus_and_one_with_instances_go_to_different_nodes() -> None:
-    made = fleet({"a": (divided(0, *SEVEN),), "b": (card(0),)})
-    assert place(made, waiting("mig", {MIG_1G: 1})).node == "a"
-    assert place(made, waiting("whole", {NVIDIA: 1})).node == "b"
-
-
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
@@ -235,47 +185,6 @@ def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[s
     if scope == "Device":
         assert isinstance(outcome, Failure)
         assert "too few free devices for the whole pod in one device" in outcome.message
-
-
-# --- in one way only --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        pytest.param(grant(0, **WHOLE), id="whole"),
-        pytest.param(grant(0, core=50, ratio=50, memory=A100_BYTES // 2), id="shared"),
-        pytest.param(grant(0, ratio=1, memory=1), id="hardly"),
-        pytest.param(replica(0), id="sliced"),
-    ],
-)
-def test_no_instance_of_a_card_that_is_held_in_another_way(held: Any) -> None:
-    made = fleet({"node": (card(0), card(1))})
-    made.charge(charge("holder", held))
-    # MIG mode is switched on while the pod runs.
-    made.put_device("node", inventory(divided(0, *SEVEN), divided(1, "1g.10gb")))
-    assert ids(made, {MIG_1G: 1}) == ["MIG-1-0"]
-    assert ids(made, {MIG_1G: 2}) == []
-    made.charge(charge("other", instance(0, 3)))
-    assert ids(made, {MIG_1G: 2}) == []
-    made.release("uid-holder")
-    assert ids(made, {MIG_1G: 6}) == [f"MIG-0-{number}" for number in (0, 1, 2, 4, 5, 6)]
-
-
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
-def test_a_card_is_nothing_else_while_an_instance_is_in_use(wanted: dict[str, int]) -> None:
-    made = holding([divided(0, "1g.10gb")], (0, 0))
-    # MIG mode is switched off while the pod runs.
-    more = {"nvidia.com/gpu.shared": 4} if "nvidia.com/gpu.shared" in wanted else {}
-    made.put_device("node", inventory(card(0, more=more)))
-    assert ids(made, wanted) == []
-    made.release("uid-holder-0")
-    assert len(ids(made, wanted)) == 1
-
-
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 100}, {GPU: 10}, {"nvidia.com/gpu.shared": 1}], ids=str)
-def test_a_card_in_mig_mode_is_given_by_instance_alone(wanted: dict[str, int]) -> None:
-    assert ids(fleet({"node": (divided(0, *SEVEN),)}), wanted) == []
 
 
 def test_a_pod_whose_allocation_is_unknown_may_hold_any_instance() -> None:
@@ -319,51 +228,32 @@ def test_an_instance_that_is_gone_and_still_held_leaves_capacity_for_the_others(
 # --- why not ----------------------------------------------------------------------------------------------------
 
 
+BOTH = [divided(0, "1g.10gb", "3g.40gb")]
+NO_SHARE = "too few GPUs that are not in MIG mode (1 requested)"
+NO_CARDS = "too few GPUs that are not in MIG mode (2 requested)"
+
+
 @pytest.mark.parametrize(
     ("cards", "held", "wanted", "words"),
     [
-        pytest.param([card(0)], [], {MIG_1G: 1}, "node(s) have no nvidia.com/mig-1g.10gb", id="none"),
+        pytest.param([card(0)], [], {MIG_1G: 1}, f"no {MIG_1G}", id="none"),
+        pytest.param(SEVENS[:1], [], {MIG_1G: 8}, f"too few {MIG_1G} (8 requested, at most 7 on a node)", id="too few"),
+        pytest.param(SEVENS[:1], [(0, 0)], {MIG_1G: 7}, f"too few free {MIG_1G} (at most 6 of 7)", id="too few free"),
         pytest.param(
-            [divided(0, *SEVEN)],
-            [],
-            {MIG_1G: 8},
-            "node(s) have too few nvidia.com/mig-1g.10gb (8 requested, at most 7 on a node)",
-            id="too few",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN)],
-            [(0, 0)],
-            {MIG_1G: 7},
-            "node(s) have too few free nvidia.com/mig-1g.10gb (at most 6 of 7)",
-            id="too few free",
-        ),
-        pytest.param(
-            [divided(0, "1g.10gb", "3g.40gb")],
+            BOTH,
             [(0, 1, "3g.40gb")],
             {MIG_1G: 1, MIG_3G: 1},
-            "node(s) have too few free nvidia.com/mig-3g.40gb (at most 0 of 1)",
+            f"too few free {MIG_3G} (at most 0 of 1)",
             id="the second of two profiles",
         ),
-        pytest.param(
-            [divided(0, *SEVEN), divided(1, *SEVEN)],
-            [],
-            {CORE: 25, RATIO: 25},
-            "node(s) have too few GPUs that are not in MIG mode (1 requested)",
-            id="a share",
-        ),
-        pytest.param(
-            [divided(0, *SEVEN), card(1)],
-            [],
-            {CORE: 200, RATIO: 200},
-            "node(s) have too few GPUs that are not in MIG mode (2 requested)",
-            id="whole cards",
-        ),
+        pytest.param(SEVENS[:2], [], {CORE: 25, RATIO: 25}, NO_SHARE, id="a share"),
+        pytest.param([SEVENS[0], card(1)], [], {CORE: 200, RATIO: 200}, NO_CARDS, id="whole cards"),
     ],
 )
 def test_why_there_is_no_instance(
     cards: list[CardInfo], held: list[tuple[int, int]], wanted: dict[str, int], words: str
 ) -> None:
-    assert why(holding(cards, *held), wanted) == words
+    assert why(holding(cards, *held), wanted) == f"node(s) have {words}"
 
 
 def test_a_model_that_is_not_accepted_has_no_instances() -> None:
@@ -410,13 +300,6 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
 
 
-def test_what_is_nominated_is_allocated_to_no_other_pod() -> None:
-    made = holding([divided(0, *SEVEN[:2])])
-    made.nominate(charge("nominee", instance(0, 0), priority=5))
-    assert ids(made, {MIG_1G: 1}) == ["MIG-0-1"]
-    assert ids(made, {MIG_1G: 2}) == []
-
-
 def test_a_whole_card_evicts_all_pods_that_share_it_and_none_that_holds_instances() -> None:
     made = holding([divided(0, *SEVEN), card(1)])
     made.charge(charge("mig", instance(0, 0)))
@@ -429,19 +312,6 @@ def test_a_whole_card_evicts_all_pods_that_share_it_and_none_that_holds_instance
     assert preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets()) is None
 
 
-def test_a_gang_gets_an_instance_each_or_none() -> None:
-    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
-    pods = [waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4)]
-    outcome = decide_gang(made, gang(*pods), Policy())
-    assert not isinstance(outcome, Failure)
-    assert sorted((each.node, each.grants[0].id) for each in outcome) == [
-        (node, f"MIG-0-{number}") for node in "ab" for number in range(2)
-    ]
-    assert not made.cards["gpu"].used.any()
-    made.charge(charge("other", instance(0, 0), node="a"))
-    assert isinstance(decide_gang(made, gang(*pods), Policy()), Failure)
-
-
 def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None:
     made = Fleet()
     for name in "abc":
@@ -451,18 +321,3 @@ def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None
     assert not isinstance(outcome, Failure)
     assert len({each.node for each in outcome}) == 1
     assert outcome[0].node != "a"
-
-
-def test_a_pod_can_be_moved_in_a_what_if() -> None:
-    made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
-    made.charge(charge("small", instance(0, 0), node="a"))
-    made.charge(charge("other", instance(0, 1), node="b"))
-    what_if = made.copy()
-    assert ids(what_if, {MIG_1G: 2}) == []
-    what_if.release("uid-small")
-    moved = decide(what_if, waiting("small", {MIG_1G: 1}), Policy())
-    assert isinstance(moved, Placement)
-    assert (moved.node, moved.grants) == ("b", (instance(0, 0),))
-    what_if.charge(moved.charge)
-    assert ids(what_if, {MIG_1G: 2}) == ["MIG-0-0", "MIG-0-1"]
-    assert ids(made, {MIG_1G: 2}) == []

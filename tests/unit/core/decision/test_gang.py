@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision import capacity
+from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.gang_preemption import may_preempt, preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
@@ -27,11 +29,11 @@ from tests.builders import (
     RATIO,
     add,
     asks,
-    card,
     cards,
     charge,
     fleet,
     gang,
+    grant,
     inventory,
     label,
     listens,
@@ -58,8 +60,8 @@ def rack(nodes: Mapping[str, tuple[int, str, str]]) -> Fleet:
     return made
 
 
-def members(count: int, wanted: Mapping[str, int] | PodRequest | None = None, name: str = "m") -> list[PendingPod]:
-    return [waiting(f"{name}{i}", ONE if wanted is None else wanted) for i in range(count)]
+def members(count: int, wanted: Mapping[str, int] | PodRequest | None = None, **fields: Any) -> list[PendingPod]:
+    return [waiting(f"m{i}", ONE if wanted is None else wanted, **fields) for i in range(count)]
 
 
 def nodes_of(outcome: Sequence[Placement] | Failure) -> dict[str, int]:
@@ -73,13 +75,6 @@ def refusal(outcome: Sequence[Placement] | Failure) -> Failure:
 
 
 # --- all or not at all --------------------------------------------------------------------------------------------
-
-
-def test_all_members_are_placed_on_cards_of_their_own() -> None:
-    placed = decide_gang(fleet({"a": cards(2), "b": cards(2)}), gang(*members(4)), Policy())
-    assert nodes_of(placed) == {"a": 2, "b": 2}
-    assert isinstance(placed, list)
-    assert len({(each.node, grant.minor) for each in placed for grant in each.grants}) == 4
 
 
 def test_one_card_too_few_places_no_member() -> None:
@@ -104,12 +99,6 @@ def test_the_minimum_is_enough_and_the_others_are_placed_where_they_fit() -> Non
     made = fleet({"a": cards(3)})
     assert nodes_of(decide_gang(made, gang(*members(5), minimum=2), Policy())) == {"a": 3}
     assert isinstance(decide_gang(made, gang(*members(5), minimum=4), Policy()), Failure)
-
-
-def test_members_that_are_placed_already_count() -> None:
-    made = fleet({"a": cards(1)})
-    assert isinstance(decide_gang(made, gang(*members(2), minimum=3, placed=1), Policy()), Failure)
-    assert nodes_of(decide_gang(made, gang(*members(2), minimum=3, placed=2), Policy())) == {"a": 1}
 
 
 def test_a_late_member_that_fits_nowhere_gets_the_reason_of_any_pod() -> None:
@@ -198,17 +187,6 @@ def test_the_same_gang_is_placed_the_same() -> None:
     made = rack({f"n{i}": (4, f"c{i // 2}", "z") for i in range(6)})
     outcomes = [decide_gang(made, gang(*order), Policy()) for order in (members(7), members(7)[::-1])]
     assert outcomes[0] == outcomes[1]
-
-
-def test_two_gangs_that_fit_alone_but_not_together() -> None:
-    made = fleet({"a": cards(2), "b": cards(1)})
-    first, second = gang(*members(2, name="x")), gang(*members(2, name="y"))
-    placed = decide_gang(made, first, Policy())
-    assert isinstance(placed, list)
-    for each in placed:
-        made.charge(each.charge)
-    assert isinstance(decide_gang(made, second, Policy()), Failure)
-    assert sorted(made.charges) == ["uid-x0", "uid-x1"]
 
 
 # --- claims that members share --------------------------------------------------------------------------------
@@ -353,6 +331,88 @@ def test_preferences_decide_where_closeness_does_not() -> None:
     assert nodes_of(decide_gang(made, gang(*members(1, {"cpu": 1000})), spread)) == {"b": 1}
 
 
+# --- members that must be in one domain of a label ----------------------------------------------------------------
+
+RACK = "rack"
+
+
+def racks(**nodes: tuple[str, int]) -> Fleet:
+    """Return a fleet of nodes, each in a rack (none if empty) with a number of cards."""
+    made = Fleet()
+    for name, (where, count) in nodes.items():
+        add(made, node_info(name, labels={RACK: where} if where else {}), inventory(*cards(count)))
+    return made
+
+
+def test_all_members_are_in_one_domain_although_nodes_outside_have_more() -> None:
+    made = racks(a1=("a", 1), a2=("a", 2), b1=("b", 2), c=("", 8))
+    assert nodes_of(decide_gang(made, gang(*members(3), topology_key=RACK), Policy())) == {"a1": 1, "a2": 2}
+
+
+def test_no_domain_holds_them() -> None:
+    made = racks(a1=("a", 2), b1=("b", 2))
+    failed = refusal(decide_gang(made, gang(*members(3), topology_key=RACK), Policy()))
+    assert failed.message == (
+        "PodGroup ns/g: 2 of the 3 required members fit in rack=a (0/2 placements are available); next member m2: "
+        "0/2 nodes are available: 1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio "
+        "100)."
+    )
+    assert not failed.filters
+    failed = refusal(decide_gang(made, gang(*members(3), topology_key="zone"), Policy()))
+    assert failed.message.startswith("PodGroup ns/g: 0 of the 3 required members fit (0/0 placements are available)")
+
+
+def test_the_members_that_fit_stay_in_one_domain() -> None:
+    made = racks(a1=("a", 2), b1=("b", 3))
+    assert nodes_of(decide_gang(made, gang(*members(5), minimum=1, topology_key=RACK), Policy())) == {"b1": 3}
+
+
+def test_the_domain_of_the_placed_members_is_the_only_one() -> None:
+    made = racks(a1=("a", 1), b1=("b", 8))
+    more = gang(*members(1), minimum=0, placed=1, nodes=("a1",), topology_key=RACK)
+    assert nodes_of(decide_gang(made, more, Policy())) == {"a1": 1}
+    assert isinstance(decide_gang(racks(a1=("a", 0), b1=("b", 8)), more, Policy()), Failure)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        pytest.param(("a1", "b1"), "more than 1 domain found for pod group: a, b", id="two"),
+        pytest.param(("a1", "c"), "no topology domain found for pod", id="none"),
+    ],
+)
+def test_placed_members_are_in_no_single_domain(nodes: tuple[str, ...], why: str) -> None:
+    made = racks(a1=("a", 1), b1=("b", 8), c=("", 8))
+    more = gang(*members(1), minimum=0, placed=2, nodes=nodes, topology_key=RACK)
+    failed = refusal(decide_gang(made, more, Policy()))
+    assert failed.condition == "SchedulerError"
+    assert failed.message == f"PodGroup ns/g: cannot determine domain for already scheduled pods: {why}"
+    assert preempt_gang(made, more, Policy(), Budgets()) is None
+
+
+def test_victims_are_of_one_domain() -> None:
+    made = racks(a1=("a", 2), b1=("b", 1), b2=("b", 1))
+    for name, node, minor, priority in (("w", "a1", 0, 5), ("x", "a1", 1, 1), ("y", "b1", 0, 1), ("z", "b2", 0, 2)):
+        made.charge(charge(name, grant(minor, core=100, ratio=100), node=node, priority=priority))
+    wanted = gang(*members(2, priority=9), topology_key=RACK)
+    found = preempt_gang(made, wanted, Policy(), Budgets())
+    assert found is not None
+    assert sorted(each.uid for each in found.victims) == ["uid-y", "uid-z"]
+    assert {each.node for each in found.nominees} == {"b1", "b2"}
+
+
+def test_members_beyond_the_minimum_evict_one_after_the_other() -> None:
+    made = racks(a1=("a", 2))
+    for minor in range(2):
+        made.charge(charge(f"v{minor}", grant(minor, core=100, ratio=100), node="a1"))
+    more = gang(*members(2, priority=9), minimum=1, placed=1)
+    assert not may_preempt(made, more, Policy())
+    more = gang(*members(2, priority=9), minimum=1, placed=1, further_preempt=True)
+    found = preempt_gang(made, more, Policy(), Budgets())
+    assert found is not None
+    assert len(found.victims) == len(found.nominees) == 1
+
+
 # --- how many fit -------------------------------------------------------------------------------------------------
 
 
@@ -443,8 +503,3 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
         made.charge(each.charge)
     assert all((columns.used <= columns.total).all() for columns in made.cards.values())
     assert (made.requested <= made.allocatable)[:, made.present].all()
-
-
-def test_a_card_of_another_model_is_no_capacity() -> None:
-    made = fleet({"a": (card(0), card(1, model="Tesla T4"))})
-    assert isinstance(decide_gang(made, gang(*members(3)), Policy()), Failure)

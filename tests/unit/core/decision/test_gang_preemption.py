@@ -93,24 +93,6 @@ def after(made: Fleet, unit: Gang, preemption: GangPreemption) -> list[Placement
 # --- all or none ----------------------------------------------------------------------------------------------------
 
 
-def test_as_many_leave_as_the_gang_lacks_places() -> None:
-    made = full(2, 2)
-    made.release("uid-p0-0")
-    preemption = preempted(made, gang(*some(3)))
-    assert len(preemption.victims) == 2
-    assert len(preemption.nominees) == 3
-    assert {each.priority for each in preemption.nominees} == {ABOVE}
-
-
-def test_no_pod_is_evicted_for_a_gang_that_does_not_fit_even_then() -> None:
-    made = full(2, 2)
-    assert preempt_gang(made, gang(*some(5)), Policy(), Budgets()) is None
-    hold(made, 1, 1, priority=ABOVE, name="equal")
-    made.release("uid-p1-1")
-    assert preempt_gang(made, gang(*some(4)), Policy(), Budgets()) is None
-    assert len(preempted(made, gang(*some(3))).victims) == 3
-
-
 def test_only_as_many_as_it_needs_are_helped() -> None:
     made = full(4)
     assert len(preempted(made, gang(*some(4), minimum=2)).victims) == 2
@@ -157,27 +139,11 @@ def test_the_lowest_leave() -> None:
     assert victims(preempted(made, gang(*some(3)))) == ["p0-1", "p1-0", "p1-1"]
 
 
-def test_free_places_are_used_first() -> None:
-    made = racks(2, 4)
-    hold(made, 0, 0, 1)
-    preemption = preempted(made, gang(*some(6)))
-    assert victims(preemption) == ["p0-0-1"]
-    assert nodes(preemption) == {"n0": 2, "n1": 4}
-
-
 def test_only_the_pod_whose_capacity_is_enough_is_evicted() -> None:
     made = racks(1, 2, 1)
     for node, minors in ((0, [0]), (1, [0, 1]), (2, [0])):
         hold(made, node, *minors)
     assert victims(preempted(made, gang(*some(2)))) == ["p1-0-1"]
-
-
-def test_pods_that_turn_out_not_to_be_in_the_way_stay() -> None:
-    # The first member's best place is that of the lowest pod; with both places of the next one freed it is not needed.
-    made = racks(1, 2)
-    hold(made, 0, 0, priority=1)
-    hold(made, 1, 0, 1, priority=2)
-    assert victims(preempted(made, gang(*some(2, {NVIDIA: 1})))) == ["p1-0-1"]
 
 
 def test_the_largest_member_is_helped_first() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,49 +65,28 @@ def names(kept: NodeReservation) -> list[str]:
     return [each.pod.removeprefix("ns/") for each in kept.awaited]
 
 
+on_a, on_b = partial(holder, "a1"), partial(holder, "b1", node="b")
+UNTIL_DELETED = on_b(0, 1, ends=ending.UNTIL_DELETED)
+TERMINATING = on_a(0, ends=DISTANT, terminating=True)
+
+
 @pytest.mark.parametrize(
     ("placed", "node", "awaited"),
     [
-        pytest.param([holder("a1", 0, 1), holder("b1", 0, node="b")], "b", ["b1"], id="fewest missing cards"),
-        pytest.param([holder("a1", 0), holder("b1", 0, node="b")], "a", ["a1"], id="equal: by name"),
-        pytest.param(
-            [holder("a1", 0), holder("b1", 0, 1, 2, node="b", ends=SOON)], "b", ["b1"], id="a known end comes first"
-        ),
-        pytest.param(
-            [holder("a1", 0, ends=LATER), holder("b1", 0, 1, 2, node="b", ends=SOON)], "b", ["b1"], id="soonest"
-        ),
-        pytest.param(
-            [holder("a1", 0), holder("b1", 0, 1, node="b", ends=DISTANT)], "a", ["a1"], id="a distant end is unknown"
-        ),
-        pytest.param(
-            [holder("a1", 0), holder("b1", 0, node="b", ends=SOON), holder("b2", 1, node="b")],
-            "a",
-            ["a1"],
-            id="the last end counts",
-        ),
-        pytest.param(
-            [holder("a1", 0, ends=ending.UNTIL_DELETED), holder("b1", 0, 1, node="b")],
-            "b",
-            ["b1"],
-            id="rather pods that may complete",
-        ),
-        pytest.param(
-            [holder("a1", 0, ends=ending.NEVER), holder("b1", 0, 1, node="b", ends=ending.UNTIL_DELETED)],
-            "b",
-            ["b1"],
-            id="no pods of the node itself",
-        ),
-        pytest.param(
-            [holder("a1", 0, ends=DISTANT, terminating=True), holder("b1", 0, node="b", ends=LATER)],
-            "a",
-            ["a1"],
-            id="terminating",
-        ),
+        pytest.param([on_a(0, 1), on_b(0)], "b", "b1", id="fewest missing cards"),
+        pytest.param([on_a(0), on_b(0)], "a", "a1", id="equal: by name"),
+        pytest.param([on_a(0), on_b(0, 1, 2, ends=SOON)], "b", "b1", id="a known end comes first"),
+        pytest.param([on_a(0, ends=LATER), on_b(0, 1, 2, ends=SOON)], "b", "b1", id="soonest"),
+        pytest.param([on_a(0), on_b(0, 1, ends=DISTANT)], "a", "a1", id="a distant end is unknown"),
+        pytest.param([on_a(0), on_b(0, ends=SOON), holder("b2", 1, node="b")], "a", "a1", id="the last end counts"),
+        pytest.param([on_a(0, ends=ending.UNTIL_DELETED), on_b(0, 1)], "b", "b1", id="rather pods that may complete"),
+        pytest.param([on_a(0, ends=ending.NEVER), UNTIL_DELETED], "b", "b1", id="no pods of the node itself"),
+        pytest.param([TERMINATING, on_b(0, ends=LATER)], "a", "a1", id="terminating"),
     ],
 )
-def test_the_node_that_has_room_soonest(placed: Sequence[Charge], node: str, awaited: Sequence[str]) -> None:
+def test_the_node_that_has_room_soonest(placed: Sequence[Charge], node: str, awaited: str) -> None:
     kept = reserved(four_cards(*placed))
-    assert (kept.node, names(kept)) == (node, list(awaited))
+    assert (kept.node, names(kept)) == (node, [awaited])
     assert kept.ends == max(each.ends for each in kept.awaited)
     assert sorted(each.minor for each in kept.nominee.grants) == [0, 1, 2, 3]
 
@@ -130,31 +110,19 @@ def test_a_pod_of_the_same_controller_is_awaited_only_if_its_end_is_known(
     assert reserved(fleet, replace(BIG, owner=JOB)).node == node
 
 
+NO_CARD = charge("no card", node="a", resources=(("cpu", 1000), ("pods", 1)))
+ONE, TWO, THREE = holder("one", 0), holder("two", 1, 2), holder("three", 3)
+LAST = [holder("one", 0, ends=LATER), holder("two", 1, 2, ends=SOON), holder("three", 3, ends=LATER)]
+
+
 @pytest.mark.parametrize(
     ("request_", "placed", "awaited"),
     [
-        pytest.param(
-            {NVIDIA: 2}, [holder("one", 0), holder("two", 1, 2), holder("three", 3)], ["two"], id="few pods, not many"
-        ),
-        pytest.param(
-            {NVIDIA: 1},
-            [holder("one", 0, ends=LATER), holder("two", 1, 2, ends=SOON), holder("three", 3, ends=LATER)],
-            ["two"],
-            id="the last to end stay",
-        ),
-        pytest.param({NVIDIA: 2}, [holder("one", 0), holder("two", 1)], [], id="there is room"),
-        pytest.param(
-            {NVIDIA: 1, "cpu": 63_500},
-            [charge("no card", node="a", resources=(("cpu", 1000), ("pods", 1)))],
-            ["no card"],
-            id="cpu",
-        ),
-        pytest.param(
-            {NVIDIA: 4},
-            [holder("one", 0), charge("no card", node="a", resources=(("cpu", 1000), ("pods", 1)))],
-            ["one"],
-            id="pods without cards are not in the way",
-        ),
+        pytest.param({NVIDIA: 2}, [ONE, TWO, THREE], ["two"], id="few pods, not many"),
+        pytest.param({NVIDIA: 1}, LAST, ["two"], id="the last to end stay"),
+        pytest.param({NVIDIA: 2}, [ONE, holder("two", 1)], [], id="there is room"),
+        pytest.param({NVIDIA: 1, "cpu": 63_500}, [NO_CARD], ["no card"], id="cpu"),
+        pytest.param({NVIDIA: 4}, [ONE, NO_CARD], ["one"], id="pods without cards are not in the way"),
     ],
 )
 def test_only_the_pods_whose_room_is_needed(
@@ -240,15 +208,16 @@ def pod(name: str, priority: int = 0, *, since: int = 0, namespace: str = "", **
     return waiting(name, priority=priority, unschedulable_since=at, namespace=namespace or f"of-{name}", **fields)
 
 
+IN_N: Any = {"namespace": "n"}
+
+
 @pytest.mark.parametrize(
     ("pods", "chosen"),
     [
         pytest.param([pod("a", since=2), pod("b", since=1), pod("c", since=3)], "ba", id="the longest wait"),
         pytest.param([pod("a", since=1), pod("b", 5, since=2), pod("c", 9, since=3)], "cb", id="priority first"),
         pytest.param(
-            [pod("a", since=1, namespace="n"), pod("b", since=2, namespace="n"), pod("c", since=3)],
-            "ac",
-            id="one of a namespace",
+            [pod("a", since=1, **IN_N), pod("b", since=2, **IN_N), pod("c", since=3)], "ac", id="one of a namespace"
         ),
         pytest.param(
             [pod("a", since=1), pod("b", since=2), pod("c", since=3, reserved_node="x")],
@@ -256,7 +225,7 @@ def pod(name: str, priority: int = 0, *, since: int = 0, namespace: str = "", **
             id="who has one keeps it",
         ),
         pytest.param(
-            [pod("a", since=1, reserved_node="x", namespace="n"), pod("b", 5, since=3, namespace="n")],
+            [pod("a", since=1, reserved_node="x", **IN_N), pod("b", 5, since=3, **IN_N)],
             "b",
             id="unless a higher priority waits",
         ),
@@ -274,41 +243,26 @@ def test_five_percent_of_the_nodes_with_devices(nodes: int, most: int) -> None:
     assert most_nodes(fleet) == most
 
 
+CPUS = charge("cpus", node="a", resources=(("cpu", 63_500), ("pods", 1)))
+X, FOUR = holder("x", 0), [holder(f"p{minor}", minor) for minor in range(4)]
+IN_TIME = "3 of 4 GPUs are free, the rest is held by pod x until 2027-01-15T08:10:00Z at the latest."
+CPU_TOO = "3 of 4 GPUs are free, the rest and 1500m cpu are held by pods cpus, x."
+
+
 @pytest.mark.parametrize(
     ("placed", "text"),
     [
-        pytest.param([holder("x", 0)], "reserved on a: 3 of 4 GPUs are free, the rest is held by pod x.", id="one"),
-        pytest.param(
-            [holder("x", 0), holder("y", 1, ends=LATER)],
-            "reserved on a: 2 of 4 GPUs are free, the rest is held by pods x, y.",
-            id="two",
-        ),
-        pytest.param(
-            [holder(f"p{minor}", minor) for minor in range(4)],
-            "reserved on a: 0 of 4 GPUs are free, the rest is held by pods p0, p1, p2, p3.",
-            id="many",
-        ),
-        pytest.param(
-            [holder("x", 0, ends=LATER)],
-            "reserved on a: 3 of 4 GPUs are free, the rest is held by pod x until 2027-01-15T08:10:00Z at the latest.",
-            id="known end",
-        ),
-        pytest.param([], "reserved on a: 4 of 4 GPUs are free.", id="free"),
-        pytest.param(
-            [charge("cpus", node="a", resources=(("cpu", 63_500), ("pods", 1)))],
-            "reserved on a: 4 of 4 GPUs are free, 500m cpu is missing and held by pod cpus.",
-            id="cpu",
-        ),
-        pytest.param(
-            [holder("x", 0), charge("cpus", node="a", resources=(("cpu", 63_500), ("pods", 1)))],
-            "reserved on a: 3 of 4 GPUs are free, the rest and 1500m cpu are held by pods cpus, x.",
-            id="cpu and a card",
-        ),
+        pytest.param([X], "3 of 4 GPUs are free, the rest is held by pod x.", id="one"),
+        pytest.param([X, holder("y", 1, ends=LATER)], "2 of 4 GPUs are free, the rest is held by pods x, y.", id="two"),
+        pytest.param(FOUR, "0 of 4 GPUs are free, the rest is held by pods p0, p1, p2, p3.", id="many"),
+        pytest.param([holder("x", 0, ends=LATER)], IN_TIME, id="known end"),
+        pytest.param([], "4 of 4 GPUs are free.", id="free"),
+        pytest.param([CPUS], "4 of 4 GPUs are free, 500m cpu is missing and held by pod cpus.", id="cpu"),
+        pytest.param([X, CPUS], CPU_TOO, id="cpu and a card"),
     ],
 )
 def test_the_note(placed: Sequence[Charge], text: str) -> None:
-    sentence = note(reserved(four_cards(*placed, nodes=["a"])))
-    assert sentence == text
+    assert note(reserved(four_cards(*placed, nodes=["a"]))) == f"reserved on a: {text}"
 
 
 @pytest.mark.parametrize(
@@ -327,44 +281,43 @@ def test_the_note_names_no_pod_of_another_namespace(namespaces: Sequence[str], t
     assert "third" not in sentence
 
 
+def busy(**resources: int) -> Charge:
+    return holder("busy", 0, resources=(*resources.items(), ("pods", 1)))
+
+
+MORE = {NVIDIA: 1, "cpu": 2000}
+NIC = charge("nic", grant(0, "rdma", rdma=100), node="a")
+OF_TWO_TYPES = "1 of 1 GPUs and 0 of 1 RDMA devices are free, the rest is held by pod nic."
+
+
 @pytest.mark.parametrize(
     ("request_", "placed", "text"),
     [
         pytest.param(
-            {NVIDIA: 1, "cpu": 2000},
-            [holder("busy", 0, resources=(("cpu", 63_000), ("pods", 1)))],
-            "1 of 1 GPUs are free, 1 cpu is missing and held by pod busy.",
-            id="the pod that holds the cpu has a card too",
+            MORE, busy(cpu=63_000), "1 of 1 GPUs are free, 1 cpu is missing and held by pod busy.", id="with a card"
         ),
         pytest.param(
-            {NVIDIA: 1, "cpu": 2000, "memory": 300 * GI},
-            [holder("busy", 0, resources=(("cpu", 62_500), ("memory", 220 * GI), ("pods", 1)))],
+            {**MORE, "memory": 300 * GI},
+            busy(cpu=62_500, memory=220 * GI),
             "1 of 1 GPUs are free, 500m cpu and 8Gi memory are missing and held by pod busy.",
             id="two resources",
         ),
-        pytest.param(
-            {NVIDIA: 1, RDMA: 100},
-            [charge("nic", grant(0, "rdma", rdma=100), node="a")],
-            "1 of 1 GPUs and 0 of 1 RDMA devices are free, the rest is held by pod nic.",
-            id="a device of another type",
-        ),
+        pytest.param({NVIDIA: 1, RDMA: 100}, NIC, OF_TWO_TYPES, id="a device of another type"),
     ],
 )
-def test_the_note_names_what_is_missing(request_: Any, placed: Sequence[Charge], text: str) -> None:
+def test_the_note_names_what_is_missing(request_: Any, placed: Charge, text: str) -> None:
     made = Fleet()
     add(made, node_info("a"), inventory(*cards(6), other_card("rdma")))
-    for each in placed:
-        made.charge(each)
-    sentence = note(reserved(made, waiting("big", request_)))
-    assert sentence == f"reserved on a: {text}"
+    made.charge(placed)
+    assert note(reserved(made, waiting("big", request_))) == f"reserved on a: {text}"
 
 
 def test_the_note_does_not_count_a_card_twice() -> None:
     made = Fleet()
     add(made, node_info("a", sums={GPU: 200}), inventory(*cards(2)))
     made.charge(charge("x", grant(0, core=100, ratio=100), node="a", resources=((GPU, 100), ("pods", 1))))
-    sentence = note(reserved(made, waiting("big", {GPU: 200})))
-    assert sentence == "reserved on a: 1 of 2 GPUs are free, the rest is held by pod x."
+    text = note(reserved(made, waiting("big", {GPU: 200})))
+    assert text == "reserved on a: 1 of 2 GPUs are free, the rest is held by pod x."
 
 
 def test_a_long_message_keeps_the_note() -> None:

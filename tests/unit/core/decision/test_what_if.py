@@ -199,14 +199,6 @@ def test_nominees_come_back_whatever_happens() -> None:
     assert fleet.nominees == {"uid-nominee": nominee}
 
 
-def test_a_nominee_that_is_placed_is_no_nominee() -> None:
-    fleet = made()
-    fleet.nominate(charge("p", node="a", resources=(("cpu", 1000),)))
-    fleet.charge(charge("p", node="b", resources=(("cpu", 1000),)))
-    assert not fleet.nominees
-    assert fleet.requested[fleet.resources["cpu"]].sum() == 1000
-
-
 def test_a_row_stays_while_something_of_it_is_kept_for_a_pod() -> None:
     fleet = made()
     fleet.nominate(charge("p", node="a", resources=(("cpu", 1000),)))

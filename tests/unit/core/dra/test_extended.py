@@ -52,70 +52,47 @@ def test_each_container_and_resource_has_a_request_named_by_its_places() -> None
     ]
 
 
+def gpus(name: str, count: int, **fields: Any) -> Raw:
+    return container(name, {GPU: count}, **fields)
+
+
+SIDECAR = gpus("s", 1, **Sidecar)
+WITHOUT = container("a", {"cpu": "1"})
+
+
 @pytest.mark.parametrize(
     ("init", "main", "requests", "mappings"),
     [
+        pytest.param([gpus("i", 1)], [gpus("a", 2)], {1: 2}, "a1 i1", id="an init container uses what a container has"),
+        pytest.param([gpus("i", 3)], [gpus("a", 2)], {0: 1, 1: 2}, "a1 i1 i0", id="and requests more if it needs more"),
         pytest.param(
-            [container("i", {GPU: 1})],
-            [container("a", {GPU: 2})],
-            [("container-1-request-0", 2)],
-            [("a", "container-1-request-0"), ("i", "container-1-request-0")],
-            id="an init container uses what a container has",
-        ),
-        pytest.param(
-            [container("i", {GPU: 3})],
-            [container("a", {GPU: 2})],
-            [("container-0-request-0", 1), ("container-1-request-0", 2)],
-            [
-                ("a", "container-1-request-0"),
-                ("i", "container-1-request-0"),
-                ("i", "container-0-request-0"),
-            ],
-            id="and requests what it needs beyond that",
-        ),
-        pytest.param(
-            [container("i", {GPU: 3}), container("j", {GPU: 5}), container("k", {GPU: 5})],
-            [container("a", {GPU: 2})],
-            [("container-1-request-0", 3), ("container-3-request-0", 2)],
-            [
-                ("a", "container-3-request-0"),
-                ("i", "container-3-request-0"),
-                ("i", "container-1-request-0"),
-                ("j", "container-3-request-0"),
-                ("j", "container-1-request-0"),
-                ("k", "container-3-request-0"),
-                ("k", "container-1-request-0"),
-            ],
+            [gpus("i", 3), gpus("j", 5), gpus("k", 5)],
+            [gpus("a", 2)],
+            {1: 3, 3: 2},
+            "a3 i3 i1 j3 j1 k3 k1",
             id="which is there once, for the one that needs the most",
         ),
         pytest.param(
-            [container("s", {GPU: 1}, **Sidecar), container("i", {GPU: 1})],
-            [container("a", {"cpu": "1"})],
-            [("container-0-request-0", 1), ("container-1-request-0", 1)],
-            [("s", "container-0-request-0"), ("i", "container-1-request-0")],
-            id="a sidecar that runs already keeps its own",
+            [SIDECAR, gpus("i", 1)], [WITHOUT], {0: 1, 1: 1}, "s0 i1", id="a sidecar that runs already keeps its own"
         ),
         pytest.param(
-            [container("i", {GPU: 2}), container("s", {GPU: 1}, **Sidecar)],
-            [container("a", {GPU: 1}), container("b", {GPU: 1})],
-            [("container-1-request-0", 1), ("container-2-request-0", 1), ("container-3-request-0", 1)],
-            [
-                ("s", "container-1-request-0"),
-                ("a", "container-2-request-0"),
-                ("b", "container-3-request-0"),
-                ("i", "container-1-request-0"),
-                ("i", "container-2-request-0"),
-            ],
+            [gpus("i", 2), SIDECAR],
+            [gpus("a", 1), gpus("b", 1)],
+            {1: 1, 2: 1, 3: 1},
+            "s1 a2 b3 i1 i2",
             id="one that starts later lends its own",
         ),
     ],
 )
-def test_init_containers(
-    init: list[Raw], main: list[Raw], requests: list[tuple[str, int]], mappings: list[tuple[str, str]]
-) -> None:
+def test_init_containers(init: list[Raw], main: list[Raw], requests: dict[int, int], mappings: str) -> None:
+    """`requests` are counts by the container's place; `mappings` name a container and the place of a request."""
     of_class, shown = made({"initContainers": init, "containers": main})
-    assert [(name, count) for name, _, count in of_class] == requests
-    assert [(name, request) for name, _, request in shown] == mappings
+    assert [(name, count) for name, _, count in of_class] == [
+        (f"container-{place}-request-0", count) for place, count in requests.items()
+    ]
+    assert [(name, request) for name, _, request in shown] == [
+        (mapping[0], f"container-{mapping[1]}-request-0") for mapping in mappings.split()
+    ]
 
 
 def test_requests_are_ordered_by_name_as_text() -> None:

@@ -45,30 +45,6 @@ def taken(*names: str) -> Allocated:
 # The order of the search
 
 
-def test_the_first_devices_in_the_order_of_pools_slices_and_lists_are_taken() -> None:
-    published = [
-        slice_of(device("z"), pool="pool-b"),
-        slice_of(device("d"), device("c"), pool="pool-a", name="slice-1", count=2),
-        slice_of(device("e"), pool="pool-a", name="slice-0", count=2),
-    ]
-    assert chosen(published, claim(request(count=4))) == [["gpu:e", "gpu:d", "gpu:c", "gpu:z"]]
-
-
-def test_pools_with_binding_conditions_come_last() -> None:
-    published = [
-        slice_of(device("a", bindingConditions=["ready"], bindingFailureConditions=["failed"]), pool="pool-a"),
-        slice_of(device("b"), pool="pool-b"),
-    ]
-    assert chosen(published, claim(request(count=2))) == [["gpu:b", "gpu:a"]]
-
-
-def test_a_later_request_takes_a_worse_subrequest_before_an_earlier_one_takes_another_device() -> None:
-    only_a = "device.attributes['gpu.io'].model == 'y'"
-    published = [slice_of(device("a", model="y"), device("b", model="x"))]
-    second = first_available("second", exactly(where=only_a), exactly())
-    assert chosen(published, claim(request("first"), second)) == [["first:a", "second/sub-1:b"]]
-
-
 def test_the_score_prefers_first_subrequests() -> None:
     got = allocation([TWO], claim(first_available("one", exactly(3), exactly()), request()))
     assert got is not None
@@ -156,34 +132,11 @@ def test_counted_requests_pass_over_incomplete_pools_and_all_is_an_error() -> No
         chosen(published, claim(request(count=0)))
 
 
-def test_a_newer_generation_replaces_the_older_one_even_if_only_one_of_its_slices_is_there() -> None:
-    newer = slice_of(device("b"), name="slice-1", generation=2, count=2)
-    assert chosen([TWO, newer], claim(request())) is None
-
-
 def test_an_invalid_pool_is_an_error_only_if_nothing_else_is_found() -> None:
     twice = slice_of(device("a"), device("a"), pool="pool-a")
     assert chosen([twice, TWO], claim(request())) == [["gpu:a"]]
     with pytest.raises(InvalidPoolsError, match="invalid resource pools were encountered"):
         chosen([twice], claim(request()))
-
-
-def test_slices_are_for_one_node_all_nodes_or_those_with_a_label() -> None:
-    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]}
-    published = [
-        slice_of(device("a"), pool="pool-a", nodeName="node-1"),
-        slice_of(device("b"), pool="pool-b", allNodes=True),
-        slice_of(device("c"), pool="pool-c", nodeSelector={"nodeSelectorTerms": [zone]}),
-    ]
-    assert chosen(published, claim(request(count=2)), labels={"zone": "west"}) is None
-    got = allocation(published, claim(request(count=2)), labels={"zone": "east"})
-    assert got is not None
-    assert got[0].written()["nodeSelector"] == {"nodeSelectorTerms": [zone]}
-
-
-def test_each_device_may_have_its_own_nodes() -> None:
-    here, there = device("a", nodeName=objects.NODE), device("b", nodeName="node-1")
-    assert chosen([slice_of(here, there, perDeviceNodeSelection=True)], claim(request(count=0))) == [["gpu:a"]]
 
 
 # Selectors and classes
@@ -215,12 +168,6 @@ def test_a_selector_that_no_device_reaches_is_not_found_wrong() -> None:
 # All and admin access
 
 
-def test_all_needs_a_device_and_each_of_them() -> None:
-    assert chosen([TWO], claim(request(count=0))) == [["gpu:a", "gpu:b"]]
-    assert chosen([TWO], claim(request(count=0)), allocated=taken("b")) is None
-    assert chosen([TWO], claim(request(count=0, where="false"))) is None
-
-
 def test_a_device_of_all_that_breaks_a_constraint_ends_the_search() -> None:
     with pytest.raises(NodeError, match=r"cannot add device gpu.io/node-0/c because a claim constraint would not be "):
         chosen([MODELS], claim(request(count=0), constraints=[{"matchAttribute": MODEL}]))
@@ -236,13 +183,6 @@ def test_all_wants_a_device_whose_capacity_is_in_use_but_not_one_that_is_too_sma
     assert chosen(published, wanted, allocated=Allocated(capacity=in_use)) is None
 
 
-def test_admin_access_takes_a_device_that_is_held_but_keeps_it_from_later_requests_of_the_pod() -> None:
-    admin = request("admin", adminAccess=True)
-    assert chosen([TWO], claim(admin), allocated=taken("a")) == [["admin:a"]]
-    assert chosen([TWO], claim(admin, request("user"))) == [["admin:a", "user:b"]]
-    assert chosen([TWO], claim(request("admin", 3, adminAccess=True))) is None
-
-
 def test_admin_access_neither_needs_nor_takes_counters_or_capacity() -> None:
     devices, counters = mig_gpu("g")
     published = [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[counters])]
@@ -256,23 +196,7 @@ def test_admin_access_neither_needs_nor_takes_counters_or_capacity() -> None:
     assert chosen(shared, claim(request("user"), request("other"))) is None
 
 
-def test_two_claims_have_admin_access_to_one_device() -> None:
-    first, second = (claim(request(adminAccess=True), name=name) for name in ("claim-0", "claim-1"))
-    assert chosen([TWO], first, second) == [["gpu:a"], ["gpu:a"]]
-
-
 # Constraints
-
-
-def test_match_attribute_backtracks_to_equal_values() -> None:
-    published = [slice_of(device("a", model="x"), device("b", model="y"), device("c", model="y"), device("d"))]
-    assert chosen(published, claim(request(count=2), constraints=[{"matchAttribute": MODEL}])) == [["gpu:b", "gpu:c"]]
-
-
-def test_distinct_attribute_holds_between_devices_of_one_request() -> None:
-    distinct = [{"distinctAttribute": MODEL}]
-    assert chosen([MODELS], claim(request(count=2), constraints=distinct)) == [["gpu:a", "gpu:c"]]
-    assert chosen([MODELS], claim(request(count=3), constraints=distinct)) is None
 
 
 def test_values_of_two_types_are_not_equal() -> None:
@@ -281,32 +205,7 @@ def test_values_of_two_types_are_not_equal() -> None:
     assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"distinctAttribute": MODEL}])) is not None
 
 
-# Taints
-
-
-@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_taints_keep_requests_away_that_do_not_tolerate_them(effect: str) -> None:
-    tainted = [slice_of(device("a", taints=[{"key": "k", "value": "v", "effect": effect}]), device("b"))]
-    assert chosen(tainted, claim(request())) == [["gpu:b"]]
-    tolerations = [{"key": "k", "operator": "Equal", "value": "v"}]
-    got = allocation(tainted, claim(request(tolerations=tolerations)))
-    assert got is not None
-    assert got[0].written()["devices"]["results"] == [
-        {"driver": "gpu.io", "pool": "node-0", "device": "a", "request": "gpu", "tolerations": tolerations}
-    ]
-
-
-def test_taints_without_an_effect_do_not_matter() -> None:
-    assert chosen([slice_of(device("a", taints=[{"key": "k", "effect": "None"}]))], claim(request())) == [["gpu:a"]]
-
-
 # Counters
-
-
-def test_partitions_share_counters() -> None:
-    published = partitions(counted("a", "3"), counted("b", "2"), counted("c", "2"))
-    assert chosen(published, claim(request(count=2))) == [["gpu:b", "gpu:c"]]
-    assert chosen(published, claim(request(count=2)), allocated=taken("a")) is None
 
 
 def test_counters_that_are_exceeded_keep_all_devices_of_the_pool_from_being_allocated() -> None:
@@ -322,38 +221,6 @@ def test_shares_of_a_device_charge_its_counters_once() -> None:
 
 
 # Capacity
-
-
-def test_a_request_that_does_not_name_a_capacity_without_policy_takes_all_of_it() -> None:
-    assert chosen([SHARED], claim(request("x"), request("y"))) is None
-
-
-def test_a_request_that_names_a_capacity_that_a_device_lacks_passes_over_it() -> None:
-    published = [slice_of(device("a"), device("b", memory="1Gi"))]
-    assert chosen(published, claim(request(capacity={"requests": {"memory": "1Gi"}}))) == [["gpu:b"]]
-
-
-@pytest.mark.parametrize(
-    ("policy", "requested", "consumed"),
-    [
-        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, None, "1Gi"),
-        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, "1", "1Gi"),
-        ({"default": "1Gi", "validRange": {"min": "1Gi", "step": "512Mi"}}, "1100Mi", "1536Mi"),
-        ({"default": "1Gi", "validRange": {"min": "1Gi"}}, "1100Mi", "1100Mi"),
-        ({"default": "1Gi", "validValues": ["1Gi", "2Gi"]}, "1025Mi", "2Gi"),
-        ({"default": "100m", "validRange": {"min": "100m", "step": "100m", "max": "4"}}, "150m", "200m"),
-        (None, "3Gi", "3Gi"),
-    ],
-)
-def test_requests_are_rounded_by_the_policy(policy: object, requested: str | None, consumed: str) -> None:
-    shared = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
-    if policy is not None:
-        shared["spec"]["devices"][0]["capacity"]["memory"]["requestPolicy"] = policy
-    wanted: Object = {"capacity": {"requests": {"memory": requested}}} if requested else {}
-    got = allocation([shared], claim(request(**wanted)))
-    assert got is not None
-    result = got[0].written()["devices"]["results"][0]
-    assert (result["consumedCapacity"], result["shareID"]) == ({"memory": consumed}, "share")
 
 
 @pytest.mark.parametrize("requested", ["100E", "8Ei", "1u", "9223372036854775807"])
@@ -375,34 +242,6 @@ def test_a_negative_request_ends_the_allocation() -> None:
 
 
 # Results
-
-
-def test_configurations_of_the_class_come_first_and_name_requests_only_if_not_all_are_meant() -> None:
-    of_class, of_claim = ({"opaque": {"driver": "gpu.io", "parameters": {"from": each}}} for each in ("class", "claim"))
-    classes = [{"metadata": {"name": "gpu"}, "spec": {"config": [of_class]}}]
-    config = [{"requests": ["one/sub-1"], **of_claim}, {"requests": ["one/sub-0"], **of_claim}]
-    wanted = claim(first_available("one", exactly(3), exactly()), request(), config=config)
-    got = allocation([TWO], wanted, classes=classes)
-    assert got is not None
-    assert got[0].written()["devices"]["config"] == [
-        {"source": "FromClass", **of_class},
-        {"source": "FromClaim", "requests": ["one/sub-1"], **of_claim},
-    ]
-
-
-def test_a_device_that_binds_to_a_node_restricts_the_claim_to_it() -> None:
-    conditions: Object = {"bindingConditions": ["ready"], "bindingFailureConditions": ["failed"]}
-    published = [slice_of(device("a", bindsToNode=True, **conditions), pool="p", allNodes=True)]
-    got = allocation(published, claim(request()))
-    assert got is not None
-    assert got[0].written() == {
-        "devices": {
-            "results": [{"driver": "gpu.io", "pool": "p", "device": "a", "request": "gpu", **conditions}],
-        },
-        "nodeSelector": {
-            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}]
-        },
-    }
 
 
 def test_what_claims_hold_is_read_from_their_status() -> None:

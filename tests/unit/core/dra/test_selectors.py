@@ -37,20 +37,9 @@ def test_every_recorded_result_is_that_of_kubernetes() -> None:
     assert len(recorded) > 2_000
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        f'{MODEL} == "H100"',
-        'device.attributes["nic.example.com"].speed >= 400',
-        'device.attributes["gpu.example.com"].driverVersion.isGreaterThan(semver("525.0.0"))',
-        'device.capacity["gpu.example.com"].memory.compareTo(quantity("80Gi")) == 0',
-        'device.driver == "gpu.example.com" && !device.allowMultipleAllocations',
-        'size(device.attributes["unknown.example.com"]) == 0',
-        f'int("-{"0" * 5_000}1") == -1 && duration("{"0" * 5_000}1.5s") == duration("1500ms")',
-    ],
-)
-def test_a_selector_reads_the_device(expression: str) -> None:
-    assert matches(expression)
+def test_numbers_with_many_zeros_are_read() -> None:
+    zeros = "0" * 5_000
+    assert matches(f'int("-{zeros}1") == -1 && duration("{zeros}1.5s") == duration("1500ms")')
 
 
 @pytest.mark.parametrize(

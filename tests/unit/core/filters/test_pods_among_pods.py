@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.filters import (
     existing_anti_affinity,
     pod_affinity,
@@ -21,17 +20,13 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods import affinity_index
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
-from berth_operator.core.values.request import PodRequest, Taint, Toleration
-from tests.builders import asks, charge, label, node_info
+from berth_operator.core.values.request import PodRequest
+from tests.builders import charge, label, node_info
 from tests.unit.core import affinity_worlds
 from tests.unit.core.affinity_worlds import World, select, wanting
+from tests.unit.core.filters.test_filters import passing
 
 Reference = Callable[[World, PodRequest, NodeInfo], bool]
-
-
-def passing(module: Any, fleet: Fleet, pod: PodRequest) -> set[str]:
-    mask = module.passes(fleet, pod) & fleet.present
-    return {name for name, row in fleet.rows.items() if mask[row]}
 
 
 # --- against the reference --------------------------------------------------------------------------------------
@@ -192,17 +187,9 @@ def test_selections_that_are_no_longer_read_are_dropped_and_counted_again() -> N
 # --- cases ------------------------------------------------------------------------------------------------------
 
 
-def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
-    labels = fields.pop("labels", {"app": "x"})
-    identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
-    affinity = Affinity(
-        **{
-            key: fields.pop(key)
-            for key in ("required_affinity", "required_anti_affinity", "preferred_terms")
-            if key in fields
-        }
-    )
-    return charge(name, node=on, identity=identity, affinity=affinity, **fields)
+def there(on: str, name: str = "there", **affinity: Any) -> Any:
+    identity = Identity(namespace="ns", labels=(("app", "x"),))
+    return charge(name, node=on, identity=identity, affinity=Affinity(**affinity))
 
 
 def term(selector: LabelSelector, key: str = "zone", **peers: Any) -> Term:
@@ -218,73 +205,13 @@ def zones(**nodes: str | None) -> list[NodeInfo]:
 
 ABC = zones(a="1", b="1", c="2", d=None)
 X = select(app="x")
-SELECTORS = [
-    pytest.param(select(app="x"), True, id="In, the value"),
-    pytest.param(select(app="y"), False, id="In, another value"),
-    pytest.param(LabelSelector(requirements=(label("app", "In", "x", "y"),)), True, id="In, one of two"),
-    pytest.param(LabelSelector(requirements=(label("tier", "In", "x"),)), False, id="In, no such label"),
-    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "y"),)), True, id="NotIn, another value"),
-    pytest.param(LabelSelector(requirements=(label("app", "NotIn", "x"),)), False, id="NotIn, the value"),
-    pytest.param(LabelSelector(requirements=(label("tier", "NotIn", "x"),)), True, id="NotIn, no such label"),
-    pytest.param(LabelSelector(requirements=(label("app", "Exists"),)), True, id="Exists, it does"),
-    pytest.param(LabelSelector(requirements=(label("tier", "Exists"),)), False, id="Exists, it does not"),
-    pytest.param(LabelSelector(requirements=(label("tier", "DoesNotExist"),)), True, id="DoesNotExist, it does not"),
-    pytest.param(LabelSelector(requirements=(label("app", "DoesNotExist"),)), False, id="DoesNotExist, it does"),
-    pytest.param(select(app="x", tier="1"), False, id="one of two holds"),
-    pytest.param(EVERYTHING, True, id="an empty selector"),
-    pytest.param(NOTHING, False, id="no selector"),
-]
-
-
-@pytest.mark.parametrize(("selector", "matches"), SELECTORS)
-def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:
-    world = World(nodes=ABC, pods=[there("a")])
-    repelling = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(selector),))])
-    # With the same labels, so that it counts as the first of its group only if it matches the placed one.
-    near = wanting(labels={"app": "x"}, required_affinity=(term(selector),))
-    assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
-    kept_off = {"c", "d"} if matches else set("abcd")
-    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(selector),))) == kept_off
-    pod = wanting(labels={"app": "x"})
-    assert passing(existing_anti_affinity, repelling.fleet(), pod) == kept_off
-
-
 NAMESPACES: Mapping[str, Mapping[str, str]] = {"ns": {"team": "x"}, "other": {"team": "y"}}
-SCOPES = [
-    pytest.param({"namespaces": ("ns",)}, True, id="its namespace"),
-    pytest.param({"namespaces": ("other",)}, False, id="another namespace"),
-    pytest.param({"namespaces": ("other", "ns")}, True, id="two namespaces"),
-    pytest.param({"namespace_selector": select(team="x")}, True, id="a selector of its namespace"),
-    pytest.param({"namespace_selector": select(team="y")}, False, id="a selector of another one"),
-    pytest.param({"namespace_selector": EVERYTHING}, True, id="an empty selector of namespaces"),
-    pytest.param({"namespaces": ("other",), "namespace_selector": select(team="x")}, True, id="a name or a selector"),
-]
-
-
-@pytest.mark.parametrize(("peers", "matches"), SCOPES)
-def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:
-    world = World(nodes=ABC, pods=[there("a")], namespaces=NAMESPACES)
-    kept_off = {"c", "d"} if matches else set("abcd")
-    near = passing(pod_affinity, world.fleet(), wanting("other", required_affinity=(term(X, **peers),)))
-    assert near == ({"a", "b"} if matches else set())
-    assert (
-        passing(pod_anti_affinity, world.fleet(), wanting("other", required_anti_affinity=(term(X, **peers),)))
-        == kept_off
-    )
-    repelling = World(
-        nodes=ABC, pods=[there("a", "other", required_anti_affinity=(term(X, **peers),))], namespaces=NAMESPACES
-    )
-    assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 
 def test_changed_namespace_labels_change_which_pods_match() -> None:
-    fleet = World(
-        nodes=ABC, pods=[there("a", required_anti_affinity=(term(X, namespace_selector=select(team="x")),))]
-    ).fleet()
-    far, pod = (
-        wanting(required_anti_affinity=(term(X, namespace_selector=select(team="x")),)),
-        wanting(labels={"app": "x"}),
-    )
+    apart = (term(X, namespace_selector=select(team="x")),)
+    fleet = World(nodes=ABC, pods=[there("a", required_anti_affinity=apart)]).fleet()
+    far, pod = wanting(required_anti_affinity=apart), wanting(labels={"app": "x"})
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
     assert fleet.affinity_index.put_namespace("ns", {"team": "x"})
     assert not fleet.affinity_index.put_namespace("ns", {"team": "x"})
@@ -304,128 +231,11 @@ def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_fr
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
 
 
-AFFINITY = [
-    pytest.param([], wanting(required_affinity=(term(X),)), "", id="no pod there, and it does not match itself"),
-    pytest.param(
-        [],
-        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
-        "abc",
-        id="the first of its kind, where the key is",
-    ),
-    pytest.param(
-        [there("c")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "c", id="the second of its kind"
-    ),
-    pytest.param(
-        [there("d")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "abc", id="one outside all domains"
-    ),
-    pytest.param(
-        [there("gone")],
-        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
-        "abc",
-        id="one on a node that is gone",
-    ),
-    pytest.param(
-        [there("a", terminating=True)], wanting(required_affinity=(term(X),)), "ab", id="one that is terminating"
-    ),
-    pytest.param(
-        [there("a"), there("c", labels={"tier": "1"}, name="second")],
-        wanting(required_affinity=(term(X), term(select(tier="1")))),
-        "",
-        id="two pods that match a term each",
-    ),
-    pytest.param(
-        [there("c", labels={"app": "x", "tier": "1"})],
-        wanting(required_affinity=(term(X), term(select(tier="1")))),
-        "c",
-        id="one pod that matches both terms",
-    ),
-    pytest.param(
-        [],
-        wanting("other", {"app": "x"}, required_affinity=(term(X),)),
-        "",
-        id="the first, but its own namespace is not meant",
-    ),
-]
-
-
-@pytest.mark.parametrize(("pods", "pod", "expected"), AFFINITY)
-def test_pod_affinity(pods: Sequence[Any], pod: PodRequest, expected: str) -> None:
-    assert passing(pod_affinity, World(nodes=ABC, pods=pods).fleet(), pod) == set(expected)
-
-
-ZONED = zones(a="1", b="1", c="2", d="3", e=None)
-
-
-def spread(
-    max_skew: int = 1, key: str = "zone", selector: LabelSelector = X, **fields: Any
-) -> TopologySpreadConstraint:
-    return TopologySpreadConstraint(key=key, selector=selector, max_skew=max_skew, **fields)
-
-
-def at(*nodes: str, **fields: Any) -> list[Any]:
-    return [there(node, name=f"p{i}", **fields) for i, node in enumerate(nodes)]
-
-
-SPREAD = [
-    pytest.param([], [spread()], "abcd", id="none there: anywhere with the key"),
-    pytest.param(at("a"), [spread()], "cd", id="not where there is one more"),
-    pytest.param(at("a"), [spread(2)], "abcd", id="a wider skew"),
-    pytest.param(at("a", "c", "d"), [spread()], "abcd", id="even"),
-    pytest.param(at("a", "c", "d", "d"), [spread()], "abc", id="one is ahead"),
-    pytest.param(at("a", terminating=True), [spread()], "abcd", id="a terminating pod does not count"),
-    pytest.param(at("a", namespace="other"), [spread()], "abcd", id="another namespace does not count"),
-    pytest.param(at("a", labels={"app": "y"}), [spread()], "abcd", id="another kind does not count"),
-    pytest.param(at("a", "c", "d"), [spread(min_domains=4)], "", id="too few domains: the emptiest counts as none"),
-    pytest.param(at("a", "c", "d"), [spread(min_domains=3)], "abcd", id="just enough domains"),
-    pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and capacity in them"),
-    pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts no other pod"),
-    pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts no pod"),
-    pytest.param(at("a"), [spread(), spread(key="nowhere")], "", id="a second key that is nowhere"),
-    pytest.param(at("a"), [spread(), spread(selector=select(app="y"))], "cd", id="two constraints"),
-]
-
-
-@pytest.mark.parametrize(("pods", "constraints", "expected"), SPREAD)
-def test_topology_spread(pods: Sequence[Any], constraints: Sequence[TopologySpreadConstraint], expected: str) -> None:
-    pod = wanting(labels={"app": "x"}, topology_spread=tuple(constraints))
-    assert passing(topology_spread, World(nodes=ZONED, pods=pods).fleet(), pod) == set(expected)
-
-
-def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> None:
-    pod = wanting(labels={"app": "y"}, topology_spread=(spread(),))
-    assert passing(topology_spread, World(nodes=ZONED, pods=at("a")).fleet(), pod) == set("abcd")
-    assert passing(topology_spread, World(nodes=ZONED, pods=at("a", "b")).fleet(), pod) == set("cd")
-
-
-@pytest.mark.parametrize(
-    ("fields", "selector", "tolerations", "expected"),
-    [
-        pytest.param({}, {}, (), "c", id="default: a tainted empty domain counts"),
-        pytest.param({"honor_taints": True}, {}, (), "abc", id="taints honoured: it does not"),
-        pytest.param(
-            {"honor_taints": True}, {}, (Toleration(operator="Exists"),), "c", id="taints honoured and tolerated"
-        ),
-        pytest.param({}, {"disk": "ssd"}, (), "abc", id="default: only selected nodes count"),
-        pytest.param({"honor_affinity": False}, {"disk": "ssd"}, (), "c", id="affinity ignored: all count"),
-    ],
-)
-def test_the_policies_of_a_constraint(
-    fields: dict[str, Any], selector: Mapping[str, str], tolerations: Sequence[Toleration], expected: str
-) -> None:
-    nodes = [
-        node_info("a", labels={"zone": "1", "disk": "ssd"}),
-        node_info("b", labels={"zone": "2", "disk": "ssd"}),
-        node_info("c", labels={"zone": "3"}, taints=[Taint(key="reserved")]),
-    ]
-    pods = at("a", "b")
-    wanted = replace(asks(selector=selector, tolerations=tolerations), identity=pods[0].identity)
-    pod = replace(wanted, affinity=Affinity(topology_spread=(spread(**fields),)))
-    assert passing(topology_spread, World(nodes=nodes, pods=pods).fleet(), pod) == set(expected)
-
-
 def test_reasons_name_the_missing_key_and_the_skew() -> None:
-    fleet = World(nodes=ZONED, pods=at("a", "b")).fleet()
-    pod = wanting(labels={"app": "x"}, topology_spread=(spread(),))
+    nodes = zones(a="1", b="1", c="2", d="3", e=None)
+    fleet = World(nodes=nodes, pods=[there(name, name=name) for name in "ab"]).fleet()
+    by_zone = TopologySpreadConstraint(key="zone", selector=X, max_skew=1)
+    pod = wanting(labels={"app": "x"}, topology_spread=(by_zone,))
     rejected = fleet.present & ~topology_spread.passes(fleet, pod)
     assert count_reasons(topology_spread.reasons(fleet, pod, rejected)) == {
         topology_spread.UNLABELLED: 1,
@@ -446,14 +256,6 @@ def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
     rejected = fleet.present & ~module.passes(fleet, pod)
     assert count_reasons(module.reasons(fleet, pod, rejected)) == {module.REASON: int(rejected.sum())}
     assert rejected.any()
-
-
-@pytest.mark.parametrize(
-    "module", [pod_affinity, pod_anti_affinity, existing_anti_affinity, topology_spread], ids=lambda each: each.NAME
-)
-def test_a_pod_without_constraints_passes_everywhere(module: Any) -> None:
-    fleet = World(nodes=ABC, pods=at("a", "b", "c")).fleet()
-    assert passing(module, fleet, asks()) == set("abcd")
 
 
 # --- held terms are looked up by a label ------------------------------------------------------------------------

@@ -1,14 +1,11 @@
 """Each volume filter passes the right nodes, explains why others fail, and wakes pods on the right changes."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from berth_api.values.selectors import LabelSelector
 from berth_operator.core import filters
-from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (
     volume_affinity,
@@ -19,16 +16,14 @@ from berth_operator.core.filters import (
     volume_limits,
     volume_zones,
 )
-from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint
-from berth_operator.core.values.storage import StorageClass
+from berth_operator.core.values.storage import READ_WRITE_ONCE_POD, StorageClass
 from berth_operator.core.values.verdict import Change
-from tests.builders import GI, add, asks, charge, label, node_info, waiting
+from tests.builders import GI, add, asks, charge, label, node_info
+from tests.unit.core.filters.test_filters import passing, reasons
 from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
-
-Act = Callable[[Fleet], object]
 
 NODES = {"x": {"zone": "x"}, "y": {"zone": "y"}, "bare": {}}
 EVERYWHERE = {"x", "y", "bare"}
@@ -42,64 +37,41 @@ def world(*objects: object, **fields: Any) -> Fleet:
     return put(fleet, *objects, **fields)
 
 
-def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
-    mask = module.passes(fleet, request) & fleet.present
-    return {name for name, row in fleet.rows.items() if mask[row]}
-
-
-def explain(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
-    rejected = fleet.present & ~module.passes(fleet, request)
-    return dict(count_reasons(module.reasons(fleet, request, rejected))) if rejected.any() else {}
-
-
 # --- claims that are not in order -------------------------------------------------------------------------------
 
-CLAIM_CASES = [
-    pytest.param(wants("claim"), [claim()], "", id="waits for its first consumer"),
-    pytest.param(wants("claim"), [bound()], "", id="bound"),
-    pytest.param(wants("claim"), [], 'persistentvolumeclaim "claim" not found', id="not there"),
-    pytest.param(
-        wants("claim"), [bound(deleting=True)], 'persistentvolumeclaim "claim" is being deleted', id="being deleted"
-    ),
-    pytest.param(
-        wants("claim"),
-        [bound(to="gone", lost=True)],
-        'persistentvolumeclaim "claim" bound to non-existent persistentvolume "gone"',
-        id="lost",
-    ),
-    pytest.param(wants("claim"), [claim(storage_class="at-once")], volume_claims.UNBOUND, id="immediate"),
-    pytest.param(wants("claim"), [claim(storage_class="")], volume_claims.UNBOUND, id="of no class"),
-    pytest.param(wants("claim"), [claim(storage_class="none")], volume_claims.UNBOUND, id="of a class not there"),
-    pytest.param(wants("claim"), [claim(volume="volume")], volume_claims.UNBOUND, id="wants a volume of its own"),
-    pytest.param(
-        wants("claim", "other"),
-        [claim(storage_class="")],
-        'persistentvolumeclaim "other" not found',
-        id="one not there comes before one unbound",
-    ),
-    pytest.param(wants(own={"claim": "me"}), [claim(owner="me")], "", id="an ephemeral volume's"),
-    pytest.param(
-        wants(own={"claim": "me"}),
-        [],
-        'waiting for ephemeral volume controller to create the persistentvolumeclaim "claim"',
-        id="an ephemeral volume's, not there yet",
-    ),
-    pytest.param(
-        wants(own={"claim": "me"}),
-        [claim(owner="other")],
-        'persistentvolumeclaim "claim" was not created for the pod (pod is not owner)',
-        id="an ephemeral volume's, of somebody else",
-    ),
-]
+CLAIM, NOT_THERE = wants("claim"), 'persistentvolumeclaim "claim" not found'
+OWN = wants(own={"claim": "me"})
+DELETED = 'persistentvolumeclaim "claim" is being deleted'
+LOST = 'persistentvolumeclaim "claim" bound to non-existent persistentvolume "gone"'
+OTHER_NOT_THERE = 'persistentvolumeclaim "other" not found'
+NOT_YET = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "claim"'
+NOT_OWNER = 'persistentvolumeclaim "claim" was not created for the pod (pod is not owner)'
 
 
-@pytest.mark.parametrize(("request_", "objects", "reason"), CLAIM_CASES)
+@pytest.mark.parametrize(
+    ("request_", "objects", "reason"),
+    [
+        pytest.param(CLAIM, [claim()], "", id="waits for its first consumer"),
+        pytest.param(CLAIM, [bound()], "", id="bound"),
+        pytest.param(CLAIM, [], NOT_THERE, id="not there"),
+        pytest.param(CLAIM, [bound(deleting=True)], DELETED, id="being deleted"),
+        pytest.param(CLAIM, [bound(to="gone", lost=True)], LOST, id="lost"),
+        pytest.param(CLAIM, [claim(storage_class="at-once")], volume_claims.UNBOUND, id="immediate"),
+        pytest.param(CLAIM, [claim(storage_class="")], volume_claims.UNBOUND, id="of no class"),
+        pytest.param(CLAIM, [claim(storage_class="none")], volume_claims.UNBOUND, id="of a class not there"),
+        pytest.param(CLAIM, [claim(volume="volume")], volume_claims.UNBOUND, id="wants a volume of its own"),
+        pytest.param(wants("claim", "other"), [claim(storage_class="")], OTHER_NOT_THERE, id="not there, and unbound"),
+        pytest.param(OWN, [claim(owner="me")], "", id="an ephemeral volume's"),
+        pytest.param(OWN, [], NOT_YET, id="an ephemeral volume's, not there yet"),
+        pytest.param(OWN, [claim(owner="other")], NOT_OWNER, id="an ephemeral volume's, of somebody else"),
+    ],
+)
 def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
     request_: PodRequest, objects: list[object], reason: str
 ) -> None:
     fleet = world(*objects)
     assert passing(volume_claims, fleet, request_) == (set() if reason else EVERYWHERE)
-    assert explain(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
+    assert reasons(volume_claims, fleet, request_) == ({reason: 3} if reason else {})
 
 
 # --- bound volumes ----------------------------------------------------------------------------------------------
@@ -124,7 +96,7 @@ def test_a_claim_that_is_not_in_order_keeps_the_pod_from_every_node(
 def test_the_node_reaches_bound_volumes(objects: list[object], expected: set[str], reason: str) -> None:
     fleet = world(bound(), *objects)
     assert passing(volume_affinity, fleet, wants("claim")) == expected
-    assert explain(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
+    assert reasons(volume_affinity, fleet, wants("claim")) == ({reason: 3 - len(expected)} if reason else {})
 
 
 def test_all_bound_volumes_are_reached() -> None:
@@ -172,7 +144,7 @@ def test_zones_of_bound_volumes(zones: list[tuple[str, tuple[str, ...]]], expect
     put(fleet, bound(owner="me"), volume(zones=tuple(zones)))
     assert passing(volume_zones, fleet, wants("claim")) == expected
     rest = len(ZONE_NODES) - len(expected)
-    assert explain(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
+    assert reasons(volume_zones, fleet, wants("claim")) == ({volume_zones.REASON: rest} if rest else {})
     assert passing(volume_zones, fleet, wants(own={"claim": "me"})) == set(ZONE_NODES)
 
 
@@ -183,93 +155,38 @@ def ephemeral_class(**fields: Any) -> StorageClass:
     return replace(MADE, **fields)
 
 
-BINDING_CASES = [
-    pytest.param([claim()], set(), {NO_VOLUME: 3}, id="no volume"),
-    pytest.param([claim(), volume()], EVERYWHERE, {}, id="a volume"),
-    pytest.param([claim(), volume(on=["x"])], {"x"}, {NO_VOLUME: 2}, id="a volume of a zone"),
-    pytest.param([claim(), volume(size=10 * GI - 1)], set(), {NO_VOLUME: 3}, id="too small"),
-    pytest.param([claim(), volume(storage_class="made")], set(), {NO_VOLUME: 3}, id="of another class"),
-    pytest.param([claim(), volume(available=False)], set(), {NO_VOLUME: 3}, id="not available"),
-    pytest.param([claim(), volume(deleting=True)], set(), {NO_VOLUME: 3}, id="being deleted"),
-    pytest.param([claim(), volume(volume_mode="Block")], set(), {NO_VOLUME: 3}, id="a block device"),
-    pytest.param([claim(volume_mode="Block"), volume(volume_mode="Block")], EVERYWHERE, {}, id="both block devices"),
-    pytest.param([claim(), volume(modes=frozenset({"ReadWriteMany"}))], set(), {NO_VOLUME: 3}, id="other modes"),
-    pytest.param(
-        [claim(), volume(modes=frozenset({"ReadWriteMany", "ReadWriteOnce"}))], EVERYWHERE, {}, id="more modes"
-    ),
-    pytest.param([claim(attributes_class="gold"), volume()], set(), {NO_VOLUME: 3}, id="other attributes"),
-    pytest.param(
-        [claim(attributes_class="gold"), volume(attributes_class="gold")], EVERYWHERE, {}, id="the same attributes"
-    ),
-    pytest.param(
-        [claim(selector=LabelSelector(requirements=(label("disk", "In", "ssd"),))), volume()],
-        set(),
-        {NO_VOLUME: 3},
-        id="not selected",
-    ),
-    pytest.param(
-        [claim(selector=LabelSelector(requirements=(label("disk", "In", "ssd"),))), volume(labels=(("disk", "ssd"),))],
+ELSEWHERE = volume("free", on=["x"])
+IN_X = ephemeral_class(topologies=zoned(["x"]))
+
+BINDING_CASES: dict[str, tuple[list[object], set[str]]] = {
+    "no volume": ([claim()], set()),
+    "being deleted": ([claim(), volume(deleting=True)], set()),
+    "a block device": ([claim(), volume(volume_mode="Block")], set()),
+    "both block devices": ([claim(volume_mode="Block"), volume(volume_mode="Block")], EVERYWHERE),
+    "other attributes": ([claim(attributes_class="gold"), volume()], set()),
+    "the same attributes": ([claim(attributes_class="gold"), volume(attributes_class="gold")], EVERYWHERE),
+    "set aside for it, whatever its modes": (
+        [claim(), volume(claim="ns/claim", available=False, modes=frozenset()), ELSEWHERE],
         EVERYWHERE,
-        {},
-        id="selected",
     ),
-    pytest.param([claim(), volume(claim="ns/other")], set(), {NO_VOLUME: 3}, id="set aside for another"),
-    pytest.param(
-        [claim(), volume(claim="ns/claim", claim_uid="older")], set(), {NO_VOLUME: 3}, id="of another of its name"
-    ),
-    pytest.param(
-        [claim(), volume(claim="ns/claim", available=False, modes=frozenset()), volume("free", on=["x"])],
-        EVERYWHERE,
-        {},
-        id="set aside for it, whatever its modes",
-    ),
-    pytest.param(
-        [claim(), volume(claim="ns/claim", on=["y"]), volume("free", on=["x"])],
-        {"y"},
-        {NO_VOLUME: 2},
-        id="set aside for it, elsewhere",
-    ),
-    pytest.param(
-        [claim(), volume(claim="ns/claim", on=["y"], size=1), volume("free", on=["x"])],
-        {"x"},
-        {NO_VOLUME: 2},
-        id="set aside for it, but too small",
-    ),
-    pytest.param([claim(storage_class="made")], EVERYWHERE, {}, id="made"),
-    pytest.param(
-        [claim(storage_class="made"), ephemeral_class(topologies=zoned(["x"]))],
-        {"x"},
-        {NO_VOLUME: 2},
-        id="made in a zone",
-    ),
-    pytest.param(
-        [
-            claim(storage_class="made"),
-            ephemeral_class(topologies=zoned(["x"])),
-            volume(storage_class="made", on=["y"]),
-        ],
-        {"x", "y"},
-        {NO_VOLUME: 1},
-        id="made in one zone and there in another",
-    ),
-    pytest.param(
-        [claim(storage_class="made"), ephemeral_class(provisioner="")], set(), {NO_VOLUME: 3}, id="by no provisioner"
-    ),
-    pytest.param(
+    "set aside for it, elsewhere": ([claim(), volume(claim="ns/claim", on=["y"]), ELSEWHERE], {"y"}),
+    "set aside for it, but too small": ([claim(), volume(claim="ns/claim", on=["y"], size=1), ELSEWHERE], {"x"}),
+    "made": ([claim(storage_class="made")], EVERYWHERE),
+    "made in a zone": ([claim(storage_class="made"), IN_X], {"x"}),
+    "by no provisioner": ([claim(storage_class="made"), ephemeral_class(provisioner="")], set()),
+    "being made for a node": (
         [claim(storage_class="made", selected_node="y"), volume(storage_class="made", on=["x"])],
         {"y"},
-        {NO_VOLUME: 2},
-        id="being made for a node",
     ),
-    pytest.param([claim(selected_node="y"), volume()], set(), {NO_VOLUME: 3}, id="without a provisioner that runs"),
-]
+    "without a provisioner that runs": ([claim(selected_node="y"), volume()], set()),
+}
 
 
-@pytest.mark.parametrize(("objects", "expected", "reasons"), BINDING_CASES)
-def test_delayed_claims(objects: list[object], expected: set[str], reasons: dict[str, int]) -> None:
-    fleet = world(*objects)
+@pytest.mark.parametrize(("objects", "expected"), BINDING_CASES.values(), ids=BINDING_CASES)
+def test_delayed_claims(objects: list[object], expected: set[str]) -> None:
+    fleet, left = world(*objects), 3 - len(expected)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert explain(volume_binding, fleet, wants("claim")) == reasons
+    assert reasons(volume_binding, fleet, wants("claim")) == ({NO_VOLUME: left} if left else {})
 
 
 def test_a_volume_serves_one_claim_of_a_pod() -> None:
@@ -299,14 +216,14 @@ def test_capacity_of_drivers_that_report_it(objects: list[object], expected: set
     assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
     fleet.volumes.tracked.add(DRIVER)
     assert passing(volume_binding, fleet, wants("claim")) == expected
-    assert explain(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
+    assert reasons(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
 
 
 def test_a_node_out_of_reach_of_one_volume_and_without_space_for_another_has_both_reasons() -> None:
     fleet = world(bound("far"), volume(on=["x"]), claim("new", storage_class="made"), capacity(10 * GI, "y"))
     fleet.volumes.tracked.add(DRIVER)
-    assert explain(volume_affinity, fleet, wants("far", "new")) == {volume_affinity.MISMATCH: 2, NO_SPACE: 1}
-    assert explain(volume_binding, fleet, wants("far", "new")) == {NO_SPACE: 2}
+    assert reasons(volume_affinity, fleet, wants("far", "new")) == {volume_affinity.MISMATCH: 2, NO_SPACE: 1}
+    assert reasons(volume_binding, fleet, wants("far", "new")) == {NO_SPACE: 2}
 
 
 def test_a_claim_without_a_size_needs_no_space() -> None:
@@ -317,7 +234,7 @@ def test_a_claim_without_a_size_needs_no_space() -> None:
 
 # --- claims and disks of one pod at a time ----------------------------------------------------------------------
 
-ONCE = frozenset({"ReadWriteOncePod"})
+ONCE = frozenset({READ_WRITE_ONCE_POD})
 
 
 def test_a_claim_of_one_pod_is_refused_to_others() -> None:
@@ -325,7 +242,7 @@ def test_a_claim_of_one_pod_is_refused_to_others() -> None:
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
     fleet.charge(holds("holder", "claim", node="x"))
     assert passing(volume_in_use, fleet, wants("claim")) == set()
-    assert explain(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
+    assert reasons(volume_in_use, fleet, wants("claim")) == {volume_in_use.REASON: 3}
     assert passing(volume_in_use, fleet, wants("other")) == EVERYWHERE
     fleet.release("uid-holder")
     assert passing(volume_in_use, fleet, wants("claim")) == EVERYWHERE
@@ -369,7 +286,7 @@ def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:
     fleet.charge(charge("holder", node="x", mounts=Mounts(disks=(held,))))
     request = wants(disks=[wanted])
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE - ({"x"} if conflict else set())
-    assert explain(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
+    assert reasons(volume_conflicts, fleet, request) == ({volume_conflicts.REASON: 1} if conflict else {})
     fleet.release("uid-holder")
     assert passing(volume_conflicts, fleet, request) == EVERYWHERE
 
@@ -404,23 +321,13 @@ def test_limits_of_volumes(claims: list[str], expected: set[str]) -> None:
     fleet = full()
     assert passing(volume_limits, fleet, wants(*claims)) == expected
     left = 3 - len(expected)
-    assert explain(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
+    assert reasons(volume_limits, fleet, wants(*claims)) == ({volume_limits.REASON: left} if left else {})
 
 
 def test_a_volume_of_another_driver_has_no_limit() -> None:
     fleet = full()
     put(fleet, bound("c3", "v3"), volume("v3", attachable=csi("h3", "other.example"), csi=True))
     assert passing(volume_limits, fleet, wants("c3")) == EVERYWHERE
-
-
-def test_pods_that_left_or_share_do_not_count() -> None:
-    fleet = full()
-    fleet.charge(holds("also-on-x", "c0", node="x"))
-    assert passing(volume_limits, fleet, wants("c3")) == {"x", "bare"}
-    fleet.release("uid-on-x")
-    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"bare"}
-    fleet.release("uid-also-on-x")
-    assert passing(volume_limits, fleet, wants("c3", "c4")) == {"x", "bare"}
 
 
 def test_disks_named_in_pods_count_for_their_driver() -> None:
@@ -435,7 +342,7 @@ def test_a_driver_may_have_to_be_on_the_node() -> None:
     fleet = full()
     fleet.volumes.required.add("csi.example")
     assert passing(volume_limits, fleet, wants("c3")) == {"x"}
-    assert explain(volume_limits, fleet, wants("c3")) == {
+    assert reasons(volume_limits, fleet, wants("c3")) == {
         volume_limits.REASON: 1,
         "csi.example CSI driver is not installed on the node": 1,
     }
@@ -445,109 +352,6 @@ def test_a_driver_may_have_to_be_on_the_node() -> None:
     # Also for a volume that is there.
     assert passing(volume_limits, fleet, wants("c0")) == {"bare"}
     assert passing(volume_limits, fleet, wants()) == EVERYWHERE
-
-
-# --- what wakes -------------------------------------------------------------------------------------------------
-
-
-def then(*objects: object, **fields: Any) -> Act:
-    return lambda fleet: put(fleet, *objects, **fields)
-
-
-def labelled(fleet: Fleet) -> None:
-    fleet.put_node(node_info("node", labels={"zone": "x"}))
-
-
-def leaves(fleet: Fleet) -> None:
-    fleet.release("uid-holder")
-
-
-def given(*objects: object, held: Any = None, **fields: Any) -> Act:
-    def act(fleet: Fleet) -> None:
-        add(fleet, node_info("node"))
-        put(fleet, *objects, **fields)
-        if held is not None:
-            fleet.charge(held)
-
-    return act
-
-
-def tracked(fleet: Fleet) -> None:
-    given(claim(storage_class="made"))(fleet)
-    fleet.volumes.tracked.add(DRIVER)
-
-
-LATE = StorageClass(name="late", provisioner=DRIVER, delayed=True)
-ZONED = (("topology.kubernetes.io/zone", ("a",)),)
-C3 = [bound(), volume(attachable=csi("h"), csi=True)]
-
-WAKES = [
-    pytest.param("volume-claims", given(), then(claim(), volume()), Change.VOLUME_CLAIM, id="the claim comes"),
-    pytest.param(
-        "volume-claims",
-        given(claim(storage_class="")),
-        then(bound(), volume()),
-        Change.VOLUME_CLAIM,
-        id="the claim is bound",
-    ),
-    pytest.param(
-        "volume-claims", given(claim(storage_class="late")), then(LATE), Change.STORAGE_CLASS, id="its class comes"
-    ),
-    pytest.param("volume-affinity", given(bound()), then(volume()), Change.VOLUME, id="its volume comes"),
-    pytest.param("volume-affinity", given(bound(), volume(on=["x"])), labelled, Change.NODE_LABELS, id="labelled"),
-    pytest.param("volume-binding", given(claim()), then(volume()), Change.VOLUME, id="a volume comes"),
-    pytest.param("volume-binding", given(claim(), volume(on=["x"])), labelled, Change.NODE_LABELS, id="a label comes"),
-    pytest.param(
-        "volume-binding",
-        given(claim(storage_class="made"), replace(MADE, topologies=zoned(["z"]))),
-        then(MADE),
-        Change.STORAGE_CLASS,
-        id="made everywhere",
-    ),
-    pytest.param(
-        "volume-binding",
-        tracked,
-        then(replace(capacity(10 * GI, "x"), nodes=(NodeTerm(labels=(label("zone", "DoesNotExist"),)),))),
-        Change.STORAGE_CAPACITY,
-        id="space",
-    ),
-    pytest.param(
-        "volume-in-use",
-        given(bound(modes=ONCE), volume(), held=holds("holder", "claim")),
-        leaves,
-        Change.POD_DELETED,
-        id="its user leaves",
-    ),
-    pytest.param(
-        "volume-limits", given(*C3, limits={"node": 0}), then(limits={"node": 1}), Change.VOLUME_LIMITS, id="a limit"
-    ),
-    pytest.param(
-        "volume-limits",
-        given(
-            *C3,
-            bound("other", "w"),
-            volume("w", attachable=csi("w"), csi=True),
-            limits={"node": 1},
-            held=holds("holder", "other"),
-        ),
-        leaves,
-        Change.CAPACITY_FREED,
-        id="a volume leaves",
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "before", "change", "event"), WAKES)
-def test_what_makes_a_pod_fit_wakes_it(name: str, before: Act, change: Act, event: Change) -> None:
-    fleet, pod = Fleet(), waiting("pod", wants("claim"))
-    before(fleet)
-    failure = decide(fleet, pod, Policy())
-    assert isinstance(failure, Failure)
-    module = next(each for each in filters.ORDER if name == each.NAME)
-    assert failure.wakes_on == module.WAKES_ON | Change.NODE_ADDED
-    assert module.WAKES_ON & event
-    change(fleet)
-    assert isinstance(decide(fleet, pod, Policy()), Placement)
 
 
 def test_a_zone_that_changes_and_a_disk_that_is_freed_wake() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from berth_api.allocation import FUNCTIONS, REPLICAS
+from berth_api.allocation import FUNCTIONS
 from berth_api.allocation.partitions import NVSWITCH
 from berth_api.names import PARTITION_POLICY_LABEL
 from berth_api.values.selectors import LabelSelector
@@ -16,10 +16,6 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards
 from tests.builders import (
-    CORE,
-    GPU,
-    NVIDIA,
-    RATIO,
     card,
     cards,
     charge,
@@ -30,8 +26,6 @@ from tests.builders import (
     label,
     node_info,
     other_card,
-    replica,
-    sliced,
     waiting,
     with_functions,
 )
@@ -112,39 +106,6 @@ def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     assert not locality.link_scores(made.intern_table.wirings[0], 4).any()
 
 
-def test_what_is_no_longer_reported_is_gone() -> None:
-    rich = card(
-        0, numa=1, pcie="s", labels=(("x", "y"),), links=((1, 5),), more={MIG_1G: 2}, instances=(("M", MIG_1G),)
-    )
-    made = fleet({"node": (rich, card(1), other_card("rdma", functions=(((), ((0, "a"),)),)))})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    assert gpus.instances[row] == {0: (("M", MIG_1G),)}
-    made.put_device("node", inventory(*cards(2), other_card("rdma")))
-    assert by_minor(made, gpus.numa) == {0: -1, 1: -1}
-    for column in (gpus.pcie, gpus.labels, gpus.wiring, made.cards["rdma"].functions):
-        assert not column.any()
-    assert amounts(gpus, row, MIG_1G) == (0, 0)
-    assert not gpus.instances
-
-
-def test_a_device_that_is_gone_leaves_no_residue() -> None:
-    fields: Any = {
-        "numa": 1,
-        "pcie": "s",
-        "labels": (("x", "y"),),
-        "links": ((1, 5),),
-        "functions": (((), ((0, "a"),)),),
-    }
-    made = fleet({"node": (card(0, **fields), card(1, **fields))})
-    made.charge(charge("p", instance(0, 0)))
-    made.remove_device("node")
-    gpus = made.cards["gpu"]
-    assert (gpus.numa == -1).all()
-    for name in ("pcie", "labels", "functions", "wiring", "total"):
-        assert not getattr(gpus, name).any(), name
-    assert gpus.taken == {made.rows["node"]: ("MIG-0-0",)}
-
-
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
@@ -188,37 +149,6 @@ def test_the_policy_is_the_nodes_unless_the_device_says(*, device: bool | None, 
 # --- parts of cards ---------------------------------------------------------------------------------------------
 
 
-def test_instances_are_counted_by_profile() -> None:
-    made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb", "2g.20gb"), divided(1, "1g.10gb"), card(2))})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    made.charge(charge("a", instance(0, 1), instance(0, 2, "2g.20gb")))
-    made.charge(charge("b", instance(1, 0)))
-    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 2), (1, 1))
-    assert by_minor(made, gpus.users) == {0: 2, 1: 1, 2: 0}
-    assert gpus.taken[row] == ("MIG-0-1", "MIG-0-2", "MIG-1-0")
-    made.release("uid-a")
-    assert (amounts(gpus, row, MIG_1G), amounts(gpus, row, MIG_2G)) == ((3, 1), (1, 0))
-    assert gpus.taken[row] == ("MIG-1-0",)
-
-
-def test_an_instance_that_is_held_before_its_device_is_known_counts() -> None:
-    made = Fleet()
-    made.charge(charge("a", instance(0, 0)))
-    made.put_device("node", inventory(divided(0, "1g.10gb", "1g.10gb")))
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    assert amounts(gpus, row, MIG_1G) == (2, 1)
-    made.release("uid-a")
-    assert amounts(gpus, row, MIG_1G) == (2, 0)
-
-
-def test_replicas_are_counted_and_take_their_part_of_the_card() -> None:
-    made = fleet({"node": (sliced(0, 4),)})
-    gpus, row = made.cards["gpu"], made.rows["node"]
-    made.charge(charge("a", replica(0, 1), replica(0, 3)))
-    assert (amounts(gpus, row, REPLICAS), amounts(gpus, row, "gpu-core")) == ((4, 2), (100, 50))
-    assert gpus.taken[row] == ("GPU-0::1", "GPU-0::3")
-
-
 def test_virtual_functions_are_counted_and_held_by_address() -> None:
     made = fleet({"node": (other_card("rdma", functions=(((), ((0, "a"), (1, "b"))),)),)})
     nics, row = made.cards["rdma"], made.rows["node"]
@@ -231,37 +161,10 @@ def test_virtual_functions_are_counted_and_held_by_address() -> None:
     assert made.intern_table.functions[int(nics.functions[row, 0])] == (((), ((0, "a"), (1, "b"))),)
 
 
-def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
-    made = fleet({"node": (divided(0, "1g.10gb"),)})
-    made.charge(charge("a", instance()))
-    made.charge(charge("b", instance()))
-    made.release("uid-a")
-    assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0",)
-
-
-@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 10}, {RATIO: 100}, {CORE: 1, RATIO: 1}], ids=str)
-@pytest.mark.parametrize("held", [pytest.param(instance(), id="an instance"), pytest.param(replica(), id="a replica")])
-def test_a_card_in_subdevices_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
-    made = fleet({"node": cards(2)})
-    made.charge(charge("a", held))
-    outcome = decide(made, waiting("pod", wanted), Policy())
-    assert isinstance(outcome, Placement)
-    assert [each.minor for each in outcome.grants] == [1]
-    made.charge(charge("b", replica(1)))
-    assert not isinstance(decide(made, waiting("pod", wanted), Policy()), Placement)
-    made.release("uid-b")
-    assert decide(made, waiting("pod", wanted), Policy()) == outcome
-
-
 def test_a_shared_nic_may_give_functions_as_well() -> None:
     made = fleet({"node": (other_card("rdma"),)})
     made.charge(charge("a", with_functions(0, "a")))
     assert isinstance(decide(made, waiting("pod", {"kubernetes.io/rdma": 50}), Policy()), Placement)
-
-
-def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
-    made = fleet({"node": (divided(0, "7g.80gb"),)})
-    assert not isinstance(decide(made, waiting("pod", {NVIDIA: 1}), Policy()), Placement)
 
 
 def test_names_that_no_card_has_any_longer_make_room_for_others() -> None:
@@ -311,19 +214,3 @@ def test_rows_of_an_excerpt_have_their_own_columns() -> None:
     excerpt.charge(0, instance(1, 1), 1)
     excerpt.charge(0, instance(1, 0), -1)
     assert (excerpt.taken[0], excerpt.taken[2], whole.taken[at]) == (("MIG-1-1",), ("MIG-1-0",), ("MIG-1-0",))
-
-
-def test_columns_survive_growing() -> None:
-    rich = (card(0, numa=1, pcie="s", links=((1, 5),), labels=(("x", "y"),)), card(1), divided(2, "1g.10gb"))
-    made = fleet({"first": rich})
-    made.charge(charge("p", instance(2, 0), node="first"))
-    before = {name: by_minor(made, getattr(made.cards["gpu"], name), "first") for name in ("numa", "pcie", "labels")}
-    for i in range(40):
-        made.put_device(f"node-{i}", inventory(*cards(5)))
-    gpus, row = made.cards["gpu"], made.rows["first"]
-    assert {name: by_minor(made, getattr(gpus, name), "first") for name in before} == before
-    assert gpus.taken == {row: ("MIG-2-0",)}
-    assert gpus.wiring[row]
-    assert (gpus.numa[gpus.minor < 0] == -1).all()
-    made.release("uid-p")
-    assert not gpus.used.any()

@@ -329,18 +329,6 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
     assert chosen(made, small) == [1]  # of 50 free ones 44 could be of no use to the next pods
 
 
-def test_nodes_with_equal_cards_differ_for_a_pod_that_names_one() -> None:
-    pairs = {name: tuple(replace(card(minor), id=f"{name}/{minor}") for minor in (0, 1)) for name in ("one", "two")}
-    made = fleet(pairs)
-    request = asks({GPU: 20}, annotations=of_card("In", "one/1"))
-    rows = [made.rows["one"], made.rows["two"]]
-    for name in ("", "two", "one"):
-        if name:
-            made.charge(charge(name, grant(0, core=50, ratio=50), node=name))
-        assert devices.BUILT_IN.passes(made, request)[rows].tolist() == [True, False]
-    assert [each.id for each in Policy().choose(made, rows[0], request)] == ["one/1"]
-
-
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
 METRICS = {"facts", "measured", "measured_at", "unaccounted"}

@@ -5,26 +5,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, PodSelection
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts
 from tests.builders import card, charge, fleet, grant
+from tests.unit.core.affinity_worlds import select
 
 NODES = ("a", "b")
 APPS = ("x", "y")
-SELECTIONS = [
-    PodSelection(
-        peers=(
-            Peers(
-                namespaces=("ns",),
-                selector=LabelSelector(requirements=(Requirement(key="app", operator="In", values=(app,)),)),
-            ),
-        )
-    )
-    for app in APPS
-]
+SELECTIONS = [PodSelection(peers=(Peers(namespaces=("ns",), selector=select(app=app)),)) for app in APPS]
 STEPS = st.tuples(st.sampled_from(("charge", "release", "copy", "count")), st.integers(0, 3), st.integers(0, 7))
 
 
@@ -55,7 +45,7 @@ def seen(of: Fleet) -> Any:
     }
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(STEPS, max_size=30))
 def test_copies_are_independent(steps: list[tuple[str, int, int]]) -> None:
     fleets: list[tuple[Fleet, dict[int, Charge]]] = [(nodes(), {})]

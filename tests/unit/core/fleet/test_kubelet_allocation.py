@@ -1,7 +1,8 @@
 """kubelet's allocations compared with annotations: charges, messages, and rewritten annotations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -90,56 +91,35 @@ HALF = {"gpu-core": 50, "gpu-memory-ratio": 50}
 QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
 
 
-@pytest.mark.parametrize(
-    ("promised", "given_", "claimed", "charged"),
-    [
-        pytest.param(whole("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="as promised"),
-        pytest.param(whole("p", 0, 1), gave("p", "GPU-1"), False, [("GPU-0", ALL), ("GPU-1", ALL)], id="a part of it"),
-        pytest.param(whole("p", 0), gave("p"), False, [("GPU-0", ALL)], id="nothing yet"),
-        pytest.param(whole("p", 0), gave("p", "GPU-2"), False, [("GPU-2", ALL)], id="another"),
-        pytest.param(whole("p", 0), gave("p", "GPU-2"), True, [("GPU-0", ALL), ("GPU-2", ALL)], id="another's"),
-        pytest.param(
-            whole("p", 0, 1), gave("p", "GPU-1", "GPU-2"), False, [("GPU-1", ALL), ("GPU-2", ALL)], id="one of two"
-        ),
-        pytest.param(
-            whole("p", 0, 1),
-            gave("p", "GPU-2"),
-            False,
-            [("GPU-0", ALL), ("GPU-1", ALL), ("GPU-2", ALL)],
-            id="another, and more to come",
-        ),
-        pytest.param(
-            whole("p", 0), gave("p", a=["GPU-2"], b=["GPU-2"]), False, [("GPU-2", ALL)], id="handed on to a container"
-        ),
-        pytest.param(
-            whole("p", 0), gave("p", "GPU-0", "GPU-3"), False, [("GPU-0", ALL), ("GPU-3", ALL)], id="more than promised"
-        ),
-        pytest.param(half("p", 0), gave("p"), False, [("GPU-0", HALF)], id="a share is not kubelet's to give"),
-        pytest.param(
-            half("p", 0),
-            gave("p", "GPU-1"),
-            False,
-            [("GPU-0", HALF), ("GPU-1", ALL)],
-            id="a card in addition to a share",
-        ),
-        pytest.param(
-            half("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="all of a card that it has a share of"
-        ),
-        pytest.param(
-            little("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="a card, and a hundredth promised"
-        ),
-        pytest.param(little("p", 0, id=""), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="the same by its minor"),
-        pytest.param(
-            little("p", 0), gave("p", "GPU-1"), True, [("GPU-0", {"gpu-core": 1}), ("GPU-1", ALL)], id="and another's"
-        ),
-        pytest.param(foreign_pod("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
-        pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="an unknown card"),
-        pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an unknown instance"),
-        pytest.param(
-            whole("p", 0), gave("p", "rdma-0"), False, [("GPU-0", ALL), ("rdma-0", {"rdma": 100})], id="another type"
-        ),
-    ],
-)
+def all_of(*ids: str) -> list[tuple[str, dict[str, int]]]:
+    return [(name, ALL) for name in ids]
+
+
+TINY, NIC = ("GPU-0", {"gpu-core": 1}), ("rdma-0", {"rdma": 100})
+CHARGED: dict[str, tuple[Charge, ActualAllocation, bool, list[tuple[str, dict[str, int]]]]] = {
+    "as promised": (whole("p", 0), gave("p", "GPU-0"), False, all_of("GPU-0")),
+    "a part of it": (whole("p", 0, 1), gave("p", "GPU-1"), False, all_of("GPU-0", "GPU-1")),
+    "nothing yet": (whole("p", 0), gave("p"), False, all_of("GPU-0")),
+    "another": (whole("p", 0), gave("p", "GPU-2"), False, all_of("GPU-2")),
+    "another's": (whole("p", 0), gave("p", "GPU-2"), True, all_of("GPU-0", "GPU-2")),
+    "one of two": (whole("p", 0, 1), gave("p", "GPU-1", "GPU-2"), False, all_of("GPU-1", "GPU-2")),
+    "another, and more to come": (whole("p", 0, 1), gave("p", "GPU-2"), False, all_of("GPU-0", "GPU-1", "GPU-2")),
+    "handed on to a container": (whole("p", 0), gave("p", a=["GPU-2"], b=["GPU-2"]), False, all_of("GPU-2")),
+    "more than promised": (whole("p", 0), gave("p", "GPU-0", "GPU-3"), False, all_of("GPU-0", "GPU-3")),
+    "a share is not kubelet's to give": (half("p", 0), gave("p"), False, [("GPU-0", HALF)]),
+    "a card in addition to a share": (half("p", 0), gave("p", "GPU-1"), False, [("GPU-0", HALF), ("GPU-1", ALL)]),
+    "all of a card that it has a share of": (half("p", 0), gave("p", "GPU-0"), False, all_of("GPU-0")),
+    "a card, and a hundredth promised": (little("p", 0), gave("p", "GPU-0"), False, all_of("GPU-0")),
+    "the same by its minor": (little("p", 0, id=""), gave("p", "GPU-0"), False, all_of("GPU-0")),
+    "and another's": (little("p", 0), gave("p", "GPU-1"), True, [TINY, ("GPU-1", ALL)]),
+    "another scheduler's": (foreign_pod("p"), gave("p", "GPU-1"), False, all_of("GPU-1")),
+    "an unknown card": (whole("p", 0), gave("p", "GPU-9"), False, all_of("GPU-9")),
+    "an unknown instance": (whole("p", 0), gave("p", "MIG-1-7"), False, all_of("MIG-1-7")),
+    "another type": (whole("p", 0), gave("p", "rdma-0"), False, [("GPU-0", ALL), NIC]),
+}
+
+
+@pytest.mark.parametrize(("promised", "given_", "claimed", "charged"), CHARGED.values(), ids=CHARGED)
 def test_the_pod_that_holds_a_device_is_charged_for_it(
     promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
@@ -162,24 +142,18 @@ def test_subdevices_are_charged_as_what_they_are() -> None:
     ]
 
 
+SHARE = charge("p", plugin_requests=(("kubernetes.io/gpu", 50),), unknown=("gpu",))
+OF_TWO_TYPES = charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma"))
+
+
 @pytest.mark.parametrize(
     ("promised", "given_", "unknown"),
     [
         pytest.param(foreign_pod("p"), gave("p", "GPU-1"), (), id="all of it"),
         pytest.param(foreign_pod("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
         pytest.param(foreign_pod("p"), gave("p"), ("gpu",), id="nothing"),
-        pytest.param(
-            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")),
-            gave("p", "GPU-1"),
-            ("rdma",),
-            id="of one type",
-        ),
-        pytest.param(
-            charge("p", plugin_requests=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
-            gave("p", "GPU-1"),
-            ("gpu",),
-            id="a share",
-        ),
+        pytest.param(OF_TWO_TYPES, gave("p", "GPU-1"), ("rdma",), id="of one type"),
+        pytest.param(SHARE, gave("p", "GPU-1"), ("gpu",), id="a share"),
     ],
 )
 def test_a_pod_whose_devices_are_reported_holds_no_others(
@@ -212,29 +186,23 @@ def test_foreign_use_takes_whole_cards() -> None:
     assert kubelet_allocation.foreign_charge(node(), "node", []) is None
 
 
+def gave_it(given_: str, allocated: str) -> str:
+    return f"kubelet gave it {given_}; allocated was {allocated}"
+
+
+ANOTHER = gave_it("gpu 2 (GPU-2)", "gpu 0 (GPU-0)")
+ONE_OF_THREE = gave_it("gpu 3 (GPU-3)", "gpu 0 (GPU-0), gpu 2 (GPU-2)")
+NEXT_TO_A_SHARE = gave_it("gpu 1 (GPU-1)", "gpu 0 (GPU-0)")
+
+
 @pytest.mark.parametrize(
     ("promised", "given_", "message"),
     [
         pytest.param(whole("p", 0), gave("p", "GPU-0"), "", id="none"),
         pytest.param(whole("p", 0, 1), gave("p", "GPU-1"), "", id="a part is none"),
-        pytest.param(
-            whole("p", 0),
-            gave("p", "GPU-2"),
-            "kubelet gave it gpu 2 (GPU-2); allocated was gpu 0 (GPU-0)",
-            id="another",
-        ),
-        pytest.param(
-            whole("p", 0, 1, 2),
-            gave("p", "GPU-1", "GPU-3"),
-            "kubelet gave it gpu 3 (GPU-3); allocated was gpu 0 (GPU-0), gpu 2 (GPU-2)",
-            id="one of three",
-        ),
-        pytest.param(
-            half("p", 0),
-            gave("p", "GPU-1"),
-            "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)",
-            id="in addition to a share",
-        ),
+        pytest.param(whole("p", 0), gave("p", "GPU-2"), ANOTHER, id="another"),
+        pytest.param(whole("p", 0, 1, 2), gave("p", "GPU-1", "GPU-3"), ONE_OF_THREE, id="one of three"),
+        pytest.param(half("p", 0), gave("p", "GPU-1"), NEXT_TO_A_SHARE, id="in addition to a share"),
         pytest.param(foreign_pod("p"), gave("p", "GPU-1"), "", id="nothing was promised"),
         pytest.param(whole("p", 0), gave("p", "GPU-0", "rdma-0"), "", id="nothing was promised of the type"),
         pytest.param(charge("p", Grant(type="gpu", minor=1, amounts=())), gave("p", "GPU-1"), "", id="by its minor"),
@@ -246,97 +214,65 @@ def test_a_difference_is_reported_in_words(promised: Charge, given_: ActualAlloc
 
 # --- exchanges --------------------------------------------------------------------------------------------------
 
-Story = Mapping[str, tuple[Charge, ActualAllocation | None]]
+Story = Sequence[tuple[Charge, ActualAllocation | None]]
+
+
+def cards_of(pod: str, *named: int, holds: Sequence[int]) -> tuple[Charge, ActualAllocation]:
+    """Return a pod whose annotation names some cards, and which holds others."""
+    return whole(pod, *named), gave(pod, *(f"GPU-{minor}" for minor in holds))
 
 
 def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
     """Return by pod which devices replace which in its new annotation."""
     drifted = [
-        Mismatch(promised=p, actual=g)
-        for p, g in story.values()
-        if g is not None and kubelet_allocation.difference(p, g)
+        Mismatch(promised=p, actual=g) for p, g in story if g is not None and kubelet_allocation.difference(p, g)
     ]
-    others = [g for p, g in story.values() if g is not None and not kubelet_allocation.difference(p, g)]
+    others = [g for p, g in story if g is not None and not kubelet_allocation.difference(p, g)]
     rewrites = kubelet_allocation.to_be_rewritten(made, drifted, others)
     return {case.actual.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in rewrites}
 
 
-@pytest.mark.parametrize(
-    ("story", "expected"),
-    [
-        pytest.param({"p": (whole("p", 0), gave("p", "GPU-0"))}, {}, id="all as promised"),
-        pytest.param(
-            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))},
-            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-0"}},
-            id="two hold each other's",
-        ),
-        pytest.param(
-            {
-                "p": (whole("p", 0, 1), gave("p", "GPU-2", "GPU-3")),
-                "q": (whole("q", 2, 3), gave("q", "GPU-0", "GPU-1")),
-            },
-            {"p": {"GPU-0": "GPU-3", "GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1", "GPU-3": "GPU-0"}},
-            id="two of two",
-        ),
-        pytest.param(
-            {"p": (whole("p", 0, 1), gave("p", "GPU-0", "GPU-2")), "q": (whole("q", 2), gave("q", "GPU-1"))},
-            {"p": {"GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1"}},
-            id="one card of two",
-        ),
-        pytest.param(
-            {
-                "p": (whole("p", 0), gave("p", "GPU-1")),
-                "q": (whole("q", 1), gave("q", "GPU-2")),
-                "r": (whole("r", 2), gave("r", "GPU-0")),
-            },
-            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-2"}, "r": {"GPU-2": "GPU-0"}},
-            id="three in a circle",
-        ),
-        pytest.param(
-            {
-                "p": (whole("p", 0), gave("p", "GPU-1")),
-                "q": (whole("q", 1), gave("q", "GPU-0")),
-                "r": (whole("r", 2), gave("r", "GPU-2")),
-            },
-            {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-0"}},
-            id="a third is left alone",
-        ),
-        pytest.param(
-            {"p": (whole("p", 0), gave("p", "GPU-0")), "q": (whole("q", 0), gave("q", "GPU-1"))},
-            {"q": {"GPU-0": "GPU-1"}},
-            id="one half was written before a crash",
-        ),
-        pytest.param({"p": (whole("p", 0), gave("p", "GPU-1"))}, {}, id="another that no annotation names"),
-        pytest.param(
-            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), None)}, {}, id="the other has nothing yet"
-        ),
-        pytest.param(
-            {"p": (whole("p", 0, 2), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))},
-            {"q": {"GPU-1": "GPU-0"}},
-            id="one has not got all yet",
-        ),
-        pytest.param(
-            {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (half("q", 1), gave("q"))},
-            {},
-            id="a card with a share on it",
-        ),
-    ],
-)
+SWAP = {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-0"}}
+P, Q, R = (partial(cards_of, name) for name in "pqr")
+EXCHANGES: dict[str, tuple[Story, dict[str, dict[str, str]]]] = {
+    "all as promised": ([P(0, holds=[0])], {}),
+    "two hold each other's": ([P(0, holds=[1]), Q(1, holds=[0])], SWAP),
+    "two of two": (
+        [P(0, 1, holds=[2, 3]), Q(2, 3, holds=[0, 1])],
+        {"p": {"GPU-0": "GPU-3", "GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1", "GPU-3": "GPU-0"}},
+    ),
+    "one card of two": (
+        [P(0, 1, holds=[0, 2]), Q(2, holds=[1])],
+        {"p": {"GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1"}},
+    ),
+    "three in a circle": (
+        [P(0, holds=[1]), Q(1, holds=[2]), R(2, holds=[0])],
+        {"p": {"GPU-0": "GPU-1"}, "q": {"GPU-1": "GPU-2"}, "r": {"GPU-2": "GPU-0"}},
+    ),
+    "a third is left alone": ([P(0, holds=[1]), Q(1, holds=[0]), R(2, holds=[2])], SWAP),
+    "one half was written before a crash": ([P(0, holds=[0]), Q(0, holds=[1])], {"q": {"GPU-0": "GPU-1"}}),
+    "another that no annotation names": ([P(0, holds=[1])], {}),
+    "the other has nothing yet": ([P(0, holds=[1]), (whole("q", 1), None)], {}),
+    "one has not got all yet": ([P(0, 2, holds=[1]), Q(1, holds=[0])], {"q": {"GPU-1": "GPU-0"}}),
+    "a card with a share on it": ([P(0, holds=[1]), (half("q", 1), gave("q"))], {}),
+}
+
+
+@pytest.mark.parametrize(("story", "expected"), EXCHANGES.values(), ids=EXCHANGES)
 def test_exchanged_allocations_say_what_is_held(story: Story, expected: dict[str, dict[str, str]]) -> None:
     assert rewritten(node(), story) == expected
 
 
 def test_cards_of_other_models_are_not_as_good() -> None:
     made = node(card(0), card(1, model=T4, memory=T4_BYTES))
-    swap = {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), gave("q", "GPU-0"))}
-    assert rewritten(made, swap) == {}
+    assert rewritten(made, [P(0, holds=[1]), Q(1, holds=[0])]) == {}
 
 
 def test_replicas_are_exchanged_for_replicas() -> None:
-    swap = {
-        "p": (replicas("p", (0, 0), (1, 0)), gave("p", "GPU-0::0", "GPU-1::1")),
-        "q": (replicas("q", (1, 1)), gave("q", "GPU-1::0")),
-    }
+    swap = [
+        (replicas("p", (0, 0), (1, 0)), gave("p", "GPU-0::0", "GPU-1::1")),
+        (replicas("q", (1, 1)), gave("q", "GPU-1::0")),
+    ]
     assert rewritten(node(sliced(0, 4), sliced(1, 4)), swap) == {
         "p": {"GPU-1::0": "GPU-1::1"},
         "q": {"GPU-1::1": "GPU-1::0"},
@@ -346,13 +282,11 @@ def test_replicas_are_exchanged_for_replicas() -> None:
 @pytest.mark.parametrize(("profile", "same"), [("1g.10gb", True), ("2g.20gb", False)])
 def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, same: bool) -> None:
     made = node(divided(0, "1g.10gb", profile))
-    swap = {
-        "p": (charge("p", instance(0, 0), plugin_requests=((MIG, 1),)), gave("p", "MIG-0-1")),
-        "q": (
-            charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)),
-            gave("q", "MIG-0-0"),
-        ),
-    }
+    second = charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),))
+    swap = [
+        (charge("p", instance(0, 0), plugin_requests=((MIG, 1),)), gave("p", "MIG-0-1")),
+        (second, gave("q", "MIG-0-0")),
+    ]
     expected = {"p": {"MIG-0-0": "MIG-0-1"}, "q": {"MIG-0-1": "MIG-0-0"}}
     assert rewritten(made, swap) == (expected if same else {})
 
@@ -468,8 +402,7 @@ def test_allocations_converge_to_what_kubelet_gave(sizes: list[int], random: Any
         for name, each in promised.items():
             made.charge(kubelet_allocation.effective_charge(made, each, given_[name], claimed=False))
         assert used(made) == [100] * count
-        story = {name: (promised[name], given_[name]) for name in promised}
-        rewrites = rewritten(made, story)
+        rewrites = rewritten(made, [(promised[name], given_[name]) for name in promised])
         drifted = {name for name in promised if kubelet_allocation.difference(promised[name], given_[name])}
         assert rewrites.keys() == drifted
         if not rewrites:

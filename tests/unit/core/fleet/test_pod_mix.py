@@ -54,13 +54,13 @@ def test_the_latest_pods_count_most() -> None:
     assert made.typical.cpu_per_card > 2000
 
 
-def test_models_that_are_no_longer_requested_are_forgotten() -> None:
-    made = mix({GPU: 100}, model=T4)
+def test_models_and_large_pods_that_no_longer_come_are_forgotten() -> None:
+    made, request = mix({NVIDIA: 8}, model=T4), asks({NVIDIA: 2})
     assert (made.typical.constrained, demand(made)) == (True, {T4: 1.0})
-    request = asks({GPU: 100})
     for _ in range(45 * pod_mix.HALF_LIFE):
         made.see(request)
     assert (made.typical.constrained, demand(made)) == (False, {ANY_MODEL: 1.0})
+    assert large(made) == {(2, 0, ANY_MODEL): 1.0}
 
 
 def test_demand_is_shared_by_what_pods_ask_for() -> None:
@@ -108,13 +108,6 @@ def test_the_kinds_of_large_pods_are_limited_to_those_with_most_demand() -> None
     assert len(made.counts.large) == pod_mix.MAX_COUNTED
     assert len(large(made)) == pod_mix.MAX_LARGE
     assert max(large(made), key=large(made).__getitem__) == (8, 64_000, ANY_MODEL)
-
-
-def test_large_pods_that_no_longer_come_are_forgotten() -> None:
-    made, request = mix({NVIDIA: 8}), asks({NVIDIA: 2})
-    for _ in range(45 * pod_mix.HALF_LIFE):
-        made.see(request)
-    assert large(made) == {(2, 0, ANY_MODEL): 1.0}
 
 
 def test_users_cannot_fill_the_mix_with_constraints() -> None:

@@ -121,12 +121,6 @@ def test_claims_get_what_kubernetes_would_give_them(found: list[VolumeClaim], th
             assert len(chosen.provisions) == expected.count("new")
 
 
-def test_volumes_of_two_claims_go_to_the_smaller_claim_first() -> None:
-    fleet = fleet_of(claim("a", size=2), claim("b", size=1), volume("v", size=3), volume("w", size=2))
-    chosen = volume_choice.choose(fleet, fleet.rows["n0"], mounts("a", "b"))
-    assert chosen.bindings == (("ns/b", "w"), ("ns/a", "v"))
-
-
 # --- promises ---------------------------------------------------------------------------------------------------
 
 
@@ -167,25 +161,6 @@ def counted(fleet: Fleet, node: str = "n0") -> int:
     return int(fleet.volumes.attached.counts(DRIVER)[fleet.rows[node]])
 
 
-def test_an_attachment_counts_once_its_node_and_its_volume_are_known() -> None:
-    fleet = put(Fleet())
-    fleet.volumes.put_attachment(Attachment(name="x", node="n0", driver=DRIVER, volume="v"))
-    add(fleet, node_info("n0"))
-    assert counted(fleet) == 0
-    put(fleet, volume("v", attachable=csi("h"), csi=True))
-    assert counted(fleet) == 1
-    fleet.remove_node("n0")
-    add(fleet, node_info("other"))
-    add(fleet, node_info("n0"))
-    assert (counted(fleet), counted(fleet, "other")) == (1, 0)
-
-
-def test_an_attachment_of_a_kind_that_a_driver_took_over_does_not_count() -> None:
-    fleet = put(fleet_of(), volume("v", attachable=csi("h")))
-    fleet.volumes.put_attachment(Attachment(name="x", node="n0", driver=DRIVER, volume="v"))
-    assert counted(fleet) == 0
-
-
 def test_the_ephemeral_claim_of_another_pod_does_not_count() -> None:
     fleet = fleet_of(claim("a", storage_class="made", owner="me"))
     fleet.charge(holds("p", node="n0", own={"a": "other"}))
@@ -196,16 +171,9 @@ def test_the_ephemeral_claim_of_another_pod_does_not_count() -> None:
 
 # --- counts are kept --------------------------------------------------------------------------------------------
 
-CLAIMS = st.sampled_from(
-    [
-        bound("a", "v0"),
-        bound("a", "v1"),
-        bound("b", "v0"),
-        claim("a", storage_class="made", owner="me"),
-        claim("a", storage_class="other"),
-        claim("b", storage_class="made"),
-    ]
-)
+MADE_FOR_ONE, MADE_FOR_ALL = claim("a", storage_class="made", owner="me"), claim("b", storage_class="made")
+BOUND = [bound("a", "v0"), bound("a", "v1"), bound("b", "v0")]
+CLAIMS = st.sampled_from([*BOUND, MADE_FOR_ONE, MADE_FOR_ALL, claim("a", storage_class="other")])
 VOLUMES = st.sampled_from(
     [
         volume("v0", attachable=csi("h0"), csi=True),
@@ -215,16 +183,8 @@ VOLUMES = st.sampled_from(
     ]
 )
 NODES = st.sampled_from(["n0", "n1"])
-PODS = st.sampled_from(
-    [
-        mounts("a"),
-        mounts("a", "b"),
-        mounts("b"),
-        mounts(own={"a": "me"}),
-        mounts(own={"a": "other"}),
-        mounts("b", own={"a": "me"}),
-    ]
-)
+OWN = [mounts(own={"a": "me"}), mounts(own={"a": "other"}), mounts("b", own={"a": "me"})]
+PODS = st.sampled_from([mounts("a"), mounts("a", "b"), mounts("b"), *OWN])
 EVENTS = st.one_of(
     st.tuples(st.just("put"), st.one_of(CLAIMS, VOLUMES), st.none()),
     st.tuples(st.just("no claim"), st.sampled_from(["ns/a", "ns/b"]), st.none()),

@@ -75,6 +75,12 @@ def test_devices_of_other_types_are_not_meant() -> None:
     assert given(made, asks({RDMA: 100})) == [0]
 
 
+def why(made: Fleet, wanted: PodRequest) -> str:
+    outcome = decide(made, waiting("p", wanted), Policy())
+    assert isinstance(outcome, Failure)
+    return outcome.message
+
+
 @pytest.mark.parametrize(
     ("made", "wanted"),
     [
@@ -84,25 +90,19 @@ def test_devices_of_other_types_are_not_meant() -> None:
     ],
 )
 def test_the_reason_says_so(made: Fleet, wanted: dict[str, int]) -> None:
-    outcome = decide(made, waiting("p", wanted), Policy())
-    assert isinstance(outcome, Failure)
-    assert outcome.message == f"0/1 nodes are available: 1 {WITHHELD}."
+    assert why(made, asks(wanted)) == f"0/1 nodes are available: 1 {WITHHELD}."
 
 
 def test_cards_that_are_held_are_reported_as_held() -> None:
     made = node(*cards(1), withheld=(0,))
     made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2)))
-    outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
-    assert isinstance(outcome, Failure)
-    assert "node(s) have too few free GPUs" in outcome.message
+    assert "node(s) have too few free GPUs" in why(made, asks({NVIDIA: 1}))
 
 
 def test_a_withheld_card_is_the_reason_and_not_the_exclusive_policy() -> None:
     made = node(*cards(1), withheld=(0,))
     wanted = asks({NVIDIA: 1}, annotations=hints(gpu={"exclusivePolicy": "DeviceLevel"}))
-    outcome = decide(made, waiting("p", wanted), Policy())
-    assert isinstance(outcome, Failure)
-    assert WITHHELD in outcome.message
+    assert WITHHELD in why(made, wanted)
 
 
 def test_kept_columns_follow() -> None:

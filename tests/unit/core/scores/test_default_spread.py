@@ -53,8 +53,6 @@ def scored(fleet: Fleet, request: PodRequest, fits: Sequence[str]) -> dict[str, 
 ABC = [node("a", "1"), node("b", "1"), node("c", "2")]
 ABCD = [*ABC, node("d", None)]
 ABE = [node("a", "1"), node("b", "2"), node("e", "1", host=False)]
-SSD = [node("a", "1", disk="ssd"), node("b", "1"), node("c", "2", disk="ssd")]
-
 # With 3 nodes a replica weighs log(3 + 2) = 1.609 on its node, with 2 zones log(2 + 2) = 1.386 in its zone; to that
 # come 3 - 1 and 5 - 1. The score is 100 * (most + least - its own) / most, in whole numbers.
 CASES = [
@@ -85,13 +83,6 @@ def test_replicas_are_spread(
     assert scored(fleet, pod(identity), list(expected)) == expected
 
 
-def test_only_nodes_that_the_pod_may_go_to_count_in_a_zone() -> None:
-    fleet = World(nodes=SSD, pods=on("b", "b")).fleet()
-    assert scored(fleet, pod(selector={"disk": "ssd"}), "ac") == {"a": 100, "c": 100}
-    # With 2 nodes and 2 zones log(4) = 1.386 each: on a 2 * 1.386 + 6 = 9, on c 6.
-    assert scored(fleet, pod(), "ac") == {"a": 66, "c": 100}
-
-
 NAMED = (TopologySpreadConstraint(key="rack", selector=EVERYTHING, max_skew=1),)
 
 
@@ -102,26 +93,6 @@ def test_a_pod_with_own_constraints_has_no_defaults(affinity: Affinity) -> None:
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
-
-SERVICES = [
-    pytest.param({"s": {"app": "x"}}, {"a": 66, "b": 88, "c": 100}, id="of the pod"),
-    pytest.param({"s": {"app": "y"}}, {"a": 0, "b": 0, "c": 0}, id="of another pod"),
-    pytest.param({"s": {}}, {"a": 0, "b": 0, "c": 0}, id="of no pod"),
-    pytest.param(
-        {"s": {"app": "x"}, "t": {"tier": "1"}}, {"a": 100, "b": 100, "c": 100}, id="two, the other pod in one"
-    ),
-]
-
-
-@pytest.mark.parametrize(("services", "expected"), SERVICES)
-def test_pods_behind_a_service_are_spread(
-    services: Mapping[str, Mapping[str, str]], expected: Mapping[str, float]
-) -> None:
-    fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
-    for name, selected in services.items():
-        fleet.affinity_index.services.put(f"ns/{name}", tuple(sorted(selected.items())))
-    both = replace(ALONE, labels=(("app", "x"), ("tier", "1")))
-    assert scored(fleet, pod(both), "abc") == expected
 
 
 def test_a_service_of_another_namespace_spreads_no_pod() -> None:

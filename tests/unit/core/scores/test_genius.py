@@ -61,51 +61,12 @@ def test_a_pod_without_gpus_has_no_points() -> None:
     assert BUILT_IN.score(fleet_of(cards(1)), asks({"cpu": 1}), Fleet().present) is None
 
 
-def test_terms_without_any_value_count_nothing() -> None:
-    # Only the memory is known: of 20 weights its size has 2, and its free part 2 * 2.
-    fleet = fleet_of(cards(2), cards(1), ())
-    assert points(fleet) == {"node-0": 100 * (2 + 4) / 20, "node-1": 100 * (1 + 4) / 20, "node-2": 0.0}
-
-
 def test_the_larger_and_faster_node_is_better() -> None:
     small = CardFacts(multiprocessors=54, memory_bandwidth=10**12, encoders=0, decoders=1)
     large = CardFacts(multiprocessors=108, memory_bandwidth=2 * 10**12, encoders=2, decoders=4)
     fleet = fleet_of([card(facts=small)], [card(facts=large)])
     # Half of the multiprocessors (2) and of the bandwidth (2), no encoder (1), a quarter of the decoders (1).
     assert points(fleet) == {"node-0": 100 * (2 + 1 + 1 + 0 + 0.25 + 4) / 20, "node-1": 100 * (8 + 4) / 20}
-
-
-@pytest.mark.parametrize(
-    ("measured", "lost"),
-    [
-        pytest.param((80.0 * GI, 1.0, 0.0, 0.0, 0.0, 400.0), 2, id="busy multiprocessors"),
-        pytest.param((80.0 * GI, 0.0, 0.5, 0.0, 0.0, 400.0), 1, id="a half busy encoder"),
-        pytest.param((80.0 * GI, 0.0, 0.0, 0.25, 0.0, 400.0), 0.5, id="a quarter of the decoder"),
-        pytest.param((80.0 * GI, 0.0, 0.0, 0.0, 300.0, 400.0), 1.5, id="three quarters of the power"),
-        pytest.param((20.0 * GI, 0.0, 0.0, 0.0, 0.0, 400.0), 3, id="three quarters of the memory"),
-    ],
-)
-def test_a_busy_card_is_worse(measured: Values, lost: float) -> None:
-    fleet = fleet_of([card(memory=MEMORY)], [card(memory=MEMORY)])
-    measure(fleet, {("node-0", 0): measured, ("node-1", 0): (80.0 * GI, 0.0, 0.0, 0.0, 0.0, 400.0)})
-    scored = points(fleet)
-    assert scored["node-1"] == 100 * (2 + 12) / 20
-    assert scored["node-1"] - scored["node-0"] == pytest.approx(100 * lost / 20)
-
-
-def test_the_original_prefers_the_highest_draw() -> None:
-    fleet = fleet_of([card(memory=MEMORY)], [card(memory=MEMORY)])
-    measure(fleet, {("node-0", 0): (*IDLE[:4], 100.0, 400.0), ("node-1", 0): (*IDLE[:4], 300.0, 400.0)})
-    ours, original = points(fleet), points(fleet, Genius(replace(DEFAULT_WEIGHTS, power_preference="Draw")))
-    assert ours["node-0"] > ours["node-1"]
-    assert original["node-0"] < original["node-1"]
-
-
-def test_without_a_known_limit_a_draw_is_compared_with_the_highest() -> None:
-    fleet = fleet_of([card(memory=MEMORY)], [card(memory=MEMORY)])
-    measure(fleet, {("node-0", 0): (*NOTHING[:4], 100.0, UNKNOWN), ("node-1", 0): (*NOTHING[:4], 400.0, UNKNOWN)})
-    # Headroom 0.75 and 0, as parts of the highest: 1 and 0.
-    assert points(fleet) == {"node-0": 100 * (2 + 4 + 2) / 20, "node-1": 100 * (2 + 4) / 20}
 
 
 def test_a_fleet_that_is_wholly_busy_or_off_has_points_without_a_division_by_zero() -> None:
@@ -118,13 +79,6 @@ def test_a_fleet_that_is_wholly_busy_or_off_has_points_without_a_division_by_zer
     assert points(fleet) == {"node-0": 70.0, "node-1": 70.0}
     weightless = GeniusWeights(static=StaticWeights(weight=0), dynamic=DynamicWeights(weight=0))
     assert points(fleet, Genius(weightless)) == {"node-0": 0.0, "node-1": 0.0}
-
-
-def test_what_is_not_measured_counts_as_the_mean_of_the_others() -> None:
-    fleet = fleet_of(*[[card(memory=MEMORY)]] * 3)
-    measure(fleet, {("node-0", 0): HOT, ("node-1", 0): IDLE})
-    scored = points(fleet)
-    assert scored["node-0"] < scored["node-2"] < scored["node-1"]
 
 
 # --- changes ----------------------------------------------------------------------------------------------------

@@ -36,47 +36,38 @@ def made(name: str, **fields: Any) -> Any:
     return claim(name, storage_class="made", **fields)
 
 
+def on_a(name: str, gibibytes: int, **fields: Any) -> Any:
+    return volume(name, on=["a"], size=gibibytes * GI, **fields)
+
+
+def space(gibibytes: int, zone: str) -> Any:
+    return capacity(gibibytes * GI, zone)
+
+
+C, D, OF_FAST = claim("c"), claim("d"), claim("d", storage_class="fast")
+SMALL, LARGE = volume("s", on=["a"]), volume("l", on=["b"], size=100 * GI)
+FAST_VOLUME = on_a("l", 40, storage_class="fast")
+
+
 @pytest.mark.parametrize(
     ("objects", "claims", "expected"),
     [
+        pytest.param([C, SMALL, LARGE], "c", (0, 90), id="bound"),
+        pytest.param([C, on_a("s", 30)], "c", (67, 0), id="a third, rounded down"),
+        pytest.param([C, D, on_a("s", 20), on_a("l", 60)], "cd", (75, 0), id="two of one class: sums"),
+        pytest.param([C, OF_FAST, on_a("s", 20), FAST_VOLUME], "cd", (63, 0), id="two classes: the mean, halves up"),
+        pytest.param([made("c"), space(20, "a"), space(100, "b")], "c", (50, 90), id="provisioned"),
         pytest.param(
-            [claim(), volume("s", on=["a"]), volume("l", on=["b"], size=100 * GI)], ["claim"], (0, 90), id="bound"
-        ),
-        pytest.param([claim(), volume("s", on=["a"], size=30 * GI)], ["claim"], (67, 0), id="a third, rounded down"),
-        pytest.param(
-            [claim("c"), claim("d"), volume("s", on=["a"], size=20 * GI), volume("l", on=["a"], size=60 * GI)],
-            ["c", "d"],
-            (75, 0),
-            id="two of one class: sums",
-        ),
-        pytest.param(
-            [
-                claim("c"),
-                claim("d", storage_class="fast"),
-                volume("s", on=["a"], size=20 * GI),
-                volume("l", on=["a"], size=40 * GI, storage_class="fast"),
-            ],
-            ["c", "d"],
-            (63, 0),
-            id="two classes: the mean, halves up",
-        ),
-        pytest.param([made("c"), capacity(20 * GI, "a"), capacity(100 * GI, "b")], ["c"], (50, 90), id="provisioned"),
-        pytest.param(
-            [made("c"), made("d"), capacity(40 * GI, "a"), capacity(15 * GI, "b")],
-            ["c", "d"],
+            [made("c"), made("d"), space(40, "a"), space(15, "b")],
+            "cd",
             (50, 0),
             id="provisioned twice: of one capacity, which may be too little",
         ),
-        pytest.param(
-            [made("c"), claim("d"), volume("s", on=["a"], size=20 * GI), capacity(100 * GI, "a")],
-            ["c", "d"],
-            (50, 0),
-            id="what is bound counts alone",
-        ),
-        pytest.param([claim("c", storage_class="blind")], ["c"], (0, 0), id="unknown"),
+        pytest.param([made("c"), D, on_a("s", 20), space(100, "a")], "cd", (50, 0), id="what is bound counts alone"),
+        pytest.param([claim("c", storage_class="blind")], "c", (0, 0), id="unknown"),
     ],
 )
-def test_free_storage(objects: list[object], claims: list[str], expected: tuple[float, float]) -> None:
+def test_free_storage(objects: list[object], claims: str, expected: tuple[float, float]) -> None:
     assert scored(world(*objects), *claims) == expected
 
 

@@ -48,45 +48,33 @@ def written(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[
     return {key.replace(".devices.berth.dev", ""): int(text) for key, text in limits.items() if "-limit-" in key}
 
 
+def of(name: str, *memory: int, sm: int) -> dict[str, int]:
+    """Return a container's limits: memory for each card, and the same part of the multiprocessors of each."""
+    return {
+        **{f"{name}/memory-limit-{number}": amount for number, amount in enumerate(memory)},
+        **{f"{name}/sm-limit-{number}": sm for number in range(len(memory))},
+    }
+
+
+TWO = [limited("a", {GPU: "20"}), limited("b", {GPU: "30"})]
+SPLIT = [limited("a", {CORE: "10", MEMORY: "8Gi"}), limited("b", {CORE: "40", MEMORY: "2Gi"})]
+A_CARD_EACH = [limited(name, {GPU: "100"}) for name in "ab"]
+ON_TWO_CARDS = [limited("a", {SHARED: "2", MEMORY: "16Gi"})]
+
+
 @pytest.mark.parametrize(
     ("containers", "expected"),
     [
-        pytest.param(
-            [limited("a", {GPU: "50"})], {"a/memory-limit-0": CARD // 2, "a/sm-limit-0": 50}, id="half of a card"
-        ),
-        pytest.param(
-            [limited("a", {MEMORY: "8Gi"})], {"a/memory-limit-0": 8 * GI, "a/sm-limit-0": 0}, id="memory alone"
-        ),
-        pytest.param(
-            [limited("a", {CORE: "30", RATIO: "25"})],
-            {"a/memory-limit-0": CARD // 4, "a/sm-limit-0": 30},
-            id="core and ratio",
-        ),
-        pytest.param(
-            [limited("a", {GPU: "20"}), limited("b", {GPU: "30"})],
-            {"a/memory-limit-0": CARD // 5, "a/sm-limit-0": 20, "b/memory-limit-0": CARD * 3 // 10, "b/sm-limit-0": 30},
-            id="two share what their pod has of a card",
-        ),
-        pytest.param(
-            [limited("a", {CORE: "10", MEMORY: "8Gi"}), limited("b", {CORE: "40", MEMORY: "2Gi"})],
-            {"a/memory-limit-0": 8 * GI, "a/sm-limit-0": 10, "b/memory-limit-0": 2 * GI, "b/sm-limit-0": 40},
-            id="memory and core are split by themselves",
-        ),
-        pytest.param(
-            [limited("a", {SHARED: "2", MEMORY: "16Gi"})],
-            {"a/memory-limit-0": 8 * GI, "a/memory-limit-1": 8 * GI, "a/sm-limit-0": 0, "a/sm-limit-1": 0},
-            id="spread over two cards",
-        ),
-        pytest.param(
-            [limited("a", {GPU: "100"}), limited("b", {GPU: "100"})],
-            {"a/memory-limit-0": CARD, "a/sm-limit-0": 100, "b/memory-limit-0": CARD, "b/sm-limit-0": 100},
-            id="a card each",
-        ),
+        pytest.param([limited("a", {GPU: "50"})], of("a", CARD // 2, sm=50), id="half of a card"),
+        pytest.param([limited("a", {MEMORY: "8Gi"})], of("a", 8 * GI, sm=0), id="memory alone"),
+        pytest.param([limited("a", {CORE: "30", RATIO: "25"})], of("a", CARD // 4, sm=30), id="core and ratio"),
+        pytest.param(TWO, of("a", CARD // 5, sm=20) | of("b", CARD * 3 // 10, sm=30), id="two share a card"),
+        pytest.param(SPLIT, of("a", 8 * GI, sm=10) | of("b", 2 * GI, sm=40), id="memory and core are split apart"),
+        pytest.param(ON_TWO_CARDS, of("a", 8 * GI, 8 * GI, sm=0), id="spread over two cards"),
+        pytest.param(A_CARD_EACH, of("a", CARD, sm=100) | of("b", CARD, sm=100), id="a card each"),
         pytest.param([container("a", {GPU: "50"})], {}, id="a container that reads none has none"),
         pytest.param(
-            [limited("a", {GPU: "20"}), container("b", {GPU: "30"})],
-            {"a/memory-limit-0": CARD // 5, "a/sm-limit-0": 20},
-            id="next to one that reads none",
+            [TWO[0], container("b", {GPU: "30"})], of("a", CARD // 5, sm=20), id="next to one that reads none"
         ),
     ],
 )
@@ -101,12 +89,8 @@ def test_an_init_container_has_its_own() -> None:
 
 def test_by_label_all_may_use_all() -> None:
     labels = {"genius/gpu-memory-each": "8192"}
-    assert written(limited("a", {}), limited("b", {}), labels=labels) == {
-        "a/memory-limit-0": 8 * GI,
-        "a/sm-limit-0": 0,
-        "b/memory-limit-0": 8 * GI,
-        "b/sm-limit-0": 0,
-    }
+    expected = of("a", 8 * GI, sm=0) | of("b", 8 * GI, sm=0)
+    assert written(limited("a", {}), limited("b", {}), labels=labels) == expected
 
 
 def by_mps(name: str, requests: dict[str, str]) -> Raw:
@@ -130,42 +114,25 @@ def written_for_mps(*containers: Raw, labels: dict[str, str] | None = None) -> d
     }
 
 
+def of_mps(name: str, memory: str, threads: int) -> dict[str, str]:
+    return {f"{name}/mps-memory-limit": memory, f"{name}/mps-threads": str(threads)}
+
+
+TWO_BY_MPS = [by_mps("a", {GPU: "20"}), by_mps("b", {GPU: "30"})]
+TINY = [by_mps("a", {CORE: "1", MEMORY: "2Mi"}), by_mps("b", {CORE: "1", MEMORY: "1Mi"})]
+OF_TWO_CARDS = [by_mps("a", {SHARED: "2", MEMORY: "16Gi", CORE: "50"})]
+
+
 @pytest.mark.parametrize(
     ("containers", "expected"),
     [
+        pytest.param([by_mps("a", {GPU: "50"})], of_mps("a", "0=40960M", 50), id="half a card"),
         pytest.param(
-            [by_mps("a", {GPU: "50"})], {"a/mps-memory-limit": "0=40960M", "a/mps-threads": "50"}, id="half a card"
+            [by_mps("a", {MEMORY: "1000000000"})], of_mps("a", "0=953M", 100), id="memory alone, rounded down"
         ),
-        pytest.param(
-            [by_mps("a", {MEMORY: "1000000000"})],
-            {"a/mps-memory-limit": "0=953M", "a/mps-threads": "100"},
-            id="memory alone, rounded down",
-        ),
-        pytest.param(
-            [by_mps("a", {GPU: "20"}), by_mps("b", {GPU: "30"})],
-            {
-                "a/mps-memory-limit": "0=16384M",
-                "a/mps-threads": "20",
-                "b/mps-memory-limit": "0=24576M",
-                "b/mps-threads": "30",
-            },
-            id="two containers",
-        ),
-        pytest.param(
-            [by_mps("a", {SHARED: "2", MEMORY: "16Gi", CORE: "50"})],
-            {"a/mps-memory-limit": "0=8192M,1=8192M", "a/mps-threads": "25"},
-            id="two cards",
-        ),
-        pytest.param(
-            [by_mps("a", {CORE: "1", MEMORY: "2Mi"}), by_mps("b", {CORE: "1", MEMORY: "1Mi"})],
-            {
-                "a/mps-memory-limit": "0=2M",
-                "a/mps-threads": "1",
-                "b/mps-memory-limit": "0=1M",
-                "b/mps-threads": "1",
-            },
-            id="never 0",
-        ),
+        pytest.param(TWO_BY_MPS, of_mps("a", "0=16384M", 20) | of_mps("b", "0=24576M", 30), id="two containers"),
+        pytest.param(OF_TWO_CARDS, of_mps("a", "0=8192M,1=8192M", 25), id="two cards"),
+        pytest.param(TINY, of_mps("a", "0=2M", 1) | of_mps("b", "0=1M", 1), id="never 0"),
     ],
 )
 def test_limits_of_mps(containers: list[Raw], expected: dict[str, str]) -> None:
