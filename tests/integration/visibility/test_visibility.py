@@ -313,7 +313,7 @@ def bind_a_claim(world: World, *_: str) -> None:
     )
 
 
-WAITS: Final = {
+WAITS: Final[Mapping[str, Wait]] = {
     "tainted": Wait(
         said="removing the taint example.com/x:NoSchedule from {node} would end the wait",
         change=merged(spec={"taints": []}),
