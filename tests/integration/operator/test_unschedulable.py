@@ -3,7 +3,6 @@
 `WAITS` in tests/integration/visibility/test_visibility.py has the other changes that wake a pod.
 """
 
-import functools
 from collections.abc import Iterator
 
 import pytest
@@ -54,25 +53,6 @@ def test_autoscalers_see_unschedulable_only_where_a_node_could_help(shared: Worl
         "unsupported": "NotSupported",
         "alone": "PodGroupNotReady",
     }
-
-
-def test_same_reason_is_reported_once(shared: World) -> None:
-    [node, _] = shared.nodes(2, gpus=1)
-    shared.pods(["p", "q"], {"nvidia.com/gpu": "2"})
-    for name in ("p", "q"):
-        shared.waits(name, "2 node.s. have too few healthy GPUs .2 requested, at most 1")
-        shared.wait(functools.partial(shared.events, name), what="the Event")
-    version = shared.arena.get("pods", "p")["metadata"]["resourceVersion"]
-
-    # Each of these wakes the pods, and each time the answer is the same.
-    for _ in range(3):
-        shared.change(node, unhealthy=[0])
-        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="the card to fail")
-        shared.change(node, unhealthy=[])
-        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 1, what="the card to recover")
-
-    assert [len(shared.events(name)) for name in ("p", "q")] == [1, 1]
-    assert shared.arena.get("pods", "p")["metadata"]["resourceVersion"] == version
 
 
 def test_other_reason_is_reported_in_the_same_series(shared: World) -> None:
@@ -140,20 +120,3 @@ def test_card_that_turns_healthy_wakes(bystander: World) -> None:
     bystander.change(node, unhealthy=[])
 
     bystander.bound("p", deadline=words.PROMPT)
-
-
-def test_what_does_not_help_wakes_no_pod(bystander: World) -> None:
-    [node] = bystander.nodes(gpus=1)
-    bystander.pods(["a", "b"], {"nvidia.com/gpu": "1"})
-    bystander.wait(bystander.bound_names, what="one of two to be bound")
-    [waiting] = {"a", "b"} - bystander.bound_names()
-    bystander.waits(waiting)
-    version = bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"]
-
-    bystander.arena.merge("nodes", node, {"metadata": {"labels": {"example.com/new": "label"}}})
-    bystander.change(node, gpus=1, rdma=2)
-    bystander.pod("later", {"cpu": "1"})
-    bystander.bound("later")
-
-    assert bystander.bound_names() == {"a", "b", "later"} - {waiting}
-    assert bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"] == version
