@@ -36,29 +36,6 @@ def test_node_shows_the_sums_of_its_devices_under_both_prefixes(shared: World) -
         assert shown[field]["cpu"] == "64"
 
 
-def test_node_is_labelled_by_its_devices(shared: World) -> None:
-    alike, mixed = shared.nodes(1) + shared.nodes(profile=["a100", "t4", "t4"], gpus=3)
-
-    def labels(node: str) -> dict[str, str]:
-        labels: dict[str, str] = shared.arena.get("nodes", node)["metadata"]["labels"]
-        return {name: value for name, value in labels.items() if "koordinator" in name or "model.berth" in name}
-
-    shared.wait(lambda: len(labels(alike)) == 4, what="the labels of the first")
-    assert labels(alike) == {
-        "node.koordinator.sh/gpu-vendor": "nvidia",
-        "node.koordinator.sh/gpu-model": "NVIDIA-A100-SXM4-80GB",
-        "node.koordinator.sh/gpu-driver-version": "570.133.20",
-        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "8",
-    }
-    shared.wait(lambda: len(labels(mixed)) == 4, what="the labels of the second")
-    assert labels(mixed) == {
-        "node.koordinator.sh/gpu-vendor": "nvidia",
-        "node.koordinator.sh/gpu-driver-version": "570.133.20",
-        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "1",
-        "model.berth.dev/Tesla-T4": "2",
-    }
-
-
 def test_label_of_the_model_can_select_nodes(shared: World) -> None:
     shared.nodes()
     [mixed] = shared.nodes(profile=["a100", "t4"], gpus=2)
@@ -140,25 +117,6 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
 def _labels(world: World, node: str) -> dict[str, str]:
     labels: dict[str, str] = world.arena.get("nodes", node)["metadata"]["labels"]
     return labels
-
-
-def test_agent_puts_a_deleted_device_back(shared: World) -> None:
-    [node] = shared.nodes(gpus=2)
-    shared.pod("runs", HALF)
-    shared.bound("runs")
-    shared.wait_allocated(node, "0.5")
-    before = shared.shown(node)
-
-    shared.arena.delete("devices", node)
-
-    def again() -> bool:
-        shown = shared.shown(node)
-        return bool(shown) and shown["metadata"]["uid"] != before["metadata"]["uid"]
-
-    shared.wait(again, what="the agent's next reading")
-    shared.wait_ready(node, "True")
-    shared.wait_allocated(node, "0.5")
-    assert shared.shown(node)["spec"] == before["spec"]
 
 
 def test_deleted_node_takes_its_device_along(shared: World) -> None:
