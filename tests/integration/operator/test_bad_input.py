@@ -327,47 +327,14 @@ CONTRADICTIONS = [
         left=0,
     ),
     contradiction(
-        "no-memory",
-        lambda device: device["spec"]["devices"][0]["resources"].pop(K + "gpu-memory"),
-        "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory",
-    ),
-    contradiction("zero-memory", amount(0), "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory"),
-    contradiction(
-        "no-resources", card(resources={}), "spec.devices[0].resources: a healthy GPU has no kubernetes.io/gpu-memory"
-    ),
-    contradiction(
         "core-50",
         amount(50, K + "gpu-core"),
         "spec.devices[0].resources.kubernetes.io/gpu-core: 50; allowed is 100 for a card",
     ),
     contradiction(
-        "ratio-200",
-        amount("200", K + "gpu-memory-ratio"),
-        "spec.devices[0].resources.kubernetes.io/gpu-memory-ratio: 200; allowed is 100 for a card",
-    ),
-    contradiction(
-        "core-other-prefix",
-        amount(1, KOORDINATOR + "gpu-core"),
-        "spec.devices[0].resources.koordinator.sh/gpu-core: 1; allowed is 100 for a card",
-    ),
-    contradiction(
         "link-to-nowhere",
         card(links=[{"minor": 7, "type": "NVLink", "count": 4}]),
         "spec.devices[0].links: minor 7 is not another gpu device of this node",
-    ),
-    contradiction(
-        "link-to-itself",
-        card(links=[{"minor": 0, "type": "NVLink", "count": 4}]),
-        "spec.devices[0].links: minor 0 is not another gpu device of this node",
-    ),
-    contradiction(
-        "link-to-a-nic",
-        cards(
-            words.gpu(0, links=[{"minor": 2, "type": "System"}]),
-            words.gpu(1),
-            {"type": "rdma", "minor": 2, "id": "0000:3b:00.0", "health": True, "resources": {K + "rdma": 100}},
-        ),
-        "spec.devices[0].links: minor 2 is not another gpu device of this node",
     ),
 ]
 
@@ -395,34 +362,6 @@ def test_device_that_contradicts_itself_is_told(
 
 
 # --- nodes that lack something ----------------------------------------------------------------------------------
-
-
-def test_node_without_a_device_is_told(rows: World) -> None:
-    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": _nodes(rows)[2]})
-
-    rows.waits("row", re.escape(f"{WITH_DEVICE}2 node(s) didn't match Pod's node affinity/selector."))
-
-
-def test_deleted_device_is_told(rows: World) -> None:
-    node = _nodes(rows)[2]
-    rows.device(node, [words.gpu(0)])
-    rows.wait_sum(node, K + "gpu", "100")
-    rows.arena.delete("devices", node)
-    rows.wait(lambda: not rows.allocatable(node), what="the sums to go")
-
-    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
-
-    rows.waits("row", "1 node.s. have no Device")
-
-
-def test_device_without_cards_is_told(rows: World) -> None:
-    node = _nodes(rows)[2]
-    rows.device(node, [])
-    rows.wait_condition(node, "Valid", "True")
-
-    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
-
-    rows.waits("row", "1 .*too few healthy GPUs .1 requested")
 
 
 def test_unreadable_quantity_of_a_node_stops_nothing(rows: World) -> None:
