@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-import pytest
-
 from devcluster import waiting
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
@@ -104,20 +102,6 @@ def test_strategies_place_differently(world: World, tmp_path: Path) -> None:
     world.arena.delete("pods", "packed-1", grace_seconds=0)
     assert _cards(world, "spread", HALF, 4, scheduler_name=profiles.second) == 4
     assert _nodes(world, "spread", 4) == 2
-
-
-@pytest.mark.parametrize(
-    ("strategy", "nodes"),
-    [pytest.param("MostAllocated", 1, id="packed"), pytest.param("LeastAllocated", 2, id="spread")],
-)
-def test_strategies_of_nodes_place_differently(world: World, tmp_path: Path, strategy: str, nodes: int) -> None:
-    world.arena.nodes(2)
-    scores = {"disabled": ["balanced-allocation"]}
-    Profiles(world, tmp_path, {"strategy": {"nodes": strategy}, "plugins": {"scores": scores}})
-    for number in range(2):
-        world.pod(f"pod-{number}", {"cpu": "8", "memory": "16Gi"})
-        world.bound(f"pod-{number}")
-    assert _nodes(world, "pod", 2) == nodes
 
 
 def _cards(world: World, stem: str, requests: Mapping[str, str], count: int, **options: Any) -> int:
