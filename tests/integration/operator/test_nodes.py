@@ -2,7 +2,6 @@
 
 import pytest
 
-from devcluster import Arena, Cluster
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
@@ -214,42 +213,6 @@ def test_condition_that_another_manager_took_is_left_to_it(shared: World, taken:
     shared.wait_sum(node, K + "gpu", "800")
     assert words.condition(shared.shown(node), taken)["reason"] == "ByHand"
     assert _owned_conditions(shared, node)["somebody"] == {taken}
-
-
-def test_instances_of_two_arenas_leave_each_other_alone(
-    shared: World, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("other"))
-    arena.open()
-    other = World(arena=arena, folder=arena.folder)
-    try:
-        _check_apart(shared, other)
-    finally:
-        other.close()
-        arena.close()
-
-
-def _check_apart(shared: World, other: World) -> None:
-    other.operator()
-    [ours] = shared.nodes(gpus=1)
-    [theirs] = other.arena.nodes()
-    other.device(theirs, [words.gpu(0)])
-    shared.pod("ours", HALF)
-    other.pod("theirs", HALF)
-
-    assert shared.bound("ours")["spec"]["nodeName"] == ours
-    assert other.bound("theirs")["spec"]["nodeName"] == theirs
-    shared.wait_allocated(ours, "0.5")
-    other.wait_allocated(theirs, "0.5")
-    for node in (ours, theirs):
-        shared.wait_ready(node, "True")
-
-    # Nothing is left to write: two writers that disagree would write forever.
-    before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
-    shared.pods(["waits"], {"nvidia.com/gpu": "2"})
-    shared.waits("waits", "0/1 nodes are available")
-    assert [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)] == before
-    assert {shared.ready(node) for node in (ours, theirs)} == {"True"}
 
 
 def test_operator_needs_no_node_of_a_device(shared: World) -> None:
