@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -57,14 +55,3 @@ class StandIn:
 
     def _answers(self) -> bool:
         return bool(self.ask("get_default_active_thread_percentage"))
-
-
-@contextmanager
-def stand_in(folder: Path) -> Iterator[StandIn]:
-    """Run a daemon until the end of the block."""
-    made = StandIn(folder)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.kill()

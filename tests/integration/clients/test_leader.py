@@ -9,10 +9,6 @@ from devcluster import Arena, waiting
 from tests.proxy import FaultProxy
 
 
-def path(arena: Arena) -> str:
-    return f"/apis/berth.dev/v1alpha1/namespaces/{arena.namespace}/leaderleases/{arena.lease_name}"
-
-
 def candidate(client: kube.KubeClient, arena: Arena, identity: str) -> leader.LeaderElection:
     return leader.LeaderElection(
         client,

@@ -21,7 +21,6 @@ def card(core: int | None, memory: str, ratio: int, prefix: str = K) -> dict[str
 
 
 WHOLE = card(100, GIB_80, 100)
-HALF = card(50, "40Gi", 50)
 
 
 @pytest.mark.parametrize(
