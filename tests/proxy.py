@@ -45,11 +45,10 @@ class Seen(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Rule:
-    """A fault for the matches number `first` to `first + count - 1` of a method and a path."""
+    """A fault for the first `count` matches of a method and a path, or for all."""
 
     method: str
     path: re.Pattern[str]
-    first: int
     count: int | None
     removed: bool = False
     matched: int = 0
@@ -64,7 +63,7 @@ class Rule:
         if self.removed or request.method != self.method or not self.path.search(request.path):
             return False
         self.matched += 1
-        applies = self.matched >= self.first and (self.count is None or self.matched < self.first + self.count)
+        applies = self.count is None or self.matched <= self.count
         if applies:
             self.caught.append(request)
         return applies
@@ -167,22 +166,22 @@ class FaultProxy(Background):
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def hold(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Hold:
+    def hold(self, method: str, path: str, *, count: int | None = None) -> Hold:
         """Keep requests from the server until released."""
-        rule = Hold(method=method, path=re.compile(path), first=first, count=count, loop=self._loop)
+        rule = Hold(method=method, path=re.compile(path), count=count, loop=self._loop)
         return self._add(rule)
 
-    def lose(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Lose:
+    def lose(self, method: str, path: str, *, count: int | None = None) -> Lose:
         """Pass requests on and lose their answers."""
-        return self._add(Lose(method=method, path=re.compile(path), first=first, count=count))
+        return self._add(Lose(method=method, path=re.compile(path), count=count))
 
-    def cut(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Cut:
+    def cut(self, method: str, path: str, *, count: int | None = None) -> Cut:
         """End answers within their first line."""
-        return self._add(Cut(method=method, path=re.compile(path), first=first, count=count))
+        return self._add(Cut(method=method, path=re.compile(path), count=count))
 
-    def tear(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Break:
+    def tear(self, method: str, path: str, *, count: int | None = None) -> Break:
         """Break connections within the first part of an answer."""
-        return self._add(Break(method=method, path=re.compile(path), first=first, count=count))
+        return self._add(Break(method=method, path=re.compile(path), count=count))
 
     def freeze(self) -> None:
         """Pass nothing on until `thaw`, as a network does that loses all packets.
@@ -207,7 +206,7 @@ class FaultProxy(Background):
 
     def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
         """Delay answers, part by part; `pause` returns the seconds before each part."""
-        return self._add(Slow(method=method, path=re.compile(path), first=1, count=None, pause=pause))
+        return self._add(Slow(method=method, path=re.compile(path), count=None, pause=pause))
 
     def answer(
         self,
@@ -216,14 +215,11 @@ class FaultProxy(Background):
         *,
         status: int,
         headers: dict[str, str] | None = None,
-        first: int = 1,
         count: int | None = None,
     ) -> Answer:
         """Answer requests here; the server does not see them."""
         pattern = re.compile(path)
-        return self._add(
-            Answer(method=method, path=pattern, first=first, count=count, status=status, headers=headers or {})
-        )
+        return self._add(Answer(method=method, path=pattern, count=count, status=status, headers=headers or {}))
 
     def sent(self, method: str, path: str) -> list[Seen]:
         """Return the requests of a method whose path matches."""

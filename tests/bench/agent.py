@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -52,14 +52,10 @@ def opened() -> Iterator[Arena]:
         yield arena
 
 
-Opener = Callable[[], contextlib.AbstractContextManager[Arena]]
-"""Opens a cluster; a test passes its own."""
-
-
-def main(opener: Opener = opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     warm, seconds, scraped = figures.number("WARM", 30), figures.number("SECONDS", 60), figures.number("SCRAPED", 15)
-    with opener() as arena:
+    with opened() as arena:
         measured = asyncio.run(measure(arena, warm=warm, seconds=seconds, scraped=scraped))
     figures.result({"bench": "agent", **measured, "seconds": seconds, "scraped_seconds": scraped})
 

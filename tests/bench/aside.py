@@ -74,10 +74,10 @@ class Aside(abc.ABC):
 
 
 @contextlib.asynccontextmanager
-async def session(cluster: Cluster) -> AsyncIterator[aiohttp.ClientSession]:
-    """Return a session of the cluster's administrator, with any number of connections that last."""
+async def session(cluster: Cluster, *, limit: int = 0) -> AsyncIterator[aiohttp.ClientSession]:
+    """Return a session of the cluster's administrator, with at most so many connections, or any number, that last."""
     tls = ssl.create_default_context(cafile=str(cluster.ca_file))
-    connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+    connector = aiohttp.TCPConnector(ssl=tls, limit=limit)
     headers = {"Authorization": f"Bearer {cluster.token}"}
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as opened:

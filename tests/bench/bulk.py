@@ -1,13 +1,14 @@
 """Bulk requests: thousands of objects, created 64 at a time or deleted as a collection."""
 
 import asyncio
-import ssl
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import aiohttp
 
 from devcluster import Cluster, waiting
+from tests.bench import aside
 
 AT_ONCE: Final = 64
 PAGE: Final = 500
@@ -22,20 +23,15 @@ class Bulk:
 
     def __init__(self, cluster: Cluster) -> None:
         self.server = cluster.server
-        tls = ssl.create_default_context(cafile=str(cluster.ca_file))
-        self._connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=tls)
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            headers={"Authorization": f"Bearer {cluster.token}"},
-        )
+        self._cluster, self._open = cluster, contextlib.AsyncExitStack()
+        self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
+        self._session = await self._open.enter_async_context(aside.session(self._cluster, limit=AT_ONCE))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Close without TLS shutdown, which would outlive the event loop that ends now.
-        await self._connector.close(abort_ssl=True)
-        await self._session.close()
+        await self._open.aclose()
         # An aborted transport closes its socket in the loop's next iteration.
         await asyncio.sleep(0)
 

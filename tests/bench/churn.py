@@ -23,7 +23,7 @@ from typing import Any, Final
 from devcluster import waiting
 from tests.bench import contestants, crowd, figures, track, usage
 from tests.bench.contestants import Contestant
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 
 PERIOD: Final = 0.25
 """Seconds between two changes of the taint."""
@@ -31,9 +31,7 @@ PAUSE: Final = 2.0
 """Seconds between two nodes that join."""
 CLASSES: Final = 200
 START_SECONDS: Final = 120.0
-REPORTED_SECONDS: Final = 300.0
 STALE_SECONDS: Final = 60.0
-"""Where figures matter; else the first comparison is enough."""
 COUNTED_SECONDS: Final = 15.0
 MIB: Final = 2**20
 TAINT: Final = {"key": "bench.berth.dev/maintenance", "effect": "NoSchedule"}
@@ -41,11 +39,11 @@ TAINT: Final = {"key": "bench.berth.dev/maintenance", "effect": "NoSchedule"}
 Raw = dict[str, Any]
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     waiters, seconds = figures.number("WAITING", 600), figures.number("SECONDS", 40)
     joining = figures.number("JOINING", 15)
-    with opener(figures.number("NODES", 10)) as opened:
+    with track.opened(figures.number("NODES", 10)) as opened:
         costs = Churn(opened, waiters=waiters, seconds=seconds, joining=joining).measure()
     figures.result({"bench": "churn", **costs})
 
@@ -67,8 +65,6 @@ class Churn:
     def __init__(self, track: Track, *, waiters: int, seconds: int, joining: int) -> None:
         self._track, self._arena = track, track.arena
         self._waiters, self._seconds, self._joining = waiters, seconds, joining
-        self._counted = COUNTED_SECONDS if track.calm else 0.0
-        self._stale_seconds = STALE_SECONDS if track.calm else 0.0
         self._nodes = sorted(node["metadata"]["name"] for node in self._arena.list("nodes"))
 
     def measure(self) -> dict[str, Any]:
@@ -100,7 +96,7 @@ class Churn:
         scenario()
         end = time.monotonic()
         stale = self._stale(contestant, waiters)
-        time.sleep(max(0.0, end + self._counted - time.monotonic()))
+        time.sleep(max(0.0, end + COUNTED_SECONDS - time.monotonic()))
         resident = usage.resident_bytes(process.pid)
         process.stop()
         requests = self._track.log.requests(contestant.user, since=position)
@@ -175,7 +171,7 @@ class Churn:
             if all(reason == current for reason in reasons):
                 figures.say(f"{len(reasons)} of {waiters} pods wait and report: {current}")
                 return round(passed, 1)
-            if passed >= self._stale_seconds:
+            if passed >= STALE_SECONDS:
                 break
             time.sleep(0.5)
         figures.say(f"{sum(reason != current for reason in reasons)} of {len(reasons)} pods do not report: {current}")

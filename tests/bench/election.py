@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.bench import contestants, figures, track
 from tests.bench.contestants import KUBE_SCHEDULER, OURS, Contestant
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.delay import DelayProxy
 from tests.processes import Process
 
@@ -54,11 +54,11 @@ class Candidate:
             self.led_at = time.monotonic()
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     delays = [float(delay) for delay in os.environ.get("DELAYS", DELAYS).split()]
     seconds, overload = figures.number("SECONDS", 60), figures.number("OVERLOAD", 30)
-    with opener(1) as opened:
+    with track.opened(1) as opened:
         result = measure(opened, delays=delays, seconds=seconds, overload=overload)
     figures.result({"bench": "election", "seconds": seconds, "overload_s": overload, **result})
 

@@ -27,7 +27,7 @@ from tests import kube_scheduler
 from tests.bench import contestants, figures, track, usage
 from tests.bench.contestants import Contestant
 from tests.bench.race import Race, Run
-from tests.bench.track import READY_SECONDS, Opener, Track
+from tests.bench.track import READY_SECONDS, Track
 from tests.integration.operator.world import free_ports
 
 PATH: Final = "/apis/nvidia-gpu-scheduler/v1/schedule"
@@ -51,20 +51,20 @@ CALLS: Final = "berth_extender_call_seconds"
 Raw = dict[str, Any]
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, large = figures.number("NODES", 1000), figures.number("LARGE", 5000)
     pods, calls = figures.number("PODS", 2000), figures.number("CALLS", 400)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         bench = Bench(opened)
         rates = bench.race(pods=pods, repeat=figures.number("REPEAT", 1))
         small = bench.calls(calls)
-    at_large = _at(large, calls, opener) if large else {}
+    at_large = _at(large, calls) if large else {}
     figures.result({"bench": "extender", "nodes": nodes, **small, **rates, "large": at_large})
 
 
-def _at(nodes: int, calls: int, opener: Opener) -> Raw:
-    with opener(nodes) as opened:
+def _at(nodes: int, calls: int) -> Raw:
+    with track.opened(nodes) as opened:
         return {"nodes": nodes, **Bench(opened).calls(calls)}
 
 
@@ -134,8 +134,7 @@ class Bench:
         # Bringing thousands of new Nodes up to date takes minutes, and is not what is measured.
         operator = self._operator.start(f"--status-rate={SLOW}")
         operator.logged('"event": "leading"', deadline=READY_SECONDS)
-        warm = WARM if self._track.calm else 0
-        asyncio.run(self._track.create(list(self._pods(warm + count))))
+        asyncio.run(self._track.create(list(self._pods(WARM + count))))
         names = [each["metadata"]["name"] for each in self._arena.list("nodes")]
         times = asyncio.run(self._call_all(names))
         asyncio.run(self._track.clear())
@@ -143,7 +142,7 @@ class Bench:
         quantiles: Raw = {}
         for verb, values in times.items():
             for share in (50, 99):
-                quantiles[f"{verb}_p{share}_ms"] = round(1000 * figures.quantile(values[warm:], share / 100), 2)
+                quantiles[f"{verb}_p{share}_ms"] = round(1000 * figures.quantile(values[WARM:], share / 100), 2)
         figures.say(f"{len(names)} nodes: {quantiles}")
         return quantiles
 

@@ -17,7 +17,7 @@ from typing import Final
 from devcluster import waiting
 from tests.bench import contestants, crowd, figures, track
 from tests.bench.contestants import Contestant
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 from tests.processes import Process
 
@@ -32,11 +32,11 @@ STANDING_BY: Final = 6.0
 """Seconds after which a standby has loaded its program and read its lists."""
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 100), figures.number("PODS", 1000)
     repeat = figures.number("REPEAT", 5)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, pods=pods, repeat=repeat)
     figures.result({"bench": "failover", **measured, "nodes": nodes, "pods": pods, "repeat": repeat})
 
@@ -68,7 +68,7 @@ def _rounds(track: Track, ours: Contestant, timing: str, repeat: int) -> dict[st
     for number in range(repeat):
         for what, ending in SIGNALS.items():
             standby = _started(ours, next(names))
-            time.sleep(STANDING_BY if track.calm else 0.0)
+            time.sleep(STANDING_BY)
             took[what].append(_succeeded(track, leader, ending, f"{timing}-{what}-{number}"))
             leader.stop() if ending == signal.SIGTERM else leader.kill()
             leader = standby

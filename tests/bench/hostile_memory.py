@@ -21,7 +21,7 @@ from devcluster import waiting
 from tests.attacks import zoo
 from tests.bench import contestants, crowd, figures, track, usage
 from tests.bench.bulk import Bulk
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 
 MIB: Final = 2**20
@@ -35,11 +35,11 @@ SETTLED_SECONDS: Final = 5.0
 Raw = dict[str, Any]
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, count = figures.number("NODES", 100), figures.number("PODS", 300)
     hostile = figures.number("HOSTILE", 500)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, count=count, hostile=hostile)
     figures.result({"bench": "hostile_memory", **measured, "nodes": nodes, "pods": count, "hostile": hostile})
 

@@ -20,7 +20,7 @@ import yaml
 from devcluster.building import programs
 from tests.bench import contestants, crowd, figures, serving, track
 from tests.bench.contestants import STOPPED
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 
 KEPT_FREE: Final = 3
 """Cards that no pod holds."""
@@ -31,11 +31,11 @@ LEFT_OUT: Final = "-"
 """The figure of a command that needs what this cluster does not serve."""
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 8000)
     waiting, repeat = figures.number("WAITING", 200), figures.number("REPEAT", 5)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, pods=pods, waiting=waiting, repeat=repeat)
     sizes = {"nodes": nodes, "pods": pods, "waiting": waiting, "repeat": repeat, "visibility": _is_visible()}
     figures.result({"bench": "kubectl", **measured, **sizes})

@@ -7,15 +7,15 @@ up to date, and is then measured. `peak_mb` is its highest resident memory.
 from typing import Final
 
 from tests.bench import contestants, crowd, figures, track, usage
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 
 MIB: Final = 2**20
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 5000), figures.number("PODS", 40000)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, pods=pods)
     figures.result({"bench": "memory", **measured, "nodes": nodes, "pods": pods})
 

@@ -14,18 +14,18 @@ from typing import Final
 from devcluster import waiting
 from tests.bench import contestants, crowd, figures, track
 from tests.bench.contestants import Contestant
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 
 BOUND_SECONDS: Final = 60.0
 POLL: Final = 0.01
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 8000)
     repeat = figures.number("REPEAT", 5)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, pods=pods, repeat=repeat)
     figures.result({"bench": "restart", **measured, "nodes": nodes, "pods": pods, "repeat": repeat})
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from tests.bench import contestants, crowd, figures, soak_chart, soak_verdict, track, usage
 from tests.bench.bulk import Bulk
 from tests.bench.soak_verdict import Sample, TooShortError
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 from tests.processes import Process
 
@@ -44,11 +44,11 @@ REQUESTS: Final[tuple[dict[str, str], ...]] = (
 Raw = dict[str, Any]
 
 
-def main(opener: Opener = track.opened) -> int:
+def main() -> int:
     """Run, and return 1 if a slope is too steep, a pod was not bound, or the run was too short for a verdict."""
     minutes, nodes, pods = figures.number("MINUTES", 30), figures.number("NODES", 2000), figures.number("PODS", 15000)
     warm_up, chart = figures.number("WARM_UP", pods), Path(os.environ.get("CHART", ".build/soak.png"))
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         soak = Soak(opened, seconds=60.0 * minutes, pods=pods, turnover=figures.number("TURNOVER", 2))
         soak.run()
     chart.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from devcluster import Arena, waiting
 from tests.bench import contestants, crowd, figures, track, wake_events
 from tests.bench.contestants import Contestant
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 from tests.bench.watcher import Watcher
 
 REPORTED_SECONDS: Final = 60.0
@@ -25,11 +25,11 @@ BOUND_SECONDS: Final = 30.0
 POLL: Final = 0.01
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, waiters = figures.number("NODES", 1000), figures.number("WAITING", 1000)
     samples = figures.number("SAMPLES", 100)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         ours = contestants.ours(opened.arena, opened.folder, timing={})
         measured = measure(opened, ours, waiters=waiters, samples=samples) if samples else {}
         events = compare(opened, ours, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))

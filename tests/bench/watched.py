@@ -22,7 +22,7 @@ from tests.bench.aside import Aside
 from tests.bench.contestants import Contestant
 from tests.bench.race import Race, Run
 from tests.bench.serving import registered
-from tests.bench.track import Opener, Track
+from tests.bench.track import Track
 
 BASE: Final = "/apis/visibility.berth.dev/v1alpha1"
 RESOURCES: Final = ("fleet", "queue", "holders")
@@ -43,11 +43,11 @@ class Measured:
     """Bytes that all watches got."""
 
 
-def main(opener: Opener = track.opened) -> None:
+def main() -> None:
     """Run the benchmark."""
     nodes, pods = figures.number("NODES", 1000), figures.number("PODS", 4000)
     repeat, watches = figures.number("REPEAT", 5), figures.number("WATCHERS", 20)
-    with opener(nodes) as opened:
+    with track.opened(nodes) as opened:
         measured = measure(opened, pods=pods, repeat=repeat, watches=watches)
     sizes = {"nodes": nodes, "pods": pods, "repeat": repeat, "watchers": watches}
     figures.result({"bench": "watched", **measured, **sizes})

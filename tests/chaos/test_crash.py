@@ -11,12 +11,12 @@ from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
 from tests.processes import Process
 
-KILLS: Final = 20
+KILLS: Final = 10
 TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
 """Long enough that no leader loses its term on a busy machine: this test is about leaders that are killed."""
 SEED: Final = 20_260
 NATURAL: Final = 10
-"""After this many kills the Lease expires by itself, which takes twelve seconds; otherwise the test releases it."""
+"""Of so many kills, after one the Lease expires by itself, which takes twelve seconds; else the test releases it."""
 MAX_DELAY: Final = 0.25
 """Longest time in seconds from a takeover to the kill: the binds of a batch take about as long."""
 

@@ -60,7 +60,7 @@ class Node:
 
     def start(self, *providers: Provider) -> None:
         self.manager = IsolationManager(
-            providers, kubelet=str(self.kubelet.socket), pods=self.watched, check_interval=0.05
+            providers, kubelet=str(self.kubelet.socket), pods=self.watched, check_interval=0.1
         )
         self.label(self.labels)
         self._running = asyncio.create_task(self.manager.run())
@@ -93,7 +93,7 @@ class Node:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - findings and programs send no event
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
 
 @pytest.fixture

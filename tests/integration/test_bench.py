@@ -10,14 +10,12 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import claims_hold, core, restart, throughput, track
+from tests.bench import claims_hold, core, throughput, track
 from tests.bench.track import Opener, Track
 
 Result = Callable[..., dict[str, object]]
 
 NODES = 2
-CALM = 0.3
-NONE = 0.0
 FIGURES = {"pods_per_s", "cpu_ms_per_pod", "rss_mb", "requests_per_pod"}
 
 
@@ -29,12 +27,12 @@ def own_cluster() -> Iterator[Track]:
 
 
 @pytest.fixture
-def open_track(own_cluster: Track) -> Iterator[Callable[[float], Opener]]:
-    """Return an opener of the module's track, with a namespace of the test's own and any number of seconds of calm."""
+def open_track(own_cluster: Track) -> Iterator[Opener]:
+    """Return an opener of the module's track, with a namespace of the test's own and no calm before the measurement."""
     arena = Arena(cluster=own_cluster.arena.cluster, folder=own_cluster.folder)
     arena.open()
-    own = replace(own_cluster, arena=arena)
-    yield lambda calm: lambda _count: contextlib.nullcontext(replace(own, calm=calm))
+    own = replace(own_cluster, arena=arena, calm=0.0)
+    yield lambda _count: contextlib.nullcontext(own)
     asyncio.run(own.clear())
 
 
@@ -52,16 +50,8 @@ def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return run
 
 
-def test_the_benchmark_of_restarts_ends_with_its_figures(open_track: Callable[[float], Opener], result: Result) -> None:
-    # It starts with a Lease that another operator has released.
-    figures = result(lambda: restart.main(open_track(CALM)), NODES=NODES, PODS=16, REPEAT=1)
-
-    assert figures["nodes"] == NODES
-    assert all(float(str(figures[name])) > 0 for name in ("seconds", "slowest", "pods"))
-
-
-def test_the_race_ends_with_the_figures_of_all(open_track: Callable[[float], Opener], result: Result) -> None:
-    printed = result(lambda: throughput.main(open_track(NONE)), NODES=NODES, PODS=4, REPEAT=1)
+def test_the_race_ends_with_the_figures_of_all(open_track: Opener, result: Result) -> None:
+    printed = result(lambda: throughput.main(open_track), NODES=NODES, PODS=4, REPEAT=1)
 
     assert printed["ratio"]
     for scheduler in ("ours", "kube_scheduler"):
@@ -72,9 +62,9 @@ def test_the_race_ends_with_the_figures_of_all(open_track: Callable[[float], Ope
         assert all(math.isfinite(value) and value >= 0 for value in figures.values())
 
 
-def test_claims_that_take_long_hold_up_no_other_pods(open_track: Callable[[float], Opener], result: Result) -> None:
+def test_claims_that_take_long_hold_up_no_other_pods(open_track: Opener, result: Result) -> None:
     sizes = {"DEVICES": 128, "WAITING": 20, "SLOW": 6, "SECONDS": 3}
-    printed = result(lambda: claims_hold.main(open_track(NONE)), NODES=NODES, **sizes)
+    printed = result(lambda: claims_hold.main(open_track), NODES=NODES, **sizes)
 
     assert printed["terms_lost"] == 0
     # On a machine ten times slower.
@@ -82,9 +72,7 @@ def test_claims_that_take_long_hold_up_no_other_pods(open_track: Callable[[float
     assert float(str(printed["cheap_s"])) <= 10 * claims_hold.LIMITS["cheap_s"]
 
 
-def test_the_benchmark_of_the_core_ends_with_its_figures(
-    result: Result,
-) -> None:
+def test_the_benchmark_of_the_core_ends_with_its_figures(result: Result) -> None:
     figures = result(core.main, NODES=20, CLASSES=20, DECISIONS=40)
 
     assert {"decisions_per_s", "p50_ms", "p99_ms", "cold_p99_ms"} <= figures.keys()

@@ -2,13 +2,12 @@
 
 As in decision 35, a default applies to servers that start later, and the limits of a server apply to later clients. A
 client can request less, and a text that is no memory limit avoids all limits. The stand-in knows nothing of cards.
-Clients connect to the same socket as commands (tests/mps/cuda.c).
+Clients connect to the same socket as commands (tests/mps/command.py, tests/mps/cuda.c).
 """
 
 import asyncio
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -131,35 +130,16 @@ async def run_daemon() -> None:
     CONTROL.unlink()
 
 
-def send(commands: str) -> int:
-    """Send commands, and print what the daemon says."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(str(CONTROL))
-        except OSError:
-            sys.stderr.write("Cannot find MPS control daemon process\n")
-            return 1
-        connection.sendall(commands.encode())
-        connection.shutdown(socket.SHUT_WR)
-        while data := connection.recv(65536):
-            sys.stdout.write(data.decode())
-    return 0
-
-
-def main() -> int:
-    """Run as the program does: a daemon with -f or -d, else commands on standard input."""
-    options = sys.argv[1:]
-    if "-d" in options and os.fork():
-        return 0
-    if "-d" in options or "-f" in options:
-        PIPE.mkdir(parents=True, exist_ok=True)
-        CONTROL.unlink(missing_ok=True)
-        (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-        os.umask(0)  # containers of all users connect
-        asyncio.run(run_daemon())
-        return 0
-    return send(sys.stdin.read())
+def main() -> None:
+    """Run the daemon, with -d in the background."""
+    if "-d" in sys.argv[1:] and os.fork():
+        return
+    PIPE.mkdir(parents=True, exist_ok=True)
+    CONTROL.unlink(missing_ok=True)
+    (PIPE / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    os.umask(0)  # containers of all users connect
+    asyncio.run(run_daemon())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -29,17 +29,11 @@ def test_annotation_is_in_the_environment(arena: Arena, node: RealNode) -> None:
     arena.wait(lambda: "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2\n" in node.output(ready), what="the output")
 
 
-def test_end_of_a_container_is_reported(arena: Arena, node: RealNode) -> None:
-    arena.create([box(arena, words=["exit", "3"], nodeName=node.name, restartPolicy="Never")])
-
-    arena.wait(lambda: arena.get("pods", "pod")["status"]["phase"] == "Failed", what="the pod to fail")
-
-    [status] = arena.get("pods", "pod")["status"]["containerStatuses"]
-    assert status["state"]["terminated"]["exitCode"] == 3
-
-
-@pytest.mark.parametrize("daemon", ["kubelet", "containerd"])
-@pytest.mark.parametrize("end", [RealNode.stop_daemon, RealNode.kill_daemon])
+@pytest.mark.parametrize(
+    ("daemon", "end"),
+    [("kubelet", RealNode.kill_daemon), ("containerd", RealNode.stop_daemon)],
+    ids=["kubelet", "containerd"],
+)
 def test_container_outlives_a_daemon(arena: Arena, node: RealNode, daemon: Daemon, end: object) -> None:
     assert callable(end)
     arena.create([box(arena, "before", nodeName=node.name)])
@@ -56,26 +50,6 @@ def test_container_outlives_a_daemon(arena: Arena, node: RealNode, daemon: Daemo
     assert node.pid(daemon) != old
     assert node.container(running(arena, "before")) == before
     assert before.started == started
-
-
-def test_pod_that_is_bound_while_kubelet_is_away_starts_when_it_returns(arena: Arena, node: RealNode) -> None:
-    node.stop_daemon("kubelet")
-    arena.create([box(arena, nodeName=node.name)])
-
-    node.start_daemon("kubelet")
-
-    running(arena)
-
-
-def test_deleted_pod_leaves_no_container(arena: Arena, node: RealNode) -> None:
-    arena.create([box(arena, nodeName=node.name)])
-    pod = running(arena)
-
-    node.clear()
-
-    assert arena.list("pods") == []
-    with pytest.raises(DevclusterError, match="no process of the container main of pod runs"):
-        node.container(pod)
 
 
 def test_node_has_the_rights_of_a_node(cluster: Cluster, node: RealNode) -> None:

@@ -26,25 +26,10 @@ def restart_agent(stage: Stage) -> None:
     stage.start_agent()
 
 
-def kill_agent(stage: Stage) -> None:
-    """Of an agent that says no farewell the scheduler does not know: pods that come at once kubelet refuses."""
-    stage.agent.kill()
-    stage.wait(lambda: not stage.is_on_offer(), what="kubelet to notice")
-    stage.start_agent()
-    stage.wait(stage.is_on_offer, what="the cards on offer")
-
-
-def restart_operator(stage: Stage) -> None:
-    stage.operator.stop()
-    stage.start_operator()
-
-
 RESTARTS: Mapping[str, Callable[[Stage], None]] = {
     "kubelet": lambda stage: stage.node.restart_daemon("kubelet"),
     "containerd": lambda stage: stage.node.restart_daemon("containerd"),
     "agent": restart_agent,
-    "agent-killed": kill_agent,
-    "operator": restart_operator,
 }
 
 

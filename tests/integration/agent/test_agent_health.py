@@ -1,4 +1,7 @@
-"""From an Xid error to the Device, and back, on a real API server."""
+"""From an Xid error to the Device, and back, on a real API server.
+
+tests/unit/agent/health has what ends which fault, and annotations that name no device.
+"""
 
 import asyncio
 import contextlib
@@ -23,8 +26,6 @@ from tests.proxy import FaultProxy
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
 
-QUIET = 8
-"""Seconds after which a fault of an application is over."""
 WITHIN = 5.0
 """Longest time in seconds from an Xid to the Device."""
 SLOW = ("--poll-interval", "60")
@@ -80,21 +81,6 @@ def test_an_xid_is_published_within_seconds_and_outlives_the_agent(
     )
 
 
-def test_a_fault_of_an_application_is_over_when_it_is_quiet(
-    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
-) -> None:
-    (node,) = arena.nodes(1)
-    fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
-    # So long that a busy machine sees the fault before it is over.
-    start_nvml(node, fixture, "--quiet-period", str(QUIET))
-    device(node)
-    began = time.monotonic()
-    fixture.xid(1, 94)
-    wait_for(arena, node, ["", "Xid94"])
-    wait_for(arena, node, ["", ""])
-    assert time.monotonic() - began >= QUIET
-
-
 def test_a_lost_card_is_healthy_again_only_after_a_reset(
     arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
 ) -> None:
@@ -114,26 +100,6 @@ def test_a_lost_card_is_healthy_again_only_after_a_reset(
     arena.wait(lambda: "cards=0" in agent.log[earlier:], what="a reading without the driver's cards")
     fixture.write()
     wait_for(arena, node, ["", ""])
-
-
-def test_people_cordon_single_devices(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:
-    (node,) = arena.nodes(1)
-    start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0), a100(1)]))
-    device(node)
-    annotate(arena, node, names.CORDONED_DEVICES, "1, 7")
-    wait_for(arena, node, ["", "Cordoned"])
-
-    def faults_of() -> dict[str, Any] | None:
-        conditions = arena.get("devices", node)["status"]["conditions"]
-        return next((each for each in conditions if each["type"] == names.ANNOTATIONS_READ), None)
-
-    faults = arena.wait(faults_of, what="a problem of device 7 on the Device")
-    assert faults is not None
-    assert faults["status"] == "False"
-    assert 'no device of this node is "7"' in faults["message"]
-    annotate(arena, node, names.CORDONED_DEVICES, None)
-    wait_for(arena, node, ["", ""])
-    arena.wait(lambda: faults_of() is None, what="the end of that problem")
 
 
 def test_people_are_heard_at_once(arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path) -> None:

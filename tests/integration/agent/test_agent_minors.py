@@ -79,17 +79,6 @@ def test_devices_keep_their_minors_when_others_were_swapped_while_no_agent_ran(m
     machine.wait({NIC_A: "rdma/0", NIC_B: "rdma/1", NIC_C: "rdma/2", FPGA_A: "fpga/0", FPGA_B: "fpga/1"})
 
 
-def test_a_device_that_went_before_a_restart_keeps_its_minor_after_it(machine: Machine) -> None:
-    first = machine.agent()
-    machine.wait({NIC_A: "rdma/0", NIC_B: "rdma/1", FPGA_A: "fpga/0"})
-    machine.tree.unplug(NIC_A)
-    machine.wait({NIC_B: "rdma/1", FPGA_A: "fpga/0"}, reserved=f"rdma/0={NIC_A}")
-    assert first.stop() == 0
-    machine.tree.nic(NIC_C)
-    machine.agent()
-    machine.wait({NIC_B: "rdma/1", NIC_C: "rdma/2", FPGA_A: "fpga/0"}, reserved=f"rdma/0={NIC_A}")
-
-
 def test_a_deleted_device_comes_back_with_its_minors(arena: Arena, machine: Machine) -> None:
     machine.agent()
     machine.wait({NIC_A: "rdma/0", NIC_B: "rdma/1", FPGA_A: "fpga/0"})

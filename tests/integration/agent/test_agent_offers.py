@@ -1,15 +1,13 @@
 """An agent process on the NVML fixture is the device plugin of its node."""
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berth_api import names
-from devcluster import Arena, waiting
+from devcluster import Arena
 from tests.devices import GPU
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, a100
@@ -65,44 +63,6 @@ async def test_the_cards_of_a_node_are_offered_and_change_without_a_restart(  # 
     assert entries(folder) == ["kubelet.sock"]
 
 
-async def test_without_a_driver_the_agent_says_so_and_ends(
-    arena: Arena, start_nvml: Start, device: Wait, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    (node,) = arena.nodes(1)
-    machine = NvmlFixture(tmp_path, gpus=[a100(0)], loaded=False)
-    agent = start_nvml(node, machine, "--device-plugin", "--kubelet-socket", str(kubelet.socket))
-    assert await asyncio.to_thread(agent.ended) == 2
-    expected = "berth-agent: --fail-on-init-error is set: the driver is not loaded: DriverNotLoaded Driver Not Loaded\n"
-    assert agent.log.endswith(expected)
-    conditions = {each["type"]: each["status"] for each in device(node)["status"]["conditions"]}
-    assert conditions[names.DRIVER_LOADED] == "False"
-
-
-async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
-    arena: Arena, start_nvml: Start, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    (node,) = arena.nodes(1)
-    machine = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
-    file = tmp_path / "config.yaml"
-    file.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
-    words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--config-file", str(file)]
-    start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"), "--poll-interval", "60")
-    await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 8)
-    machine.xid(1, 79)
-    async with waiting.limit("an unhealthy card"):
-        capacity = await kubelet.sees(lambda units: "Unhealthy" in units[GPU].values())
-    ill = {unit for unit, health in capacity[GPU].items() if health == "Unhealthy"}
-    assert ill == {f"{machine.gpus[1].uuid}::{number}" for number in range(4)}
-
-    def label_values() -> tuple[str | None, str | None]:
-        labels = arena.get("nodes", node)["metadata"]["labels"]
-        return labels.get("nvidia.com/gpu.replicas"), labels.get("nvidia.com/gpu.product")
-
-    await asyncio.to_thread(
-        arena.wait, lambda: label_values() == ("4", "NVIDIA-A100-SXM4-80GB-SHARED"), what="labels of time-slicing"
-    )
-
-
 async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
     arena: Arena, start_nvml: Start, kubelet: Kubelet, folder: Path, tmp_path: Path
 ) -> None:
@@ -115,30 +75,6 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer")
         assert await asyncio.to_thread(agent.stop) == 0
     assert withheld(arena, node) == [0, 1]
-
-
-async def test_a_shared_card_is_withheld_after_a_reboot_without_the_first_card(
-    arena: Arena, start_nvml: Start, kubelet: Kubelet, folder: Path, tmp_path: Path
-) -> None:
-    """The driver numbers the other cards from 0; kubelet must not allocate the card of which a pod has a half."""
-    (node,) = arena.nodes(1)
-    cards = [a100(0), a100(1), a100(2)]
-    half = [{"minor": 1, "id": cards[1].uuid, "resources": {"kubernetes.io/gpu-core": "50"}}]
-    annotations = {names.ALLOCATED: json.dumps({"gpu": half})}
-    arena.create([arena.pod("half", annotations=annotations, nodeName=node)])
-    with PodResourcesServer(folder / "pods.sock") as pods:
-        words = ["--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi")]
-        words += ["--pod-resources-socket", str(pods.socket), "--checkpoint", str(tmp_path / "checkpoint.json")]
-        agent = start_nvml(node, NvmlFixture(tmp_path, gpus=cards), *words)
-        before = {card.uuid: HEALTHY for card in cards} | {cards[1].uuid: UNHEALTHY}
-        await kubelet.sees(lambda units: units.get(GPU) == before)
-        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [1], what="the shared card")
-        assert await asyncio.to_thread(agent.stop) == 0
-
-        start_nvml(node, NvmlFixture(tmp_path, gpus=[replace(cards[1], minor=0), replace(cards[2], minor=1)]), *words)
-        after = {cards[1].uuid: UNHEALTHY, cards[2].uuid: HEALTHY}
-        await kubelet.sees(lambda units: units.get(GPU) == after)
-        await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [0], what="the card now")
 
 
 def withheld(arena: Arena, node: str) -> list[int] | None:

@@ -113,16 +113,6 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
     arena.wait(lambda: held(arena, node) == [], deadline=SOON, what="the end of what was held")
 
 
-def test_devices_of_claims_stand_in_the_device(arena: Arena, begin: Start, resources: PodResourcesServer) -> None:
-    (node,) = arena.nodes(1)
-    begin(node)
-    resources.claimed = {(arena.namespace, "a", "main"): [("c", "gpu.nvidia.com", node, "gpu-0")]}
-    named = {"namespace": arena.namespace, "claim": "c", "driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
-    arena.wait(lambda: status(arena, node).get("claimed") == [named], deadline=START, what="the claim's device")
-    resources.claimed = {}
-    arena.wait(lambda: not status(arena, node).get("claimed"), deadline=SOON, what="the end of the claim")
-
-
 def test_a_pod_that_was_removed_by_force_is_held_while_it_runs_over_a_restart_too(
     arena: Arena, begin: Start, resources: PodResourcesServer, proc: Path
 ) -> None:
@@ -143,23 +133,6 @@ def test_a_pod_that_was_removed_by_force_is_held_while_it_runs_over_a_restart_to
     (proc / "77" / "cgroup").unlink()
     arena.wait(lambda: held(arena, node) == [], deadline=START, what="the end of what was held")
     assert status(arena, node).get("withheld", []) == []
-
-
-def test_cards_of_shares_are_withheld_but_never_what_kubelet_gave(
-    arena: Arena, begin: Start, resources: PodResourcesServer
-) -> None:
-    (node,) = arena.nodes(1)
-    begin(node)
-    allocated = '{"gpu": [{"minor": %d, "id": "%s", "resources": {"kubernetes.io/gpu-core": "50"}}]}'
-    for minor in (1, 2):
-        annotations = {names.ALLOCATED: allocated % (minor, IDS[minor])}
-        arena.create([arena.pod(f"half{minor}", annotations=annotations, nodeName=node)])
-    arena.wait(lambda: status(arena, node).get("withheld") == [1, 2], deadline=START, what="withheld cards")
-    bound(arena, node, "a")
-    resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2]]}}
-    arena.wait(lambda: status(arena, node).get("withheld") == [1], deadline=SOON, what="the card that kubelet gave")
-    arena.delete("pods", "half1", grace_seconds=0)
-    arena.wait(lambda: status(arena, node).get("withheld") == [], deadline=SOON, what="no withheld card")
 
 
 def test_kubectl_shows_who_holds_which_card_shares_included(
@@ -192,19 +165,6 @@ def test_kubectl_shows_who_holds_which_card_shares_included(
     arena.delete("pods", "other", grace_seconds=0)
     left = [f"whole.{node}"]
     arena.wait(lambda: [row[0] for row in rows()[1:]] == left, deadline=SOON, what="the end of both shares")
-
-
-def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: Arena, begin: Start, proc: Path) -> None:
-    (node,) = arena.nodes(1)
-    process(proc, 10, "/user.slice")
-    process(proc, 11, "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/c")
-    outside = (Process(pid=10, used=3 * 2**30 - 5), Process(pid=11, used=2**30))
-    agent = begin(node, processes=outside)
-    foreign = [{"type": "gpu", "minor": 3, "processes": 1, "memory": "3Gi"}]
-    arena.wait(lambda: status(arena, node).get("foreign") == foreign, deadline=START, what="foreign use")
-    assert agent.stop() == 0
-    begin(node, "--foreign", "false", processes=outside)
-    arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
 
 
 def test_pods_that_use_more_than_they_hold_stand_in_the_device(arena: Arena, begin: Start, proc: Path) -> None:

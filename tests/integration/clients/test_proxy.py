@@ -25,15 +25,6 @@ async def test_everything_else_passes_with_its_identity(
     anonymous.close()
 
 
-async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
-    path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
-    stream = proxied.stream(path, {"watch": "true", "labelSelector": "a=b"})
-    async with contextlib.aclosing(stream), waiting.limit("the stream"):
-        assert await anext(stream) == b""
-        await proxied.request("POST", path, body={"metadata": {"name": "c", "labels": {"a": "b"}}})
-        assert b'"ADDED"' in await anext(stream)
-
-
 async def test_a_watch_is_cut_within_a_line(proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena) -> None:
     path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
     for name in ("a1", "a2"):
@@ -42,24 +33,6 @@ async def test_a_watch_is_cut_within_a_line(proxied: kube.KubeClient, proxy: Fau
     stream = proxied.stream(path, {"watch": "true", "resourceVersion": "0"})
     async with contextlib.aclosing(stream), waiting.limit("the stream"):
         assert [line async for line in stream if line] == []
-
-
-async def test_the_second_match_is_answered_here(proxied: kube.KubeClient, proxy: FaultProxy) -> None:
-    rule = proxy.answer("GET", r"^/version$", status=500, first=2, count=1)
-    for expected in (None, 500, None):
-        status = None
-        try:
-            await proxied.request("GET", "/version")
-        except ApiError as error:
-            status = error.status
-        assert status == expected
-    assert (rule.matched, len(rule.caught)) == (3, 1)
-
-
-async def test_headers_of_an_answer_are_given(proxied: kube.KubeClient, proxy: FaultProxy) -> None:
-    proxy.answer("GET", r"^/version$", status=429, headers={"Retry-After": "0"}, count=2)
-    assert await proxied.request("GET", "/version")
-    assert len(proxy.sent("GET", "^/version$")) == 3
 
 
 async def test_a_held_request_arrives_although_its_sender_has_gone(

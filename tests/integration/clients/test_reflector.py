@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-import pytest
-
 from berth_client import lists, reflector
 from berth_client.objects import Object
 from berth_operator.clients import kube
@@ -92,16 +90,6 @@ async def test_leaving_the_selection_reads_as_a_deletion(admin: kube.KubeClient,
         assert set(snapshot.objects) == {"c"}
         await admin.merge_patch(f"{config_maps(arena)}/c", {"metadata": {"labels": {"test": "no"}}})
         await until(lambda: not snapshot.objects)
-
-
-@pytest.mark.parametrize(("status", "lists"), [(410, 2), (503, 1)])
-async def test_a_refused_watch_is_mended(
-    proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena, status: int, lists: int
-) -> None:
-    proxy.answer("GET", r"configmaps\?.*watch=true", status=status, count=1)
-    async with reflecting(proxied, arena) as snapshot:
-        await proxied.request("POST", config_maps(arena), body=config_map("c"))
-        await until(lambda: "c" in snapshot.objects and snapshot.lists == lists)
 
 
 async def test_what_happened_while_the_watch_was_away_is_not_missed(

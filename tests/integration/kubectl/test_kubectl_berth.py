@@ -114,10 +114,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 DEVICES = "/apis/berth.dev/v1alpha1/devices"
 TABLES = {
-    "devices node-2": """
-NODE     STATE   TYPE   MINOR   MODEL      HEALTH    USERS   FREE                                            NUMA
-node-2   Ready   gpu    0       Tesla-T4   Healthy   0       gpu-core=100,gpu-memory=15Gi,gpu-memory-ratio=100   0
-""",
     "free": """
 TYPE   MODEL                  KIND    TOTAL   FREE   LARGEST   NODES   NOTE
 gpu    NVIDIA-A100-SXM4-80GB  share   -       0.5    0.5       1       -
@@ -128,11 +124,6 @@ gpu    Tesla-T4               whole   1       1      1         1       -
 NAMESPACE   NAME   NODE     CARDS   DEVICES   OWNER   AGE
 team        half   node-0   0.5     gpu:0     -       ~
 team        two    node-1   2       gpu:0,1   -       ~
-""",
-    "who -A --by node": """
-NODE     PODS   CARDS   MODELS
-node-1   1      2       NVIDIA-A100-SXM4-80GB
-node-0   1      0.5     NVIDIA-A100-SXM4-80GB
 """,
     "queue -n team -q": """
 POSITION   NAMESPACE   NAME    STATE   PRIORITY   WAITING   GANG   REQUESTS
@@ -225,11 +216,8 @@ def test_explain_quotes_why_a_workload_has_no_pods(desk: Desk) -> None:
 
 NOT_ALLOWED = {
     "devices": 'list "devices.berth.dev" in the whole cluster; the ClusterRole berth-devices-view has it',
-    "free": 'list "devices.berth.dev" in the whole cluster; the ClusterRole berth-devices-view has it',
-    "who -n team": 'list "pods" in the namespace team; the ClusterRole view has it',
     "queue -A": 'list "pods" in the whole cluster; the ClusterRole view has it',
     "explain waits -n team": 'get "pods" in the namespace team; the ClusterRole view has it',
-    "explain job/a -n team": 'get "jobs.batch" in the namespace team; the ClusterRole view has it',
     "advise waits -n team": "it lists all that scheduling reads",
     "doctor": "nothing could be checked",
 }
@@ -247,9 +235,7 @@ def test_a_missing_right_is_one_line_that_names_it(desk: Desk, line: str) -> Non
     ("line", "message"),
     [
         ("explain nothing -n team", 'pods "nothing" not found'),
-        ("devices nothing", 'the node "nothing" has no Device'),
         ("top", "live metrics come from the visibility API (visibility.berth.dev), which is not served"),
-        ("free --context=nowhere", 'context "nowhere" does not exist'),
         ("free --server=https://127.0.0.1:1", "connection refused"),
     ],
 )
@@ -321,9 +307,7 @@ def served() -> dict[str, Any]:
 
 
 VISIBLE = {
-    "devices --no-headers": [["seen", "Ready", "gpu", "0", "NVIDIA-A100-SXM4-80GB", "Healthy", "1"]],
     "queue -n team --no-headers": [["2", "team", "waits", "Active", "0", "~", "-", "gpu=800"]],
-    "who -n team --no-headers": [["team", "held", "seen", "1", "gpu:0", "job/train", "~"]],
     "top --no-headers": [["seen", "1", "1", "1", "0%", "20Gi/80Gi", "60W"]],
     "top --by pod -A --idle --no-headers": [["team", "held", "seen", "1", "0%", "20Gi/80Gi", "60W", "gpu:0"]],
 }

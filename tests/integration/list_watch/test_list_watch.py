@@ -77,37 +77,6 @@ def test_kubectl_prints_tables_and_knows_the_fields(installation: Installation) 
     assert "device_busid" in kubectl("explain", "gpunodes.spec.device_infos", "--api-version=nvidia-gpu-scheduler/v1")
 
 
-def test_kubectl_lists_in_chunks(installation: Installation) -> None:
-    kubectl, created = installation.arena.cluster.kubectl, [f"chunk-{number}" for number in range(5)]
-    for name in created:
-        installation.gpu_pod(name, "GPU-0")
-    path = f"{API}/namespaces/{installation.arena.namespace}/gpupods"
-
-    def chunk(query: str) -> Manifest:
-        body: Manifest = json.loads(kubectl("get", "--raw", f"{path}?{query}"))
-        return body
-
-    waiting.until(lambda: len(chunk("")["items"]) == len(created), what="the GpuPods to be listed")
-    first = chunk("limit=2")
-    assert first["metadata"]["remainingItemCount"] == 3
-    installation.delete_gpu_pod("chunk-3")
-    waiting.until(lambda: len(chunk("")["items"]) == len(created) - 1, what="the deletion to be seen")
-    second = chunk(f"limit=2&continue={first['metadata']['continue']}")
-    third = chunk(f"limit=2&continue={second['metadata']['continue']}")
-    chunks = (first, second, third)
-    assert [item["metadata"]["name"] for each in chunks for item in each["items"]] == created
-    assert {each["metadata"]["resourceVersion"] for each in chunks} == {first["metadata"]["resourceVersion"]}
-    # The API server has Berth's GpuPods behind it: its own chunks look alike.
-    own = json.loads(kubectl("get", "--raw", f"{path.replace(API, '/apis/berth.dev/v1alpha1')}?limit=2"))
-    assert own["metadata"].keys() == first["metadata"].keys()
-    command = ("get", "gpupods.nvidia-gpu-scheduler", f"--namespace={installation.arena.namespace}", "--no-headers")
-    lines = [kubectl(*command, f"--chunk-size={size}").splitlines() for size in (2, 0)]
-    assert [[line.split()[0] for line in each] for each in lines] == [["chunk-0", "chunk-1", "chunk-2", "chunk-4"]] * 2
-    for name in created:
-        if name != "chunk-3":
-            installation.delete_gpu_pod(name)
-
-
 CARD: Manifest = {"type": "gpu", "minor": 0, "id": "GPU-t4", "health": True, "model": "Tesla T4"}
 
 

@@ -106,20 +106,6 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
     assert "podSetUpdates" not in until(world, kueue, "other", "Ready")
 
 
-def test_promised_places_are_kept_over_a_change_of_the_leader(world: World, kueue: Kueue) -> None:
-    nodes_of(world, 1)
-    kueue.submit("big", of(world, 2, gpus=2))
-    until(world, kueue, "big", "Ready")
-    kueue.admit("big")
-    [first] = [each for each in world.processes.started if each.name.startswith("operator")]
-    first.stop()
-    world.pod("alone", cards(1))
-    world.operator(kueue=True)
-    world.waits("alone")
-    come(world, "big", gpus=2, count=2)
-    world.wait(lambda: world.bound_names() == {"big-0", "big-1"}, what="the pods to have their places")
-
-
 def test_a_second_leader_keeps_what_the_first_promised_before_it_was_killed(world: World, kueue: Kueue) -> None:
     nodes = nodes_of(world, 2)
     [standing_in] = [each for each in world.processes.started if each.name.startswith("operator")]

@@ -1,8 +1,9 @@
-"""A bound pod's annotations record what it got: node, cards, amounts, each container's view, the term."""
+"""A bound pod's annotations record what it got: node, cards, amounts, each container's view, the term.
+
+tests/unit/api/test_request.py and tests/unit/koordinator have all ways of requesting cards, and test_model.py models.
+"""
 
 import re
-from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -20,31 +21,18 @@ def card(core: int | None, memory: str, ratio: int, prefix: str = K) -> dict[str
 
 
 WHOLE = card(100, GIB_80, 100)
-HALF = card(50, "40Gi", 50)
 
 
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
         pytest.param({"nvidia.com/gpu": "1"}, [WHOLE], id="whole"),
-        pytest.param({"nvidia.com/gpu": "2"}, [WHOLE, WHOLE], id="two-cards"),
-        pytest.param({K + "gpu": "50"}, [HALF], id="half"),
-        pytest.param({K + "gpu": "100"}, [WHOLE], id="all-hundredths"),
-        pytest.param({K + "gpu": "200"}, [WHOLE, WHOLE], id="two-hundred-hundredths"),
-        pytest.param({K + "gpu-memory": "20Gi"}, [card(None, "20Gi", 25)], id="memory"),
-        pytest.param({K + "gpu-memory-ratio": "25"}, [card(None, "20Gi", 25)], id="ratio"),
-        pytest.param({K + "gpu-core": "30", K + "gpu-memory": "8Gi"}, [card(30, "8Gi", 10)], id="core-memory"),
-        pytest.param({K + "gpu-core": "30", K + "gpu-memory-ratio": "50"}, [card(30, "40Gi", 50)], id="core-ratio"),
-        pytest.param({K + "gpu.shared": "2", K + "gpu-memory-ratio": "100"}, [card(None, "40Gi", 50)] * 2, id="shared"),
         pytest.param(
             {K + "gpu.shared": "2", K + "gpu-core": "60", K + "gpu-memory": "32Gi"},
             [card(30, "16Gi", 20)] * 2,
             id="shared-core-memory",
         ),
         pytest.param({KOORDINATOR + "gpu": "50"}, [card(50, "40Gi", 50, KOORDINATOR)], id="other-prefix"),
-        pytest.param(
-            {KOORDINATOR + "gpu-memory": "80Gi"}, [card(None, GIB_80, 100, KOORDINATOR)], id="other-prefix-memory"
-        ),
     ],
 )
 def test_pod_gets_the_cards_it_asks_for(
@@ -72,19 +60,11 @@ def _term(world: World) -> str:
     return str(world.arena.get("leaderleases", world.arena.lease_name)["spec"]["term"])
 
 
-@pytest.mark.parametrize(
-    "constraint",
-    [
-        pytest.param({"annotations": {"nvidia-gpu-scheduler/gpu.model": " tesla T4 "}}, id="exact"),
-        pytest.param({"labels": {"genius/gpu-model": "Tesla.T4"}}, id="regex"),
-        pytest.param({"annotations": {"berth.dev/gpu-model": "*h100*, *T4"}}, id="globs"),
-    ],
-)
-def test_model_decides_the_card(shared: World, constraint: dict[str, Any]) -> None:
+def test_model_decides_the_card(shared: World) -> None:
     shared.nodes(gpus=2)
     [mixed] = shared.nodes(profile=["a100", "a100", "t4"], gpus=3)
 
-    shared.pod("p", {K + "gpu": "50"}, **constraint)
+    shared.pod("p", {K + "gpu": "50"}, annotations={"berth.dev/gpu-model": "*h100*, *T4"})
 
     pod = shared.bound("p")
     assert (pod["spec"]["nodeName"], words.minors(pod)) == (mixed, [2])
@@ -143,22 +123,6 @@ def test_pod_without_devices_gets_no_allocation(shared: World) -> None:
     assert set(pod["metadata"]["annotations"]) == {words.EPOCH}
 
 
-def test_two_sizes_of_card_are_each_accounted_by_their_own(shared: World) -> None:
-    [node] = shared.nodes(profile=["a100", "t4"], gpus=2)
-
-    shared.pods(["a", "b"], {K + "gpu-memory-ratio": "60"})
-
-    amounts = {shared_memory(shared.bound(name)) for name in ("a", "b")}
-    assert amounts == {(0, "48Gi"), (1, "9Gi")}
-    shared.wait_allocated(node, "1.2")
-
-
-def shared_memory(pod: dict[str, Any]) -> tuple[int, str]:
-    """Return minor and memory of a pod's only card."""
-    [grant] = words.allocation(pod)["gpu"]
-    return grant["minor"], grant["resources"][K + "gpu-memory"]
-
-
 def test_every_bound_pod_gets_one_scheduled_event(shared: World) -> None:
     shared.nodes(2)
     names = [f"p{number}" for number in range(30)]
@@ -191,30 +155,6 @@ def test_no_card_is_given_twice(shared: World) -> None:
     }
     for name in set(names) - shared.bound_names():
         assert "2 node(s) have too few free GPUs" in shared.waits(name)
-
-
-def test_sixteen_halves_fill_eight_cards_at_once(shared: World) -> None:
-    shared.nodes()
-
-    shared.pods([f"p{number}" for number in range(16)], {K + "gpu": "50"})
-
-    shared.wait(lambda: len(shared.bound_names()) == 16, what="all halves to be bound")
-    assert _halves(shared) == dict.fromkeys(range(8), 2)
-
-
-def test_sixteen_halves_fill_eight_cards_one_by_one(shared: World) -> None:
-    shared.nodes()
-
-    for number in range(16):
-        shared.pod(f"p{number}", {K + "gpu": "50"})
-        shared.bound(f"p{number}")
-        # A card in use is filled before the next.
-        assert sorted(_halves(shared).values()) == [*([1] if number % 2 == 0 else []), *[2] * ((number + 1) // 2)]
-
-
-def _halves(world: World) -> dict[int, int]:
-    """Return the number of pods on each card."""
-    return Counter(words.minors(each)[0] for each in world.arena.list("pods") if each["spec"].get("nodeName"))
 
 
 def test_pods_of_other_schedulers_take_cpu_but_are_not_bound(shared: World) -> None:

@@ -1,10 +1,9 @@
-"""The operator sends one call for each bind, and never an older message after a newer one."""
+"""The operator sends one call for each bind.
 
-import sys
-import time
+tests/component/test_binding.py and test_reports.py have refused, late and outdated calls.
+"""
+
 from collections import Counter
-
-import pytest
 
 from devcluster import Cluster
 from tests.integration.operator import world as words
@@ -42,12 +41,11 @@ def test_each_bind_is_one_call(proxy: FaultProxy, world: World, cluster: Cluster
     assert len(proxy.sent("POST", events)) - before == len(names)
 
 
-@pytest.mark.parametrize("cards", [pytest.param(40, id="all at once"), pytest.param(8, id="as cards fall free")])
-def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cluster: Cluster, cards: int) -> None:
+def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
     [node] = world.arena.nodes()
     [port] = words.free_ports(1)
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token), metrics_port=port)
-    names = [f"p{number}" for number in range(40)]
+    cards, names = 8, [f"p{number}" for number in range(40)]
     world.pods(names, {"nvidia.com/gpu": "1"})
     for name in names:
         world.waits(name, "1 node.s. have no Device")
@@ -56,10 +54,7 @@ def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cl
 
     done: set[str] = set()
     while len(done) < len(names):
-        since = time.monotonic()
         world.wait(lambda: len(world.bound_names()) == cards, what=f"{cards} pods to be bound")
-        # On a quiet machine it is less than one.
-        sys.stdout.write(f"{cards} cards are taken after {time.monotonic() - since:.2f} s\n")
         taken = {words.minors(each)[0] for each in world.arena.list("pods") if each["spec"].get("nodeName")}
         assert taken == set(range(cards))
         done |= world.bound_names()
@@ -79,87 +74,6 @@ def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cl
     profile = world.arena.scheduler_name
     scheduled = f'{{profile="{profile}",result="scheduled"}} 40.0'
     assert scheduled in words.metrics(port, "scheduler_schedule_attempts_total")
-
-
-def test_waiting_pod_costs_two_calls(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
-    world.arena.nodes()
-    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-
-    world.pods(["p", "q"], HALF)
-
-    for name in ("p", "q"):
-        world.waits(name, "1 node.s. have no Device")
-    world.wait(lambda: len(proxy.sent("POST", rf"/{world.arena.namespace}/events$")) == 2, what="the Events")
-    assert len(proxy.sent("PATCH", r"/pods/[pq]/status")) == 2
-
-
-def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
-    [node] = world.arena.nodes()
-    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    slow = proxy.hold("PATCH", "/pods/p/status", count=1)
-    world.pod("p", {"nvidia.com/gpu": "2"})
-    slow.wait()
-
-    # The first reason is still on its way when it is outdated.
-    world.device(node, [words.gpu(0)])
-    world.pod("q", {"nvidia.com/gpu": "2"})
-    world.waits("q", ".*too few healthy GPUs .2 requested")
-    slow.release()
-
-    world.waits("p", ".*too few healthy GPUs .2 requested")
-    assert "node(s) have no Device" not in world.message("p")
-
-
-def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
-    [node] = world.arena.nodes()
-    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    # It is refused repeatedly; each retry must check whether the message still holds.
-    busy = proxy.answer("PATCH", "/pods/p/status", status=500, count=2)
-    world.pod("p", {"nvidia.com/gpu": "1"})
-    busy.wait()
-
-    world.device(node, [words.gpu(0)])
-
-    world.bound("p")
-    world.wait(lambda: world.events("p", "Scheduled"), what="the Event, which comes behind all else")
-    scheduled = words.condition(world.arena.get("pods", "p"), "PodScheduled")
-    assert scheduled["status"] == "True"
-
-
-def test_refused_bind_is_reported_and_tried_again(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
-    [node] = world.arena.nodes()
-    world.device(node, [words.gpu(0)])
-    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    refused = proxy.answer("POST", "/pods/p/binding", status=403)
-
-    world.pod("p", HALF)
-
-    [event] = world.wait(lambda: world.events("p", "FailedBinding"), what="the Event")
-    assert event["type"] == "Warning"
-    # Its cards are free meanwhile, and it is decided again after its back-off.
-    world.pod("whole", {"nvidia.com/gpu": "1"})
-    world.bound("whole")
-    refused.remove()
-    world.remove("whole")
-    world.bound("p")
-    assert len(proxy.sent("POST", "/pods/p/binding")) >= 2
-
-
-def test_pod_that_goes_while_it_is_bound_holds_nothing(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
-    [node] = world.arena.nodes()
-    world.device(node, [words.gpu(0)])
-    world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    bind = proxy.hold("POST", "/pods/p/binding", count=1)
-    world.pod("p", {"nvidia.com/gpu": "1"})
-    bind.wait()
-    world.pod("q", {"nvidia.com/gpu": "1"})
-    world.waits("q", "too few free GPUs")
-
-    world.remove("p")
-    bind.release()
-
-    world.bound("q", deadline=words.PROMPT)
-    world.wait_allocated(node, "1")
 
 
 def test_pod_of_the_same_name_is_not_bound_by_an_old_decision(

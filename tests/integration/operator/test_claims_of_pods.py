@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_operator.binding.prebind import claim_objects
 from devcluster.control_plane.api import Manifest
-from tests import fence
 from tests.integration.operator.test_claims import GROUP, Driver, of_claim
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
 from tests.resource_claims import NVIDIA_DRIVER
 
 CARDS = 2
-TERMS = {"lease_duration": 8, "renew_deadline": 7.0, "retry_period": 0.5}
 
 
 class Claims:
@@ -111,40 +107,6 @@ def test_pods_get_devices_share_them_and_give_them_back(claims: Claims) -> None:
     world.wait(lambda: not claims.held(), what="all devices to be given back")
 
 
-def test_the_next_leader_goes_on_where_one_died_between_its_two_writes(proxy: FaultProxy, claims: Claims) -> None:
-    world, arena = claims.world, claims.world.arena
-    documents = fence.fence(
-        namespace=arena.namespace,
-        lease=arena.lease_name,
-        service_account="operator",
-        suffix=arena.id,
-        file=fence.OF_CLAIMS,
-    )
-    account = arena.service_account("operator", "cluster-admin")
-    arena.apply(documents)
-    token = yaml.safe_load(account.read_text())["users"][0]["user"]["token"]
-    try:
-        first = claims.start(kubeconfig=proxy.kubeconfig(token), **TERMS)
-        # Without the test of the fence, which is a dry run of this write.
-        held = proxy.hold("PUT", r"/resourceclaims/[^/]+/status\?fieldManager=[^&]*$", count=1)
-        claims.pod("p")
-        held.wait()
-        first.kill()
-        [claim] = claims.all()
-        assert claim["metadata"]["finalizers"] == [claim_objects.FINALIZER]
-        assert not of_claim(claim)
-        claims.operator(kubeconfig=account, **TERMS)
-        world.bound("p")
-        held.release()
-        claims.pod("q")
-        world.bound("q")
-        assert claims.held() == ["gpu-0", "gpu-1"]
-        assert sorted(claims.consumers().values()) == [["p"], ["q"]]
-    finally:
-        for document in documents:
-            world.api.delete(world.api.path_of(document))
-
-
 def test_a_pool_that_kube_scheduler_uses_as_well_is_not_served_until_it_has_left(claims: Claims) -> None:
     world = claims.world
     claims.start()
@@ -161,28 +123,3 @@ def test_a_pool_that_kube_scheduler_uses_as_well_is_not_served_until_it_has_left
     assert claims.held() == ["gpu-1"]
     world.remove("theirs")
     world.bound("later")
-
-
-def test_two_claims_on_one_device_are_reported_on_both_and_no_third_gets_it(claims: Claims) -> None:
-    world = claims.world
-    claims.start()
-    claims.pod("ours")
-    world.bound("ours")
-    claims.create("other")
-    path = claim_objects.path(f"{world.arena.namespace}/other")
-    current = world.api.get(path)
-    [device] = claims.held()
-    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": claims.node, "device": device}
-    status = {"allocation": {"devices": {"results": [result]}}}
-    began = time.monotonic()
-    world.api.request("PUT", f"{path}/status", body={**current, "status": status})
-
-    def events() -> list[Manifest]:
-        return [each for each in world.arena.list("events") if each["reason"] == "DeviceAllocatedTwice"]
-
-    reports = world.wait(lambda: events() if len(events()) == 2 else [], what="Events on both claims")
-    assert time.monotonic() - began < 5
-    assert {each["involvedObject"]["kind"] for each in reports} == {"ResourceClaim"}
-    claims.pod("third")
-    world.waits("third")
-    assert claims.held() == [device, device]

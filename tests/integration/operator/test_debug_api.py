@@ -4,7 +4,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +141,3 @@ def _token(arena: Arena, account: str, role: str) -> str:
     """Return the token of a new account with a role."""
     kubeconfig = yaml.safe_load(arena.service_account(account, role).read_text())
     return str(kubeconfig["users"][0]["user"]["token"])
-
-
-@pytest.mark.parametrize("flags", [{"debug_address": "example.org"}, {"debug_port": 99999}])
-def test_a_mistaken_setting_ends_the_operator(world: World, flags: Mapping[str, Any]) -> None:
-    process = world.operator(wait=False, **flags)
-    assert process.ended() == 2
-    [name] = flags
-    assert f"--{name.replace('_', '-')}" in process.text()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from devcluster import Arena, Cluster
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
@@ -34,29 +33,6 @@ def test_node_shows_the_sums_of_its_devices_under_both_prefixes(shared: World) -
             name: amount for name, amount in shown[field].items() if "/" in name and not is_of_plugin(name)
         } == expected
         assert shown[field]["cpu"] == "64"
-
-
-def test_node_is_labelled_by_its_devices(shared: World) -> None:
-    alike, mixed = shared.nodes(1) + shared.nodes(profile=["a100", "t4", "t4"], gpus=3)
-
-    def labels(node: str) -> dict[str, str]:
-        labels: dict[str, str] = shared.arena.get("nodes", node)["metadata"]["labels"]
-        return {name: value for name, value in labels.items() if "koordinator" in name or "model.berth" in name}
-
-    shared.wait(lambda: len(labels(alike)) == 4, what="the labels of the first")
-    assert labels(alike) == {
-        "node.koordinator.sh/gpu-vendor": "nvidia",
-        "node.koordinator.sh/gpu-model": "NVIDIA-A100-SXM4-80GB",
-        "node.koordinator.sh/gpu-driver-version": "570.133.20",
-        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "8",
-    }
-    shared.wait(lambda: len(labels(mixed)) == 4, what="the labels of the second")
-    assert labels(mixed) == {
-        "node.koordinator.sh/gpu-vendor": "nvidia",
-        "node.koordinator.sh/gpu-driver-version": "570.133.20",
-        "model.berth.dev/NVIDIA-A100-SXM4-80GB": "1",
-        "model.berth.dev/Tesla-T4": "2",
-    }
 
 
 def test_label_of_the_model_can_select_nodes(shared: World) -> None:
@@ -140,25 +116,6 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
 def _labels(world: World, node: str) -> dict[str, str]:
     labels: dict[str, str] = world.arena.get("nodes", node)["metadata"]["labels"]
     return labels
-
-
-def test_agent_puts_a_deleted_device_back(shared: World) -> None:
-    [node] = shared.nodes(gpus=2)
-    shared.pod("runs", HALF)
-    shared.bound("runs")
-    shared.wait_allocated(node, "0.5")
-    before = shared.shown(node)
-
-    shared.arena.delete("devices", node)
-
-    def again() -> bool:
-        shown = shared.shown(node)
-        return bool(shown) and shown["metadata"]["uid"] != before["metadata"]["uid"]
-
-    shared.wait(again, what="the agent's next reading")
-    shared.wait_ready(node, "True")
-    shared.wait_allocated(node, "0.5")
-    assert shared.shown(node)["spec"] == before["spec"]
 
 
 def test_deleted_node_takes_its_device_along(shared: World) -> None:
@@ -256,42 +213,6 @@ def test_condition_that_another_manager_took_is_left_to_it(shared: World, taken:
     shared.wait_sum(node, K + "gpu", "800")
     assert words.condition(shared.shown(node), taken)["reason"] == "ByHand"
     assert _owned_conditions(shared, node)["somebody"] == {taken}
-
-
-def test_instances_of_two_arenas_leave_each_other_alone(
-    shared: World, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("other"))
-    arena.open()
-    other = World(arena=arena, folder=arena.folder)
-    try:
-        _check_apart(shared, other)
-    finally:
-        other.close()
-        arena.close()
-
-
-def _check_apart(shared: World, other: World) -> None:
-    other.operator()
-    [ours] = shared.nodes(gpus=1)
-    [theirs] = other.arena.nodes()
-    other.device(theirs, [words.gpu(0)])
-    shared.pod("ours", HALF)
-    other.pod("theirs", HALF)
-
-    assert shared.bound("ours")["spec"]["nodeName"] == ours
-    assert other.bound("theirs")["spec"]["nodeName"] == theirs
-    shared.wait_allocated(ours, "0.5")
-    other.wait_allocated(theirs, "0.5")
-    for node in (ours, theirs):
-        shared.wait_ready(node, "True")
-
-    # Nothing is left to write: two writers that disagree would write forever.
-    before = [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)]
-    shared.pods(["waits"], {"nvidia.com/gpu": "2"})
-    shared.waits("waits", "0/1 nodes are available")
-    assert [shared.shown(node)["metadata"]["resourceVersion"] for node in (ours, theirs)] == before
-    assert {shared.ready(node) for node in (ours, theirs)} == {"True"}
 
 
 def test_operator_needs_no_node_of_a_device(shared: World) -> None:

@@ -46,32 +46,6 @@ def test_a_pod_waits_until_the_node_offers_enough(shared: World, offered: str | 
     assert shared.bound("p")["spec"]["nodeName"] == node
 
 
-def test_pods_of_every_scheduler_use_what_is_offered(shared: World) -> None:
-    node = node_offering(shared, "2")
-    shared.pod("other", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=shared.arena.labels)
-    assert shared.bound("other")["spec"]["nodeName"] == node
-    shared.close_node(node, {}, why=".", requests={GPU: "2"})
-    shared.pod("two", {GPU: "2"})
-    shared.waits("two")
-    shared.arena.delete("pods", "other", grace_seconds=0)
-    shared.bound("two")
-    shared.pod("next", {"kubernetes.io/gpu": "100"})
-    shared.bound("next")
-    shared.pod("third", {GPU: "1"})
-    assert shared.waits("third") == SHORT
-
-
-def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
-    node = node_offering(shared, "8")
-    shared.pod("runs", {GPU: "1"})
-    shared.bound("runs")
-    shared.close_node(node, offers("0"), why=f"Insufficient {GPU}", requests={GPU: "1"}, subresource="status")
-    shared.pod("p", {GPU: "1"})
-    assert shared.waits("p") == SHORT
-    offer(shared, node, "8")
-    shared.bound("p")
-
-
 def test_a_resource_of_a_device_class_needs_pools_of_berth(shared: World) -> None:
     resource, name = f"example.com/{shared.arena.id}", f"{shared.arena.id}.example.com"
     classes = "/apis/resource.k8s.io/v1/deviceclasses"

@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devcluster import Arena, Cluster
 from devcluster.errors import DevclusterError
 from tests import policies
 from tests.integration.operator.test_debug_api import Door
@@ -29,22 +31,36 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-@pytest.fixture
-def plugged(world: World, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Start an agent with the example, as an operator will be; return the file from which it reads its NPUs."""
-    npu_file = tmp_path / "npus.json"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    monkeypatch.setenv("EXAMPLE_NPUS", str(npu_file))
+def plug_in(world: World, site: Path) -> Path:
+    """Let the world's programs have the example; return the file from which they read their NPUs."""
+    npu_file = world.fleet_file.with_name("npus.json")
     npu_file.write_text("{}")
-    world.agent()
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    world.processes.environment = {"PYTHONPATH": path, "EXAMPLE_NPUS": str(npu_file)}
     return npu_file
 
 
+@pytest.fixture(scope="module")
+def module_world(cluster: Cluster, site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Start an arena whose operator and agent have the example, for all tests of this module."""
+    arena = Arena(cluster=cluster, folder=tmp_path_factory.mktemp("arena"))
+    arena.open()
+    own = World(arena=arena, folder=arena.folder)
+    plug_in(own, site)
+    own.agent()
+    own.operator()
+    yield own
+    own.close()
+    arena.close()
+
+
 @pytest.fixture
-def npus(world: World, plugged: Path) -> Path:
-    """Start an operator with the example, too."""
-    world.operator()
-    return plugged
+def npus(shared: World, site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of NPUs, none at first; commands that the test runs have the example, too."""
+    npu_file = plug_in(shared, site)
+    for name, value in shared.processes.environment.items():
+        monkeypatch.setenv(name, value)
+    return npu_file
 
 
 def write(file: Path, **nodes: dict[str, Any]) -> None:
@@ -68,40 +84,40 @@ def holders(world: World, node: str) -> dict[int, list[str]]:
     }
 
 
-def test_npus_are_given_shown_and_given_back(world: World, npus: Path) -> None:
-    (node,) = world.nodes(gpus=1)
+def test_npus_are_given_shown_and_given_back(shared: World, npus: Path) -> None:
+    (node,) = shared.nodes(gpus=1)
     write(npus, **{node: {"count": 4, "broken": [1]}})
-    wait_others(world, node, "npu 0/4")
-    world.wait_sum(node, NPU, "3")
-    world.pod("two", {NPU: "2"})
-    two = world.bound("two")
+    wait_others(shared, node, "npu 0/4")
+    shared.wait_sum(node, NPU, "3")
+    shared.pod("two", {NPU: "2"})
+    two = shared.bound("two")
     assert minors(two, "npu") == [0, 2]
     assert allocation(two)["npu"][0] == {
         "minor": 0,
         "resources": {"kubernetes.io/npu": "100"},
         "id": f"NPU-{node}-0",
     }
-    wait_others(world, node, "npu 2/4")
-    assert holders(world, node) == {0: ["two"], 1: [], 2: ["two"], 3: []}
-    table = world.arena.cluster.kubectl("get", "devices", node)
+    wait_others(shared, node, "npu 2/4")
+    assert holders(shared, node) == {0: ["two"], 1: [], 2: ["two"], 3: []}
+    table = shared.arena.cluster.kubectl("get", "devices", node)
     assert "OTHERS" in table
     assert "npu 2/4" in table
-    world.pod("more", {NPU: "2"})
-    assert "node(s) have too few free NPUs" in world.waits("more")
-    world.remove("two")
-    assert minors(world.bound("more"), "npu") == [0, 2]
-    world.remove("more")
-    wait_others(world, node, "npu 0/4")
+    shared.pod("more", {NPU: "2"})
+    assert "node(s) have too few free NPUs" in shared.waits("more")
+    shared.remove("two")
+    assert minors(shared.bound("more"), "npu") == [0, 2]
+    shared.remove("more")
+    wait_others(shared, node, "npu 0/4")
 
 
-def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Path, tmp_path: Path) -> None:
-    (node,) = world.nodes(gpus=1)
+def test_commands_and_a_replica_that_stands_by_know_them(shared: World, npus: Path, tmp_path: Path) -> None:
+    (node,) = shared.nodes(gpus=1)
     write(npus, **{node: {"count": 2}})
-    wait_others(world, node, "npu 0/2")
-    world.pod("one", {NPU: "1"})
-    world.bound("one")
-    desk = Desk(world, tmp_path)
-    pods = [world.arena.pod(name, requests={NPU: "1"}, limits={NPU: "1"}) for name in ("two", "three")]
+    wait_others(shared, node, "npu 0/2")
+    shared.pod("one", {NPU: "1"})
+    shared.bound("one")
+    desk = Desk(shared, tmp_path)
+    pods = [shared.arena.pod(name, requests={NPU: "1"}, limits={NPU: "1"}) for name in ("two", "three")]
 
     for where in (desk.live, ("--snapshot", desk.snapshot())):
         status, report = desk.ask("simulate", "-f", desk.file(*pods), *where)
@@ -114,49 +130,53 @@ def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Pat
         assert {each["type"]: each["idle"] for each in report["devices"]}["npu"] == {"before": 1, "after": 0}
 
     (port,) = free_ports(1)
-    world.operator(debug_port=port, wait=False)
+    shared.operator(debug_port=port, wait=False)
     shown = Door(port).opened().node(node)
     assert shown["deviceFreeDetail"]["npu"] == {"0": {"kubernetes.io/npu": "0"}, "1": {"kubernetes.io/npu": "100"}}
-    assert list(shown["allocateSet"]["npu"]) == [f"{world.arena.namespace}/one"]
+    assert list(shown["allocateSet"]["npu"]) == [f"{shared.arena.namespace}/one"]
 
 
-def test_shares_of_an_npu_survive_a_restart_next_to_gpus(world: World, npus: Path) -> None:
-    (node,) = world.nodes(gpus=1)
+def test_shares_of_an_npu_survive_a_restart_next_to_gpus(shared: World, npus: Path) -> None:
+    (node,) = shared.nodes(gpus=1)
     write(npus, **{node: {"count": 1}})
-    wait_others(world, node, "npu 0/1")
-    world.pod("half", {CORE: "60", "nvidia.com/gpu": "1"})
-    assert {kind: [each["minor"] for each in cards] for kind, cards in allocation(world.bound("half")).items()} == {
+    wait_others(shared, node, "npu 0/1")
+    shared.pod("half", {CORE: "60", "nvidia.com/gpu": "1"})
+    assert {kind: [each["minor"] for each in cards] for kind, cards in allocation(shared.bound("half")).items()} == {
         "gpu": [0],
         "npu": [0],
     }
-    world.processes.started[-1].kill()
-    world.free_lease()
-    world.operator()
-    world.pod("too-much", {CORE: "50"})
-    assert "node(s) have too few free NPUs (1 requested with npu 50)" in world.waits("too-much")
-    world.pod("rest", {CORE: "40"})
-    assert minors(world.bound("rest"), "npu") == [0]
+    for process in shared.processes.started:
+        if process.name.startswith("operator") and process.exit_code is None:
+            process.kill()
+    shared.free_lease()
+    shared.operator()
+    shared.pod("too-much", {CORE: "50"})
+    assert "node(s) have too few free NPUs (1 requested with npu 50)" in shared.waits("too-much")
+    shared.pod("rest", {CORE: "40"})
+    assert minors(shared.bound("rest"), "npu") == [0]
 
 
-def test_a_plug_in_that_fails_is_reported_and_leaves_the_gpus_alone(world: World, npus: Path) -> None:
-    (node,) = world.nodes(gpus=2)
+def test_a_plug_in_that_fails_is_reported_and_leaves_the_gpus_alone(shared: World, npus: Path) -> None:
+    (node,) = shared.nodes(gpus=2)
     write(npus, **{node: {"count": 1}})
-    wait_others(world, node, "npu 0/1")
+    wait_others(shared, node, "npu 0/1")
     npus.unlink()
-    message = world.wait_condition(node, "InventoryRead.npu", "False")
+    message = shared.wait_condition(node, "InventoryRead.npu", "False")
     assert "FileNotFoundError" in message
-    assert condition(world.shown(node), "InventoryRead")["status"] == "True"
-    world.pod("none", {NPU: "1"})
-    assert "node(s) have too few healthy NPUs (1 requested)" in world.waits("none")
-    world.pod("gpu", {"nvidia.com/gpu": "2"})
-    assert minors(world.bound("gpu")) == [0, 1]
+    assert condition(shared.shown(node), "InventoryRead")["status"] == "True"
+    shared.pod("none", {NPU: "1"})
+    assert "node(s) have too few healthy NPUs (1 requested)" in shared.waits("none")
+    shared.pod("gpu", {"nvidia.com/gpu": "2"})
+    assert minors(shared.bound("gpu")) == [0, 1]
     write(npus, **{node: {"count": 1}})
-    world.bound("none")
+    shared.bound("none")
 
 
 def test_a_plug_in_whose_resources_the_policy_does_not_name_is_reported_and_leaves_the_gpus_alone(
-    world: World, plugged: Path
+    world: World, site: Path
 ) -> None:
+    plugged = plug_in(world, site)
+    world.agent()
     account = world.arena.service_account("berth-operator", "cluster-admin")
     (node,) = world.arena.nodes(1)
     with policies.enforced("limits.yaml", world.arena):

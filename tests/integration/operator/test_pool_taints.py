@@ -29,10 +29,10 @@ NAME: Final = "berth-0123456789abcdef"
 POLICY: Final = "berth-claims-taints"
 
 
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a control plane whose API server serves DeviceTaintRules."""
-    with Cluster(folder=tmp_path / "cluster", extra_args=ARGUMENTS) as running:
+    with Cluster(folder=tmp_path_factory.mktemp("serving") / "cluster", extra_args=ARGUMENTS) as running:
         prepare(running)
         yield running
 

@@ -10,7 +10,7 @@ from tests.differential import evictions
 from tests.differential.evictions import ABOVE
 from tests.integration.operator.test_claims_of_pods import Claims
 from tests.integration.operator.test_extended_resources import Extended
-from tests.integration.operator.world import World, minors
+from tests.integration.operator.world import World
 
 LOW = 0
 
@@ -50,19 +50,6 @@ def test_a_pod_evicts_for_its_claim_but_not_for_one_that_a_pod_uses_which_stays(
     world.bound("second")
     assert world.bound_names() == {"first", "second"}
     assert claims.held() == ["gpu-0", "gpu-1"]
-
-
-def test_a_card_by_name_is_taken_from_a_claim_and_given_back(claims: Claims) -> None:
-    world = claims.world
-    claims.start()
-    for name in ("low", "equal"):
-        claims.pod(name, **of(world, LOW if name == "low" else ABOVE))
-        world.bound(name)
-    world.pod("by-name", {"nvidia.com/gpu": "1"}, **of(world, ABOVE))
-    world.bound("by-name")
-    assert world.bound_names() == {"equal", "by-name"}
-    [device] = claims.held()
-    assert device == f"gpu-{1 - minors(world.arena.get('pods', 'by-name'))[0]}"
 
 
 @pytest.fixture

@@ -1,13 +1,9 @@
 """Profiles of a configuration file, and what happens to pods when it changes under a running operator."""
 
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-
-import pytest
 
 from devcluster import waiting
 from tests.integration.operator import world as words
@@ -39,11 +35,6 @@ class Profiles:
         before = self._times("configuration in use")
         self._write(self._file(*profiles))
         waiting.until(lambda: self._times("configuration in use") > before, what="the new configuration")
-
-    def spoil(self, text: str) -> None:
-        """Write an invalid file and wait until it is refused."""
-        self._write(text)
-        self.operator.logged("configuration refused")
 
     def _write(self, text: str) -> None:
         draft = self.path.with_suffix(".draft")
@@ -106,20 +97,6 @@ def test_strategies_place_differently(world: World, tmp_path: Path) -> None:
     assert _nodes(world, "spread", 4) == 2
 
 
-@pytest.mark.parametrize(
-    ("strategy", "nodes"),
-    [pytest.param("MostAllocated", 1, id="packed"), pytest.param("LeastAllocated", 2, id="spread")],
-)
-def test_strategies_of_nodes_place_differently(world: World, tmp_path: Path, strategy: str, nodes: int) -> None:
-    world.arena.nodes(2)
-    scores = {"disabled": ["balanced-allocation"]}
-    Profiles(world, tmp_path, {"strategy": {"nodes": strategy}, "plugins": {"scores": scores}})
-    for number in range(2):
-        world.pod(f"pod-{number}", {"cpu": "8", "memory": "16Gi"})
-        world.bound(f"pod-{number}")
-    assert _nodes(world, "pod", 2) == nodes
-
-
 def _cards(world: World, stem: str, requests: Mapping[str, str], count: int, **options: Any) -> int:
     """Create pods one after the other; count the cards that they are given."""
     chosen = set()
@@ -143,41 +120,3 @@ def test_a_filter_that_is_switched_off_lets_parked_pods_go(world: World, tmp_pat
 
     profiles.change({"plugins": {"filters": {"disabled": ["cordon", "taints"]}}})
     assert world.bound("pod")["spec"]["nodeName"] == node
-
-
-def test_a_mistake_keeps_the_last_valid_configuration(world: World, tmp_path: Path) -> None:
-    world.arena.nodes(1)
-    port, other_port = words.free_ports(2)
-    leader, standby = (world.pod(name, {}, scheduler_name="no-scheduler")["metadata"] for name in ("leader", "standby"))
-    profiles = Profiles(world, tmp_path, {}, metrics_port=port, pod=_own(leader))
-    flags = {"scheduler_names": None, "wait": False, "metrics_port": other_port, "pod": _own(standby)}
-    world.operator(config=profiles.path, **flags)
-    world.wait(lambda: _reads(other_port), what="the standby replica to have read its configuration")
-    assert words.metrics(port, "berth_configuration_valid") == ["1.0"]
-    [in_use] = words.metrics(port, "berth_configuration_info")
-
-    profiles.spoil("profiles: [")
-    assert f"{profiles.path}: not YAML: line 1, column 12" in profiles.operator.text()
-    assert words.metrics(port, "berth_configuration_valid") == ["0.0"]
-    assert words.metrics(port, "berth_configuration_info") == [in_use]
-    for name in ("leader", "standby"):
-        [event] = world.wait(functools.partial(world.events, name, "ConfigurationRefused"), what=f"the Event of {name}")
-        assert f"{profiles.path}: not YAML: line 1, column 12" in event["message"]
-    world.pod("pod", {"cpu": "1"})
-    world.bound("pod")
-
-    profiles.change({"preemption": False})
-    assert words.metrics(port, "berth_configuration_valid") == ["1.0"]
-    [now] = words.metrics(port, "berth_configuration_info")
-    assert now != in_use
-
-
-def _own(pod: Mapping[str, str]) -> str:
-    return f"{pod['namespace']}/{pod['name']}/{pod['uid']}"
-
-
-def _reads(port: int) -> bool:
-    try:
-        return words.metrics(port, "berth_configuration_valid") == ["1.0"]
-    except URLError:
-        return False

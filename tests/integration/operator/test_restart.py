@@ -3,8 +3,6 @@
 import json
 from datetime import datetime, timedelta
 
-import pytest
-
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 
@@ -55,45 +53,17 @@ def test_leader_that_ended_in_order_is_followed_at_once(world: World) -> None:
     world.operator(takeover_pause=60)
 
 
-def test_all_is_free_again_when_all_have_left(world: World) -> None:
-    world.agent()
-    first = world.operator()
-    [node] = world.nodes(gpus=4)
-    world.pods(["a", "b"], {"nvidia.com/gpu": "2"})
-    world.wait_allocated(node, "4")
-    first.kill()
-    # The killed leader's Lease is released at once, because this test is not about elections.
-    world.free_lease()
-    world.remove("a")
-    world.operator()
-    world.wait_allocated(node, "2")
-    world.remove("b")
-    world.wait_allocated(node, "0")
-
-    world.pod("all", {"nvidia.com/gpu": "4"})
-
-    assert words.minors(world.bound("all", deadline=words.PROMPT)) == [0, 1, 2, 3]
-
-
 def _place(world: World, name: str) -> tuple[str, tuple[int, ...]]:
     pod = world.bound(name)
     return pod["spec"]["nodeName"], tuple(words.minors(pod))
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [
-        pytest.param({}, id="missing"),
-        pytest.param({words.ALLOCATED: "{"}, id="not-json"),
-        pytest.param({words.ALLOCATED: "{}"}, id="empty"),
-    ],
-)
-def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World, annotations: dict[str, str]) -> None:
+def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World) -> None:
     node, other = shared.nodes(2, gpus=2, rdma=2)
     pinned = {"kubernetes.io/hostname": node}
 
     # As if Berth's Binding had written it: otherwise the operator would ignore it.
-    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations={words.EPOCH: "1", **annotations})
+    shared.pod("stray", {"nvidia.com/gpu": "1"}, nodeName=node, annotations={words.EPOCH: "1", words.ALLOCATED: "{"})
 
     message = shared.wait_condition(node, "Accounted", "False")
     assert (
@@ -169,22 +139,6 @@ def test_allocation_that_is_mended_frees_the_other_cards(shared: World) -> None:
     assert words.minors(shared.bound("p", deadline=words.PROMPT)) == [1]
     shared.wait_condition(node, "Accounted", "True")
     shared.wait_allocated(node, "2")
-
-
-def test_unknown_allocation_is_still_unknown_after_a_restart(world: World) -> None:
-    first = world.operator()
-    [node] = world.arena.nodes()
-    world.device(node, [words.gpu(0)])
-    world.pod("stray", HALF, nodeName=node)
-    world.wait_condition(node, "Accounted", "False")
-    first.stop()
-    world.pod("p", HALF)
-
-    world.operator()
-
-    world.waits("p", "allocation is unknown")
-    world.remove("stray")
-    world.bound("p", deadline=words.PROMPT)
 
 
 def test_pod_that_lost_its_allocation_while_running_blocks_its_node(shared: World) -> None:

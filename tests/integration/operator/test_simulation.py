@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from devcluster.control_plane.api import Manifest
-from tests import policies
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 from tests.processes import Process
@@ -135,41 +134,6 @@ def test_what_is_advised_frees_capacity(desk: Desk) -> None:
     assert (bound["spec"]["nodeName"], words.minors(bound)) == (report["node"], report["devices"]["gpu"])
 
 
-def test_shares_that_were_injected_get_the_verdict_of_the_operator(world: World, tmp_path: Path) -> None:
-    arena = world.arena
-    arena.create([arena.pod("bare", requests=WHOLE, limits=WHOLE)])
-    with policies.enforced("injection.yaml", arena):
-        world.wait(lambda: _is_injected(world), what="the policy to be in force")
-        world.agent()
-        world.operator(require_injection=True)
-        world.nodes(2, gpus=1)
-        _replicas(world, 1, HALF, name="one")
-        world.pod("filler", HALF)
-        world.bound("filler")
-        _replicas(world, 1, HALF, name="two")
-        world.pod("waits", WHOLE)
-    world.remove("filler")
-    world.waits("waits", "too few free GPUs")
-    world.waits("bare", "NotInjected")
-
-    desk = Desk(world, tmp_path)
-    _, report = desk.ask("simulate", "-f", desk.file(), "--snapshot", desk.snapshot())
-    reasons = {each["pod"].partition("/")[2]: each["reason"] for each in report["waiting"]}
-    assert reasons["waits"] == world.message("waits")
-    assert "NotInjected" in reasons["bare"]
-    assert report["totals"][0]["free"]["before"]["kubernetes.io/gpu-core"] == "100"
-    status, report = desk.ask("advise", "--pod", f"{arena.namespace}/waits", *desk.live)
-    assert (status, len(report["moves"])) == (0, 1)
-
-
-def _is_injected(world: World) -> bool:
-    """Return whether the API server would inject the variable into a new share."""
-    probe = world.arena.pod("probe", requests=HALF, limits=HALF)
-    # The policy that refuses shares without the variable may be in force before the one that injects it.
-    made = world.arena.admitted_or_none(probe)
-    return made is not None and "env" in made["spec"]["containers"][0]
-
-
 def _replicas(world: World, count: int, requests: Mapping[str, str] = CARD, *, name: str = "replica") -> None:
     """Create a ReplicaSet, and wait until its pods are bound."""
     labels, before = {"app": name}, len(world.bound_names())
@@ -190,11 +154,3 @@ def _replicas(world: World, count: int, requests: Mapping[str, str] = CARD, *, n
 
 def _on(world: World, node: str) -> list[Manifest]:
     return [each for each in world.arena.list("pods") if each["spec"].get("nodeName") == node]
-
-
-@pytest.mark.usefixtures("operator")
-def test_a_user_without_permission_to_list_is_reported(desk: Desk) -> None:
-    stranger = desk.world.arena.service_account("stranger", "system:discovery")
-    status, out, err = desk.run("snapshot", f"--kubeconfig={stranger}")
-    assert (status, out) == (2, "")
-    assert "nodes is forbidden" in err

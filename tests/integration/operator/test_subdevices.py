@@ -54,46 +54,6 @@ def test_two_pods_share_a_card_by_instances_and_whole_cards_go_elsewhere(shared:
     shared.audit(node)
 
 
-def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
-    [sliced] = shared.nodes(profile="a100", gpus=2, replicas=4, labels={"kind": "sliced"})
-    [single] = shared.nodes(
-        profile="h100", gpus=1, mig_strategy="single", mig={0: ["3g.40gb", "3g.40gb"]}, labels={"kind": "single"}
-    )
-
-    shared.pod("slices", {NVIDIA: "3"}, nodeSelector={"kind": "sliced"})
-    shared.pod("instance", {NVIDIA: "1"}, nodeSelector={"kind": "single"})
-
-    slices, instance = shared.bound("slices"), shared.bound("instance")
-    cards = [each["id"] for each in shared.shown(sliced)["spec"]["devices"]]
-    quarter = {
-        "kubernetes.io/gpu-core": "25",
-        "kubernetes.io/gpu-memory": "20Gi",
-        "kubernetes.io/gpu-memory-ratio": "25",
-    }
-    assert given(slices) == [
-        (0, f"{cards[0]}::0", {**quarter, SLICES: "1"}),
-        (1, f"{cards[1]}::0", {**quarter, SLICES: "1"}),
-        (0, f"{cards[0]}::1", {**quarter, SLICES: "1"}),
-    ]
-    assert seen(slices) == cards
-    [event] = shared.wait(lambda: shared.events("slices", "Scheduled"), what="the Event")
-    assert event["message"].endswith(" with GPU 0, replica 1 of 4; GPU 1, replica 1 of 4; GPU 0, replica 2 of 4")
-    [event] = shared.wait(lambda: shared.events("instance", "Scheduled"), what="the Event")
-    assert event["message"].endswith(" with GPU 0, MIG 3g.40gb")
-    [held] = given(instance)
-    assert held[1:] == (shared.shown(single)["spec"]["devices"][0]["mig"]["instances"][0]["id"], {MIG_3G: "1"})
-    shared.wait_allocated(sliced, "0.75")
-    shared.wait_allocated(single, "0.5")
-    # One more replica of the other card's four, and no whole card any more.
-    shared.pod("slice", {SLICES: "1"})
-    assert given(shared.bound("slice"))[0][1] == f"{cards[0]}::2"
-    shared.pod("whole", {"kubernetes.io/gpu": "100"})
-    message = shared.waits("whole")
-    assert "1 node(s) have too few GPUs that are not in MIG mode (1 requested)" in message  # the card in MIG mode
-    assert "1 node(s) have too few free GPUs" in message
-    shared.audit(sliced, single)
-
-
 def test_instances_survive_the_operator(world: World) -> None:
     world.agent()
     first = world.operator()

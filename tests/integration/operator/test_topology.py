@@ -33,16 +33,6 @@ def test_cards_with_nvlinks_among_all_of_them(shared: World) -> None:
     assert words.minors(shared.bound("unlucky", deadline=words.PROMPT)) == [4, 5, 6, 7]
 
 
-def test_a_pod_whose_links_do_not_exist_gets_the_best_that_exist_in_its_reason(shared: World) -> None:
-    shared.nodes(profile="v100")
-
-    shared.pod("five", gpus(5), annotations=LINKED)
-
-    assert shared.waits("five") == (
-        "0/1 nodes are available: 1 node(s) have too few healthy GPUs with NVLinks among all of them (at most 4 of 5)."
-    )
-
-
 def test_partitions_of_an_nvswitch(shared: World) -> None:
     """The link table of the board is built in, by the model that the driver reports."""
     shared.nodes(profile="h100")

@@ -76,11 +76,6 @@ def wait_consistent(world: World, name: str, status: str) -> dict[str, Any]:
     return consistent(world, name)
 
 
-def foreign_pod(world: World, name: str, node: str) -> None:
-    """Create a pod that another scheduler has bound."""
-    world.arena.create([world.arena.pod(name, requests=NVIDIA, limits=NVIDIA, nodeName=node, schedulerName="other")])
-
-
 def forge(world: World, name: str, node: str, requests: dict[str, str], *minors: int, **options: Any) -> None:
     """Create a bound pod whose author claims a hundredth of these cards."""
     little = {"kubernetes.io/gpu-core": "1"}
@@ -189,73 +184,6 @@ def test_two_pods_that_hold_each_others_cards_have_their_allocations_exchanged(s
     assert "node(s) have too few free GPUs" in shared.waits("d")
 
 
-def test_a_pod_that_was_removed_by_force_keeps_its_cards_while_kubelet_says_so(shared: World) -> None:
-    node = node_of(shared, 2)
-    shared.pod("p", NVIDIA)
-    pod = shared.bound("p")
-    container = {"podUID": pod["metadata"]["uid"], "namespace": shared.arena.namespace, "pod": "p", "container": "main"}
-    gone = {**container, "podUID": "gone", "pod": "gone"}
-    boot = shared.arena.get("nodes", node)["status"].get("nodeInfo", {}).get("bootID", "")
-    reported = [{**container, "devices": held(0)}, {**gone, "devices": held(1)}]
-    report(shared, node, bootID=boot or "boot-1", held=reported)
-    shared.wait(lambda: free_cards(shared, node) == [], what="the operator to know what kubelet reports")
-    shared.remove("p")
-    shared.pod("next", NVIDIA)
-    assert "node(s) have too few free GPUs" in shared.waits("next")
-    assert shared.shown(node)["status"]["held"][0]["pod"] == "p"
-
-    report(shared, node, bootID=boot or "boot-1", held=[])
-    shared.bound("next", deadline=words.PROMPT)
-
-
-def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: World) -> None:
-    node = node_of(shared, 8)
-    shared.pod("half", HALF)
-    assert words.minors(shared.bound("half")) == [0]
-    report(shared, node, bootID="boot-1", withheld=[0])
-    for minor in range(1, 8):
-        foreign_pod(shared, f"s{minor}", node)
-        give(shared, f"s{minor}", minor)
-        assert wait_consistent(shared, f"s{minor}", "True")["reason"] == "NothingAllocated"
-
-    shared.pod("card", NVIDIA)
-    shared.pod("other-half", HALF)
-    assert words.minors(shared.bound("other-half")) == [0]
-    assert "node(s) have too few free GPUs" in shared.waits("card")
-
-    shared.remove("half")
-    shared.remove("other-half")
-    shared.pod("late", {**NVIDIA, "cpu": "1"})
-    assert "1 node(s) have too few GPUs that are offered to kubelet now." in shared.waits("late", "offered")
-    assert "card" not in shared.bound_names()
-    shared.remove("late")
-    report(shared, node, bootID="boot-1", withheld=[])
-    assert words.minors(shared.bound("card", deadline=words.PROMPT)) == [0]
-
-
-def test_a_pod_that_says_itself_that_it_has_little_of_a_card_has_all_that_kubelet_gave(shared: World) -> None:
-    node = node_of(shared, 2)
-    forge(shared, "forged", node, NVIDIA, 0)
-    shared.pod("early", {**HALF, "cpu": "1"})
-    shared.waits("early")
-    give(shared, "forged", 0)
-    wait_consistent(shared, "forged", "True")
-    assert words.minors(shared.bound("early", deadline=words.PROMPT)) == [1]
-    shared.pod("other-half", HALF)
-    assert words.minors(shared.bound("other-half")) == [1]
-    shared.pod("late", HALF)
-    shared.waits("late")
-    shared.wait(lambda: free_cards(shared, node) == [], what="the Device to show both cards as used")
-
-
-def test_a_pod_that_asks_for_a_nic_alone_blocks_no_gpu(shared: World) -> None:
-    node = node_of(shared, 2)
-    forge(shared, "forged", node, {"kubernetes.io/rdma": "1"}, 0, 1)
-    shared.wait(lambda: accounted(shared, node) == "False", what="the NIC that the pod may hold to be unaccounted")
-    shared.pods(["p", "q"], NVIDIA)
-    assert {*words.minors(shared.bound("p")), *words.minors(shared.bound("q"))} == {0, 1}
-
-
 @pytest.mark.parametrize("trusted", ["", "koord-scheduler"], ids=["none", "koordinator"])
 def test_another_schedulers_allocations_count_if_it_is_trusted(world: World, trusted: str) -> None:
     world.operator(trusted_schedulers=trusted)
@@ -329,22 +257,3 @@ def test_a_gpu_pod_goes_with_its_pod(shared: World) -> None:
     wait_consistent(shared, "p", "True")
     shared.remove("p")
     shared.wait(lambda: f"p.{node}" not in gpu_pods(shared), what="the garbage collector or the operator")
-
-
-def test_foreign_use_may_be_left_to_itself_and_uses_of_pods_that_hold_nothing_be_charged(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BERTH_CHARGE_FOREIGN", "false")
-    monkeypatch.setenv("BERTH_CHARGE_UNHELD", "true")
-    world.operator()
-    node = node_of(world, 2)
-    pod = {"namespace": world.arena.namespace, "pod": "without", "podUID": "u"}
-    report(
-        world,
-        node,
-        foreign=[{"type": "gpu", "minor": 0, "processes": 1}],
-        unheld=[{"type": "gpu", "minor": 1, "id": words.gpu(1)["id"], "memory": "60Gi", **pod}],
-    )
-    world.wait(lambda: free_cards(world, node) == [0], what="the card to be charged")
-    world.pod("p", NVIDIA)
-    assert words.minors(world.bound("p")) == [0]

@@ -72,44 +72,6 @@ def reported(world: World, node: str, kind: str) -> list[str]:
     return [each["reason"] for each in sorted(about, key=lambda each: each["eventTime"])]
 
 
-def test_whole_card_that_fails_stays_in_the_sums_until_its_pod_leaves(shared: World) -> None:
-    [node] = shared.nodes(gpus=2)
-    shared.pod("runs", {K + "gpu-core": "200", K + "gpu-memory-ratio": "200"})
-    shared.bound("runs")
-
-    shared.change(node, unhealthy=[0, 1])
-
-    shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="no healthy card")
-    assert refused_by_kubelet(shared, node) == []
-    shared.remove("runs")
-    shared.wait(lambda: not shared.allocatable(node), what="the sums to go")
-
-
-def test_every_way_to_ask_stays_covered_by_the_sums(shared: World) -> None:
-    [node] = shared.nodes(gpus=4, rdma=2, fpga=1)
-    requests = [
-        {K + "gpu": "30"},
-        {"koordinator.sh/gpu": "30"},
-        {K + "gpu-memory": "9Gi"},
-        {"koordinator.sh/gpu-memory-ratio": "20"},
-        {K + "gpu.shared": "2", K + "gpu-memory": "10Gi"},
-        {K + "gpu-core": "10", K + "gpu-memory-ratio": "10"},
-        {K + "rdma": "50", K + "gpu": "10"},
-        {"koordinator.sh/fpga": "100"},
-    ]
-    for number, amounts in enumerate(requests):
-        shared.pod(f"p{number}", amounts)
-    for number in range(len(requests)):
-        shared.bound(f"p{number}")
-    assert refused_by_kubelet(shared, node) == []
-
-    shared.change(node, unhealthy=[0, 1, 2, 3])
-
-    shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="no healthy card")
-    shared.wait(lambda: int(shared.allocatable(node)[K + "gpu"]) < 400, what="the sums to shrink")
-    assert refused_by_kubelet(shared, node) == []
-
-
 def test_card_that_vanishes_under_a_pod_is_not_given_again_when_it_returns(shared: World) -> None:
     [node] = shared.arena.nodes()
     shared.device(node, [words.gpu(0), words.gpu(1)])
@@ -129,20 +91,3 @@ def test_card_that_vanishes_under_a_pod_is_not_given_again_when_it_returns(share
     shared.pod("half", HALF)
     assert words.minors(shared.bound("half")) == [0]
     assert "second" not in shared.bound_names()
-
-
-def test_device_shows_which_pod_holds_the_failed_card(shared: World) -> None:
-    [node] = shared.nodes(gpus=2)
-    shared.pod("runs", HALF)
-    shared.bound("runs")
-
-    shared.change(node, unhealthy=[0])
-
-    shared.wait(lambda: shared.shown(node)["status"].get("healthy") == 1, what="one healthy card")
-    shared.wait_allocated(node, "0.5")
-    use = next(each for each in shared.shown(node)["status"]["devices"] if each["minor"] == 0)
-    assert [(each["namespace"], each["name"]) for each in use["holders"]] == [(shared.arena.namespace, "runs")]
-    assert use["holders"][0]["resources"][K + "gpu-core"] == "50"
-    card = next(each for each in shared.shown(node)["spec"]["devices"] if each["minor"] == 0)
-    assert card["health"] is False
-    assert card["conditions"][0]["type"] == "Healthy"

@@ -1,6 +1,8 @@
-"""A pod that fits nowhere reports why, once. Freed capacity wakes only the pods that it may help."""
+"""A pod that fits nowhere reports why, once. Freed capacity wakes only the pods that it may help.
 
-import functools
+`WAITS` in tests/integration/visibility/test_visibility.py has the other changes that wake a pod.
+"""
+
 from collections.abc import Iterator
 
 import pytest
@@ -53,44 +55,6 @@ def test_autoscalers_see_unschedulable_only_where_a_node_could_help(shared: Worl
     }
 
 
-def test_largest_card_is_reported(shared: World) -> None:
-    shared.nodes(profile="t4", gpus=2)
-
-    shared.pod("p", {K + "gpu-memory": "20Gi"})
-
-    assert (
-        shared.waits("p")
-        == "0/1 nodes are available: 1 node(s) have GPUs with too little memory (at most 15Gi of 20Gi)."
-    )
-
-
-def test_hundred_cards_get_a_hint(shared: World) -> None:
-    shared.nodes()
-
-    shared.pod("p", {"nvidia.com/gpu": "100"})
-
-    assert shared.waits("p").endswith(" did you mean kubernetes.io/gpu: 100?")
-
-
-def test_same_reason_is_reported_once(shared: World) -> None:
-    [node, _] = shared.nodes(2, gpus=1)
-    shared.pods(["p", "q"], {"nvidia.com/gpu": "2"})
-    for name in ("p", "q"):
-        shared.waits(name, "2 node.s. have too few healthy GPUs .2 requested, at most 1")
-        shared.wait(functools.partial(shared.events, name), what="the Event")
-    version = shared.arena.get("pods", "p")["metadata"]["resourceVersion"]
-
-    # Each of these wakes the pods, and each time the answer is the same.
-    for _ in range(3):
-        shared.change(node, unhealthy=[0])
-        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 0, what="the card to fail")
-        shared.change(node, unhealthy=[])
-        shared.wait(lambda: shared.shown(node)["status"]["healthy"] == 1, what="the card to recover")
-
-    assert [len(shared.events(name)) for name in ("p", "q")] == [1, 1]
-    assert shared.arena.get("pods", "p")["metadata"]["resourceVersion"] == version
-
-
 def test_other_reason_is_reported_in_the_same_series(shared: World) -> None:
     shared.nodes(gpus=1)
     [bare] = shared.arena.nodes()
@@ -119,22 +83,6 @@ def bystander(shared: World) -> Iterator[World]:
     assert "hopeless" not in shared.bound_names()
 
 
-def test_pod_that_leaves_wakes_one_that_waits(bystander: World) -> None:
-    bystander.nodes(gpus=1)
-    bystander.pod("first", {"nvidia.com/gpu": "1"})
-    bystander.bound("first")
-    bystander.pods(["second", "third"], {K + "gpu": "100"})
-    bystander.waits("second", "too few free GPUs")
-    bystander.waits("third", "too few free GPUs")
-
-    bystander.remove("first")
-
-    bystander.wait(bystander.bound_names, deadline=words.PROMPT, what="one of two to take the card")
-    [taken] = bystander.bound_names()
-    bystander.remove(taken)
-    bystander.bound(*{"second", "third"} - {taken}, deadline=words.PROMPT)
-
-
 def test_pod_that_succeeds_wakes_one_that_waits(bystander: World) -> None:
     bystander.nodes(gpus=1)
     bystander.pod("first", {"nvidia.com/gpu": "1"})
@@ -145,30 +93,6 @@ def test_pod_that_succeeds_wakes_one_that_waits(bystander: World) -> None:
     bystander.arena.merge("pods", "first", {"status": {"phase": "Succeeded"}}, subresource="status")
 
     bystander.bound("second", deadline=words.PROMPT)
-
-
-def test_uncordon_wakes(bystander: World) -> None:
-    [node] = bystander.nodes()
-    bystander.cordon(node, on=True)
-    bystander.pod("p", {"nvidia.com/gpu": "1"})
-    bystander.waits("p", "1 node.s. were unschedulable")
-
-    bystander.cordon(node, on=False)
-
-    bystander.bound("p", deadline=words.PROMPT)
-
-
-def test_taint_that_goes_wakes(bystander: World) -> None:
-    [node] = bystander.nodes()
-    bystander.close_node(node, {"spec": {"taints": [TAINT]}}, why="untolerated taint")
-    bystander.pod("p", {"nvidia.com/gpu": "1"})
-    bystander.waits("p", "untolerated taint")
-    bystander.pod("tolerant", {"nvidia.com/gpu": "1"}, tolerations=[{"key": TAINT["key"], "operator": "Exists"}])
-    bystander.bound("tolerant")
-
-    bystander.arena.merge("nodes", node, {"spec": {"taints": None}})
-
-    bystander.bound("p", deadline=words.PROMPT)
 
 
 def test_node_that_turns_ready_wakes(bystander: World) -> None:
@@ -196,67 +120,3 @@ def test_card_that_turns_healthy_wakes(bystander: World) -> None:
     bystander.change(node, unhealthy=[])
 
     bystander.bound("p", deadline=words.PROMPT)
-
-
-def test_label_that_comes_wakes(bystander: World) -> None:
-    [node, _] = bystander.nodes(2)
-    bystander.pod("p", {"nvidia.com/gpu": "1"}, nodeSelector={"example.com/disk": "fast"})
-    bystander.waits("p", "2 node.s. didn't match Pod's node affinity/selector")
-
-    bystander.arena.merge("nodes", node, {"metadata": {"labels": {"example.com/disk": "fast"}}})
-
-    assert bystander.bound("p", deadline=words.PROMPT)["spec"]["nodeName"] == node
-
-
-@pytest.mark.parametrize("resource", ["cpu", "memory", "example.com/licence"])
-def test_allocatable_that_grows_wakes(bystander: World, resource: str) -> None:
-    [node] = bystander.nodes()
-    small, needed, large = ("1Gi", "2Gi", "4Gi") if resource == "memory" else ("1", "2", "4")
-    short = f"1 Insufficient {resource}"
-    bystander.close_node(node, _offers(resource, small), why=short, requests={resource: needed}, subresource="status")
-    bystander.pod("p", {"nvidia.com/gpu": "1", resource: needed})
-    bystander.waits("p", short)
-
-    bystander.arena.merge("nodes", node, _offers(resource, large), subresource="status")
-
-    bystander.bound("p", deadline=words.PROMPT)
-
-
-def _offers(resource: str, amount: str) -> Manifest:
-    return {"status": {"capacity": {resource: amount}, "allocatable": {resource: amount}}}
-
-
-def test_new_node_wakes(bystander: World) -> None:
-    bystander.pod("p", {"cpu": "1"})
-    assert bystander.waits("p") == "no nodes available to schedule pods"
-
-    bystander.arena.nodes()
-
-    bystander.bound("p", deadline=words.PROMPT)
-
-
-def test_new_device_wakes(bystander: World) -> None:
-    [node] = bystander.arena.nodes()
-    bystander.pod("p", {"nvidia.com/gpu": "1"})
-    bystander.waits("p", "1 node.s. have no Device")
-
-    bystander.device(node, [words.gpu(0)])
-
-    bystander.bound("p", deadline=words.PROMPT)
-
-
-def test_what_does_not_help_wakes_no_pod(bystander: World) -> None:
-    [node] = bystander.nodes(gpus=1)
-    bystander.pods(["a", "b"], {"nvidia.com/gpu": "1"})
-    bystander.wait(bystander.bound_names, what="one of two to be bound")
-    [waiting] = {"a", "b"} - bystander.bound_names()
-    bystander.waits(waiting)
-    version = bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"]
-
-    bystander.arena.merge("nodes", node, {"metadata": {"labels": {"example.com/new": "label"}}})
-    bystander.change(node, gpus=1, rdma=2)
-    bystander.pod("later", {"cpu": "1"})
-    bystander.bound("later")
-
-    assert bystander.bound_names() == {"a", "b", "later"} - {waiting}
-    assert bystander.arena.get("pods", waiting)["metadata"]["resourceVersion"] == version

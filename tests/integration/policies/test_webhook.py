@@ -199,7 +199,7 @@ def encoded(bundle: str) -> list[str]:
 
 
 def test_replicas_share_a_certificate(hook: Hook) -> None:
-    replicas = [hook.start(port=port) for port in free_ports(4)]
+    replicas = [hook.start(port=port) for port in free_ports(2)]
     for replica in replicas:
         replica.logged("webhook served")
     shared = hook.secret()

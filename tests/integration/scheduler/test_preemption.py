@@ -16,7 +16,6 @@ from tests import versions
 from tests.differential import evictions
 from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED
 from tests.integration.operator import world as words
-from tests.integration.operator.test_gangs import LABEL, members, pod_group
 from tests.integration.operator.world import World
 
 Raw = dict[str, Any]
@@ -100,17 +99,6 @@ def test_the_cheapest_pod_leaves_and_its_card_is_taken(scenario: Scenario) -> No
     scenario.world.wait(lambda: scenario.preempted() == ["cheap"], what="the Event")
 
 
-def test_never_is_honoured(scenario: Scenario) -> None:
-    scenario.world.nodes(gpus=1)
-    scenario.place("low", 0)
-
-    never = evictions.class_name(scenario.world.arena, ABOVE, never=True)
-    scenario.world.pod("above", CARD, priorityClassName=never)
-
-    scenario.world.waits("above", " preemption: not eligible due to preemptionPolicy=Never.$")
-    assert not scenario.gone("low")
-
-
 def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> None:
     scenario.world.nodes(gpus=2)
     scenario.place("protected", 0, labels={"app": "protected"})
@@ -122,19 +110,6 @@ def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> 
     scenario.world.bound("above", deadline=words.PROMPT)
     assert scenario.gone("dearer")
     assert not scenario.gone("protected")
-
-
-def test_a_budget_that_lets_one_go_does_not_protect_it(scenario: Scenario) -> None:
-    scenario.world.nodes(gpus=2)
-    scenario.place("allowed", 0, labels={"app": "allowed"})
-    scenario.budget("allowed", 1, of=1)
-    scenario.place("dearer", 10)
-
-    scenario.pod("above", ABOVE)
-
-    scenario.world.bound("above", deadline=words.PROMPT)
-    assert scenario.gone("allowed")
-    assert not scenario.gone("dearer")
 
 
 def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario) -> None:
@@ -201,53 +176,6 @@ def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements
 def _evicted(arena: Arena) -> set[str]:
     """Return the UIDs of the pods whose Events report that they were preempted."""
     return {each["involvedObject"]["uid"] for each in arena.list("events") if each["reason"] == "Preempted"}
-
-
-def test_only_pods_on_cards_that_help_leave(scenario: Scenario) -> None:
-    world = scenario.world
-    world.nodes(gpus=1, profile="t4")
-    scenario.place("small", 0)
-    world.nodes(gpus=1)
-    scenario.place("large", 10)
-
-    scenario.pod("above", ABOVE, {"kubernetes.io/gpu-memory": "40Gi"})
-
-    world.bound("above", deadline=words.PROMPT)
-    assert scenario.gone("large")
-    assert not scenario.gone("small")
-
-
-def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(scenario: Scenario) -> None:
-    world = scenario.world
-    for _ in range(2):
-        [node] = world.arena.nodes(annotations=UNPLAYED)
-        world.device(node, [words.gpu(0), words.gpu(1)])
-        world.wait_ready(node, "True")
-    for name, priority in (("low-1", 0), ("low-2", 0), ("low-3", 0), ("equal", ABOVE)):
-        scenario.place(name, priority, terminationGracePeriodSeconds=300)
-    pod_group(world, "large", 4)
-    pod_group(world, "small", 3)
-
-    for name in members(4, "large-"):
-        scenario.pod(name, ABOVE, labels={LABEL: "large"})
-    world.waits("large-0", r" preemption: No preemption victims found for incoming preemptor\.$")
-    assert not any(scenario.gone(f"low-{i}") for i in (1, 2, 3))
-    for name in members(3, "small-"):
-        scenario.pod(name, ABOVE, labels={LABEL: "small"})
-
-    world.waits("small-0", r" preemption: pod group is waiting for preemption to complete \(3 pod.s. left\)\.$")
-    world.wait(lambda: all(_nominated(world.arena, name) for name in members(3, "small-")), what="the nominations")
-    world.wait(lambda: all(scenario.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
-    world.remove("low-1")
-    world.remove("low-2")
-    world.waits("small-0", r"\(1 pod.s. left\)\.$")
-    assert world.bound_names() == {"low-3", "equal"}
-    world.remove("low-3")
-
-    for name in members(3, "small-"):
-        world.bound(name, deadline=words.PROMPT)
-    assert not scenario.gone("equal")
-    world.wait(lambda: scenario.preempted() == ["low-1", "low-2", "low-3"], what="the Events of the victims")
 
 
 def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:

@@ -124,67 +124,6 @@ def test_a_pod_gets_the_smallest_volume_and_goes_where_it_is(
     assert shelf.holds("large") == ""
 
 
-def test_pods_at_once_get_different_volumes(shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]) -> None:
-    there = nodes("a", "b")
-    for zone in there:
-        shelf.volume(f"v-{zone}", zone)
-    for name in ("p", "q", "r"):
-        shelf.claim(f"data-{name}")
-    for name in ("p", "q", "r"):
-        shelf.pod(name, f"data-{name}")
-
-    shared.wait(lambda: len(shared.bound_names()) == 2, what="two of the pods to be bound")
-    [left] = {"p", "q", "r"} - shared.bound_names()
-    shared.waits(left, "didn't find available persistent volumes to bind")
-    placed = {shared.bound(name)["spec"]["nodeName"] for name in {"p", "q", "r"} - {left}}
-    assert placed == set(there.values())
-    shelf.volume("late", "a")
-    assert shared.bound(left)["spec"]["nodeName"] == there["a"]
-
-
-def test_a_claim_that_comes_late_wakes_its_pod(
-    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
-) -> None:
-    there = nodes("a")
-    shelf.volume("v", "a")
-    shelf.pod("p", "data")
-    shared.waits("p", 'persistentvolumeclaim "data" not found')
-
-    shelf.claim("data")
-
-    assert shared.bound("p")["spec"]["nodeName"] == there["a"]
-
-
-def test_a_claim_of_one_pod_is_used_by_one(shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]) -> None:
-    nodes("a", "b")
-    shelf.volume("v", "a", accessModes=["ReadWriteOncePod"])
-    shelf.claim("data", mode="ReadWriteOncePod")
-    shelf.pod("p", "data")
-    shared.bound("p")
-
-    shelf.pod("q", "data")
-
-    shared.waits("q", "ReadWriteOncePod access mode already in-use by another pod")
-    shared.remove("p")
-    shared.bound("q")
-
-
-def test_a_bound_claim_leads_its_pod_to_the_volume(
-    shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
-) -> None:
-    there = nodes("a", "b")
-    shelf.volume("v", "b")
-    shelf.claim("data")
-    shelf.pod("p", "data")
-    shared.bound("p")
-    shelf.pod("q", "data")
-    assert shared.bound("q")["spec"]["nodeName"] == there["b"]
-
-    shared.cordon(there["b"], on=True)
-    shelf.pod("r", "data")
-    shared.waits("r", "1 node.s. didn't match PersistentVolume's node affinity, 1 node.s. were unschedulable")
-
-
 def test_a_volume_is_made_for_the_node_that_was_chosen(
     shared: World, shelf: Shelf, nodes: Callable[..., dict[str, str]]
 ) -> None:

@@ -1,18 +1,26 @@
-"""The visibility API through the real aggregator: kubectl, access, the relay of a standby, and a change of leaders."""
+"""The visibility API through the real aggregator: kubectl, access, the relay of a standby, and a change of leaders.
+
+What it says of a wait is compared with what ends it by `tests/component/test_wait_answers.py`, in random clusters; here
+is one change of each kind of object.
+"""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from berth_api import names
 from devcluster import DevclusterError, waiting
 from devcluster.building import programs
 from devcluster.control_plane.api import ApiError, Manifest
+from tests.integration.operator.world import World, gpu
 from tests.integration.visibility.conftest import API, GROUP, SERVED, Installation
 
 WHOLE = {"kubernetes.io/gpu": "100"}
@@ -241,6 +249,143 @@ def test_watches_end_with_the_leader_and_the_next_one_has_the_right_rows(
         assert caught.value.status == 410
     world.wait(lambda: set(installation.names("queue")) == {"secret", "later"}, what="the rows of the next leader")
     assert set(installation.names("holders")) == {"holds", "holds-too"}
+
+
+# --- what would end a wait --------------------------------------------------------------------------------------
+
+TAINT: Final = {"key": "example.com/x", "value": "", "effect": "NoSchedule"}
+GANG: Final = {"annotations": {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "2"}}
+STORAGE: Final = {"storageClassName": "by-hand", "accessModes": ["ReadWriteOnce"]}
+SIZE: Final = {"storage": "1Gi"}
+DATA: Final = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A pod that waits for one node, and a change of that."""
+
+    said: str
+    """What the API says of the change, of {node}."""
+    change: Callable[[World, str, str], object]
+    """Makes it, from the case and its node."""
+    ends: bool = True
+    node: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the node's spec."""
+    requests: Mapping[str, str] = field(default_factory=lambda: WHOLE)
+    pod: Mapping[str, Any] = field(default_factory=dict)
+
+
+def merged(**body: Any) -> Callable[[World, str, str], object]:
+    """Return a change of the node."""
+    return lambda world, _, node: world.arena.merge("nodes", node, body)
+
+
+def add_node(world: World, case: str, *_: object, **spec: Any) -> str:
+    """Add a node with a card; the label by which the case's pods select it comes last."""
+    [node] = world.arena.nodes(1, capacity={"cpu": "2"})
+    world.device(node, [gpu(0) | {"id": f"GPU-{node}"}])
+    world.arena.merge("nodes", node, {"metadata": {"labels": {"case": case}}, "spec": spec})
+    return node
+
+
+def add_pod(world: World, case: str, name: str, wait: Wait) -> None:
+    """Create a pod for the case's nodes."""
+    selector = {"case": case, **wait.pod.get("nodeSelector", {})}
+    world.pod(name, wait.requests, **{**wait.pod, "nodeSelector": selector})
+
+
+def more_cpu(world: World, _: str, node: str) -> None:
+    amounts = {"capacity": {"cpu": "3"}, "allocatable": {"cpu": "3"}}
+    world.arena.merge("nodes", node, {"status": amounts}, subresource="status")
+
+
+def bind_a_claim(world: World, *_: str) -> None:
+    volume = world.arena.id
+    reference = {"namespace": world.arena.namespace, "name": "data"}
+    source = {"capacity": SIZE, "hostPath": {"path": "/none"}, "claimRef": reference}
+    claimed = {"volumeName": volume, "resources": {"requests": SIZE}}
+    made = (("PersistentVolume", volume, source), ("PersistentVolumeClaim", "data", claimed))
+    world.arena.apply(
+        [
+            {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": {**STORAGE, **spec}}
+            for kind, name, spec in made
+        ]
+    )
+
+
+WAITS: Final[Mapping[str, Wait]] = {
+    "tainted": Wait(
+        said="removing the taint example.com/x:NoSchedule from {node} would end the wait",
+        change=merged(spec={"taints": []}),
+        node={"taints": [TAINT]},
+    ),
+    "cordoned": Wait(
+        said="uncordoning {node} would end the wait",
+        change=merged(spec={"unschedulable": None}),
+        node={"unschedulable": True},
+    ),
+    "labelled": Wait(
+        said="the label pool=b on {node} would end the wait",
+        change=merged(metadata={"labels": {"pool": "b"}}),
+        pod={"nodeSelector": {"pool": "b"}},
+    ),
+    "cpu": Wait(said="1 cpu more on {node} would end the wait", change=more_cpu, requests={**WHOLE, "cpu": "3"}),
+    "held": Wait(
+        said="the end of pod held-holder on {node} would end the wait",
+        change=lambda world, case, _: world.remove(f"{case}-holder"),
+    ),
+    "held-too": Wait(said="another node like {node} would end the wait", change=add_node),
+    "claim": Wait(
+        said='PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
+        change=bind_a_claim,
+        pod={"volumes": [DATA]},
+    ),
+    "gang": Wait(
+        said="1 more member of pod group {namespace}/g like gang (1 of 2 exist) would end the wait",
+        change=lambda world, case, _: add_pod(world, case, "gang-more", WAITS[case]),
+        requests={"cpu": "1"},
+        pod=GANG,
+    ),
+    "another-label": Wait(
+        said="another node like {node} would not help",
+        change=add_node,
+        ends=False,
+        pod={"nodeSelector": {"pool": "b"}},
+    ),
+    "wrong": Wait(
+        said="only a corrected pod, created again, can be placed",
+        change=add_node,
+        ends=False,
+        requests={"kubernetes.io/gpu": "150"},
+    ),
+}
+HELD: Final = ("held", "held-too")
+
+
+@pytest.mark.usefixtures("scene")
+def test_a_change_that_is_said_to_end_a_wait_ends_it_and_others_do_not(installation: Installation) -> None:
+    world, arena = installation.world, installation.arena
+    nodes = {case: add_node(world, case, **wait.node) for case, wait in WAITS.items()}
+    for case in HELD:
+        add_pod(world, case, f"{case}-holder", WAITS[case])
+        world.bound(f"{case}-holder")
+    for case, wait in WAITS.items():
+        add_pod(world, case, case, wait)
+
+    def is_said(case: str) -> bool:
+        said = WAITS[case].said.format(node=nodes[case], namespace=arena.namespace)
+        explanation = installation.api.get(f"{API}/namespaces/{arena.namespace}/pods/{case}/explanation")
+        return any(each["message"].startswith(said) for each in explanation.get("remedies", ()))
+
+    for case in WAITS:
+        world.wait(lambda case=case: is_said(case), what=f"{case}: {WAITS[case].said}")  # type: ignore[misc]
+    # What does not help comes first: once the others are bound, it has been tried, too.
+    for case, wait in sorted(WAITS.items(), key=lambda item: item[1].ends):
+        wait.change(world, case, nodes[case])
+    for case, wait in WAITS.items():
+        if wait.ends:
+            world.bound(case)
+    assert not world.bound_names() & {case for case, wait in WAITS.items() if not wait.ends}
 
 
 def test_a_namespace_is_deleted_while_no_replica_leads(installation: Installation) -> None:
