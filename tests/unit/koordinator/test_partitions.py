@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation.partitions import NVSWITCH, Partition, Table
-from berth_api.request import RequestError
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
@@ -19,7 +18,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from berth_operator.state.objects.devices import record
-from tests.builders import A100, CORE, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting
+from tests.builders import A100, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting
 from tests.unit.koordinator.machines import nvswitch, related, trees, wired
 
 SPEC: dict[str, Any] = {}
@@ -284,12 +283,6 @@ PAIRS = table((2, [0, 1]), (1, [2, 3]))
 )  # fmt: skip
 def test_every_card_of_a_partition_must_fit(made: Fleet, request_: PodRequest, expected: Any) -> None:
     assert chosen(made, request_) == expected
-
-
-def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
-    """Core 400 and ratio 200 would be 200 of the core of each of two cards."""
-    with pytest.raises(RequestError, match="gpu-core 200 on each of 2 card"):
-        wants({CORE: 400, RATIO: 200}, SPEC)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from berth_api.names import EPOCH, GPU_CORE
-from berth_operator.core.decision.cycle import Failure, Placement, decide
-from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.kubelet_reports import KubeletReports
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
@@ -19,6 +18,7 @@ from tests.builders import (
     GPU,
     NVIDIA,
     RDMA,
+    decided,
     device,
     entry,
     every_pod,
@@ -28,7 +28,6 @@ from tests.builders import (
     lease,
     node,
     pod,
-    popped,
     whole,
 )
 from tests.recorder import Recorder
@@ -77,15 +76,7 @@ class World:
         return int(self.cluster.fleet.cards["gpu"].unknown[self.cluster.fleet.rows["node"]])
 
     def decided(self) -> list[Placement | Failure]:
-        outcomes = []
-        while (pending := popped(self.cluster.queue, self.now)) is not None:
-            outcome = decide(self.cluster.fleet, pending, Policy())
-            outcomes.append(outcome)
-            if isinstance(outcome, Placement):
-                self.cluster.placements.assume(outcome)
-            else:
-                self.cluster.queue.park(pending, outcome)
-        return outcomes
+        return decided(self.cluster, self.now)
 
     def consistency(self, name: str) -> tuple[str, str]:
         """Return the status and reason of a GpuPod's condition."""

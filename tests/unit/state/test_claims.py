@@ -16,7 +16,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, pod, popped, waiting, whole
+from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, parked, pod, popped, waiting, whole
 from tests.resource_claims import (
     NVIDIA_DRIVER,
     PCI,
@@ -79,11 +79,9 @@ class World:
         return decide(self.cluster.fleet, waiting("p", {GPU: amount}), Policy())
 
     def conditions(self) -> dict[str, tuple[str, str, str]]:
-        view = self.cluster.view(StatusKind.NODE, "node")
-        assert isinstance(view, NodeView)
         return {
             condition.type: (condition.status, condition.reason, condition.message)
-            for condition in status.wanted(view, str).conditions
+            for condition in status.wanted(self.view(), str).conditions
         }
 
     def view(self) -> NodeView:
@@ -121,12 +119,7 @@ def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None
     world = World()
     world.to.put_slice(slice_of())
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", "gpu-2", "gpu-3"))
-    world.cluster.put_pending(pod("p", {GPU: "100"}))
-    pending = popped(world.cluster.queue, 100.0)
-    assert pending is not None
-    outcome = decide(world.cluster.fleet, pending, Policy())
-    assert isinstance(outcome, Failure)
-    world.cluster.queue.park(pending, outcome)
+    parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     if end == "deallocated":
         world.to.put_claim(claim("c"))
     elif end == "deleted":
@@ -417,12 +410,7 @@ def test_what_a_claim_holds_stays_charged_while_its_driver_is_gone(driver: str) 
 def test_pods_wake_when_a_slice_goes() -> None:
     world = World(OwnPools())
     world.to.put_slice(slice_of())
-    world.cluster.put_pending(pod("p", {GPU: "100"}))
-    pending = popped(world.cluster.queue, 100.0)
-    assert pending is not None
-    outcome = decide(world.cluster.fleet, pending, Policy())
-    assert isinstance(outcome, Failure)
-    world.cluster.queue.park(pending, outcome)
+    parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     world.to.remove_slice("node-gpu.nvidia.com")
     assert popped(world.cluster.queue, 200.0) is None
     world.later(claims.KEPT_SECONDS)

@@ -20,6 +20,7 @@ from tests.builders import (
     GPU,
     NVIDIA,
     condition,
+    decided,
     device,
     entry,
     every_pod,
@@ -27,8 +28,8 @@ from tests.builders import (
     instance,
     lease,
     node,
+    parked,
     pod,
-    popped,
     relist,
     whole,
 )
@@ -55,16 +56,7 @@ class World:
         return self.recorder.names(StatusKind.NODE) or self.recorder.names(StatusKind.DEVICE)
 
     def decided(self) -> list[Placement | Failure]:
-        """Decide all active pods, and assume or park them."""
-        outcomes = []
-        while (pending := popped(self.cluster.queue, self.now)) is not None:
-            outcome = decide(self.cluster.fleet, pending, Policy())
-            outcomes.append(outcome)
-            if isinstance(outcome, Placement):
-                self.cluster.placements.assume(outcome)
-            else:
-                self.cluster.queue.park(pending, outcome)
-        return outcomes
+        return decided(self.cluster, self.now)
 
     def placed(self) -> Placement:
         (outcome,) = self.decided()
@@ -244,10 +236,7 @@ def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -
     for step in order.split():
         steps[step]()
     cluster.put_pending(pod("b", {GPU: "100"}))
-    waiting = popped(cluster.queue)
-    assert waiting is not None
-    outcome = decide(cluster.fleet, waiting, Policy())
-    assert isinstance(outcome, Placement)
+    [outcome] = decided(cluster)
     assert [grant.minor for grant in outcome.grants] == [1]
 
 
@@ -255,11 +244,7 @@ def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     cluster.put_bound(pod("a", {"ephemeral-storage": "1Gi", "cpu": "1"}, on="node"))
     cluster.node_cache.put_node(node(allocatable={"ephemeral-storage": "1Gi"}))
-    cluster.put_pending(pod("b", {"ephemeral-storage": "1"}))
-    waiting = popped(cluster.queue)
-    assert waiting is not None
-    outcome = decide(cluster.fleet, waiting, Policy())
-    assert isinstance(outcome, Failure)
+    outcome = parked(cluster, pod("b", {"ephemeral-storage": "1"}))
     assert outcome.message == "0/1 nodes are available: 1 Insufficient ephemeral-storage."
 
 
@@ -383,12 +368,10 @@ def test_a_node_without_device_takes_pods_without_devices() -> None:
     cluster.node_cache.put_node(node())
     for name, requests in (("a", {}), ("b", {NVIDIA: "1"})):
         cluster.put_pending(pod(name, requests))
-    outcomes = []
-    while (waiting := popped(cluster.queue)) is not None:
-        outcomes.append(decide(cluster.fleet, waiting, Policy()))
-    assert isinstance(outcomes[0], Placement)
-    assert isinstance(outcomes[1], Failure)
-    assert outcomes[1].message == "0/1 nodes are available: 1 node(s) have no Device."
+    placed, waits = decided(cluster)
+    assert isinstance(placed, Placement)
+    assert isinstance(waits, Failure)
+    assert waits.message == "0/1 nodes are available: 1 node(s) have no Device."
 
 
 @pytest.mark.parametrize(
@@ -538,7 +521,7 @@ def test_a_device_without_a_node_may_be_anothers(*, confined: bool, ours: bool) 
 # --- nominees and their victims ---------------------------------------------------------------------------------
 
 
-def parked(world: World, *, wakes_on: Change, **fields: Any) -> None:
+def park(world: World, *, wakes_on: Change, **fields: Any) -> None:
     """Park a pod."""
     world.cluster.put_pending(pod("waits", {GPU: "100"}, **fields))
     pending = world.cluster.queue.pop(world.now)
@@ -563,7 +546,7 @@ def nominate(world: World, on: str = "node") -> None:
 def test_a_start_is_recorded_and_wakes_no_pod() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
-    parked(world, wakes_on=Change.CAPACITY_FREED)
+    park(world, wakes_on=Change.CAPACITY_FREED)
     before = world.cluster.fleet.charges["uid-a"]
     world.pods.apply("MODIFIED", {**BOUND, "status": {"startTime": "1970-01-01T00:00:09Z"}})
     after = world.cluster.fleet.charges["uid-a"]
@@ -577,7 +560,7 @@ def test_a_bind_is_unconfirmed_until_it_is_reported(*, by_watch: bool) -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()
-    parked(world, wakes_on=Change.BOUND)
+    park(world, wakes_on=Change.BOUND)
     assert list(world.cluster.placements.in_flight()) == ["uid-a"]
     if by_watch:
         world.pods.apply("ADDED", BOUND)
@@ -602,7 +585,7 @@ def test_the_watch_does_not_undo_what_was_decided() -> None:
 def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
     world = World()
     nominate(world)
-    parked(world, wakes_on=Change.CAPACITY_FREED)
+    park(world, wakes_on=Change.CAPACITY_FREED)
     world.pods.apply("DELETED", HALF)
     assert world.users() == [0, 0]
     assert is_awake(world)
@@ -613,7 +596,7 @@ def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, 
     world = World()
     world.cluster.node_cache.put_node(node("other", allocatable={"pods": "0"}))
     nominate(world, on)
-    parked(world, wakes_on=Change.CAPACITY_FREED)
+    park(world, wakes_on=Change.CAPACITY_FREED)
     world.cluster.queue.put(replace(world.cluster.pending["uid-a"], weight=1))
     placed = [each.pod.name for each in world.decided() if isinstance(each, Placement)]
     assert placed == (["a", "waits"] if wakes else ["a"])

@@ -15,7 +15,8 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import GPU, device, entry, every_pod, lease, node, pod, popped
+from tests import builders
+from tests.builders import GPU, device, entry, every_pod, lease, node, pod
 from tests.claims import objects
 from tests.claims.objects import exactly, first_available, request
 from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint, taint_rule
@@ -82,11 +83,7 @@ class World:
 
 
 def woken(world: World) -> list[str]:
-    """Return the names of the pods in the active queue, and empty it."""
-    names = []
-    while (unit := popped(world.cluster.queue, world.now)) is not None:
-        names.append(unit.name)
-    return names
+    return builders.woken(world.cluster, world.now)
 
 
 def got(placement: Placement) -> list[list[str]]:
