@@ -312,20 +312,6 @@ def test_a_place_for_a_volume_is_awaited() -> None:
     assert world.woken() == {"q"}
 
 
-def test_a_driver_that_must_be_on_the_node_is_awaited() -> None:
-    world = World()
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"preventPodSchedulingIfMissing": True}})
-    world.storage.put_class(raw_class("made", provisioner=DRIVER))
-    world.storage.put_claim(raw_claim("a", spec={"storageClassName": "made"}))
-    world.parked("p", "a")
-    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [{"name": DRIVER}]}})
-    assert world.woken() == {"p"}
-    world.storage.remove_limits("node")
-    world.parked("q", "a")
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {}})
-    assert world.woken() == {"q"}
-
-
 def test_the_claims_of_a_volume_hear_of_it() -> None:
     world = World()
     ref = {"claimRef": {"namespace": "ns", "name": "a", "uid": "u"}}
