@@ -23,7 +23,7 @@ from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_api.values.selectors import Requirement
 from berth_client.reflector import Sink
 from berth_operator.controllers.reconcile.sums import OURS
-from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -259,6 +259,35 @@ def popped(queue: Queue[PendingPod | Gang], now: float = 0.0) -> PendingPod | No
     unit = queue.pop(now)
     assert not isinstance(unit, Gang)
     return unit
+
+
+def decided(cluster: Cluster, now: float = 0.0) -> list[Placement | Failure]:
+    """Decide all active pods of a cluster, and assume or park them."""
+    outcomes = []
+    while (pending := popped(cluster.queue, now)) is not None:
+        outcome = decide(cluster.fleet, pending, Policy())
+        outcomes.append(outcome)
+        if isinstance(outcome, Placement):
+            cluster.placements.assume(outcome)
+        else:
+            cluster.queue.park(pending, outcome)
+    return outcomes
+
+
+def parked(cluster: Cluster, raw: Raw, now: float = 0.0) -> Failure:
+    """Let a pod wait that fits nowhere yet, and park it."""
+    cluster.put_pending(raw)
+    [outcome] = decided(cluster, now)
+    assert isinstance(outcome, Failure), outcome
+    return outcome
+
+
+def woken(cluster: Cluster, now: float = 0.0) -> list[str]:
+    """Return the names of the pods in the active queue, and empty it."""
+    names_woken = []
+    while (pending := popped(cluster.queue, now)) is not None:
+        names_woken.append(pending.name)
+    return names_woken
 
 
 def gang(*members: PendingPod, minimum: int | None = None, **fields: Any) -> Gang:

@@ -237,7 +237,3 @@ def test_a_pod_that_lacks_it_is_not_placed_and_its_message_says_what_to_do() -> 
         "(apply manifests/base/injection.yaml or the webhook, then create the pod again)."
     )
     assert not isinstance(decide(fleet(), waiting, Policy(switched_off=frozenset({"injected"}))), Failure)
-
-
-def test_a_pod_that_has_it_is_placed() -> None:
-    assert not isinstance(decide(fleet(), pods.pending(pods.transform(pod("p", HALF))), Policy()), Failure)

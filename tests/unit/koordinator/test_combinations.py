@@ -63,6 +63,7 @@ COMBINATIONS = [
     pytest.param({CORE: 200, RATIO: 200}, gpus(2, core=100, ratio=100), "", id="core+ratio, several"),
     pytest.param({CORE: 50, RATIO: 200}, gpus(2, core=25, ratio=100), "", id="core+ratio, little core on several"),
     pytest.param({CORE: 33, RATIO: 200}, gpus(2, core=16, ratio=100), "", id="core+ratio, rounded down"),
+    pytest.param({CORE: 1, RATIO: 200}, gpus(2, core=0, ratio=100), "", id="core+ratio, down to nothing"),
     pytest.param({NPU_CORE: 10, RATIO: 50}, gpus(1, npu=10, ratio=50), "huawei", id="npu-core+ratio"),
     pytest.param({NPU_CORE: 40, RATIO: 200}, gpus(2, npu=20, ratio=100), "huawei", id="npu-core+ratio, several"),
     pytest.param({SHARED: 2, MEMORY: 8 * GI}, gpus(2, memory=4 * GI), "", id="shared+memory"),
@@ -213,7 +214,11 @@ def test_an_invalid_combination_is_shown_with_what_to_change(requested: dict[str
             {SHARED: 1, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI, NPU_DVPP: 101}, "npu-dvpp: 101;", id="dvpp over a card"
         ),
         # Koordinator accepts the next two and then can never place, or overbooks, them.
-        pytest.param({CORE: 200, MEMORY: GI}, "puts gpu-core 200 on each of 1 card", id="two cards' core by memory"),
+        pytest.param(
+            {CORE: 200, MEMORY: GI},
+            "puts gpu-core 200 on each of 1 card(s); allowed are up to 100: spread it with gpu.shared",
+            id="two cards' core by memory",
+        ),
         pytest.param({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card", id="twice the core of two cards"),
         pytest.param({GPU: 50, "koordinator.sh/gpu": 50}, "are the same resource; request one", id="both prefixes"),
         pytest.param({NVIDIA: 1, RDMA: 150}, "rdma: 150;", id="one type right, the other wrong"),
@@ -226,13 +231,19 @@ def test_a_request_without_meaning_is_refused_with_the_reason(requested: dict[st
 
 
 @pytest.mark.parametrize(
-    "requested",
+    ("requested", "whole"),
     [
-        pytest.param({SHARED: 2, RATIO: 51}, id="shares name their multiples"),
-        pytest.param({GPU: 150}, id="hundredths name theirs"),
-        pytest.param({CORE: 200, MEMORY: GI}, id="too much core names gpu.shared"),
+        pytest.param({NVIDIA: 1}, True, id="a card"),
+        pytest.param({GPU: 99}, False, id="almost a card"),
+        pytest.param({CORE: 50, RATIO: 100}, True, id="all of the memory, half the core"),
+        pytest.param({CORE: 100, RATIO: 50}, False, id="all of the core, half the memory"),
+        pytest.param({CORE: 100, MEMORY: 80 * GI}, False, id="by bytes, however many"),
+        pytest.param({SHARED: 2, RATIO: 200}, True, id="shared in name only"),
+        pytest.param({RDMA: 100}, True, id="a NIC"),
+        pytest.param({RDMA: 50}, False, id="half a NIC"),
+        pytest.param({SLICES: 2}, False, id="slices"),
+        pytest.param({MIG: 1}, False, id="an instance"),
     ],
 )
-def test_a_refusal_names_what_is_allowed(requested: dict[str, int]) -> None:
-    with pytest.raises(RequestError, match="allowed are"):
-        of_resources(requested)
+def test_a_card_is_whole_by_its_hundredths_of_memory(requested: Mapping[str, int], *, whole: bool) -> None:
+    assert of_resources(requested).parts[0].whole is whole

@@ -36,27 +36,6 @@ A_IS_B = LabelSelector(requirements=(label("a", "In", "b"),))
     [
         pytest.param({}, EVERYTHING, id="empty"),
         pytest.param({"matchLabels": {"a": "b"}}, A_IS_B, id="labels"),
-        pytest.param({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}, A_IS_B, id="expression"),
-        pytest.param(
-            {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
-            A_IS_B,
-            id="the same twice",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
-            LabelSelector(requirements=(label("a", "Exists"),)),
-            id="exists",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["c", "b"]}]},
-            LabelSelector(requirements=(label("a", "NotIn", "b", "c"),)),
-            id="not in",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": []}]},
-            LabelSelector(requirements=(label("a", "DoesNotExist"),)),
-            id="does not exist",
-        ),
     ],
 )
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ("gpu", "rdma", "fpga")])

@@ -181,21 +181,6 @@ def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
     assert expected[f"{other}gpu-core"] == 100
 
 
-def test_requests_of_several_pods_add_up() -> None:
-    charges = tuple(charge(name, plugin_requests=((GPU, 80),)) for name in "abc")
-    assert sums.wanted(view(gpu(0), charges=charges))[GPU] == 240
-
-
-def test_names_that_others_keep_are_not_shown() -> None:
-    expected = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=((NVIDIA, 1),)),)))
-    assert NVIDIA not in expected
-
-
-def test_a_half_card_still_fits_by_the_sums_when_the_other_card_fails() -> None:
-    of = view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL), plugin_requests=((GPU, 100),)),))
-    assert sums.wanted(of)[GPU] - 100 >= 50
-
-
 # --- patches of sums --------------------------------------------------------------------------------------------
 
 
@@ -368,12 +353,6 @@ def test_labels_of_others_are_left_alone() -> None:
     assert sums.label_patch(view(gpu(0), raw=raw)) is None
 
 
-def test_a_model_that_is_gone_loses_its_label() -> None:
-    raw = labelled(view(gpu(0), gpu(1, model=T4)))
-    written = labels(view(gpu(0), raw=raw))
-    assert written == {MODEL_PREFIX + "Tesla-T4": None, names.MODEL_LABEL: SAFE}
-
-
 def test_a_deleted_devices_labels_are_taken_away() -> None:
     raw = labelled(view(gpu(0)), zone="x")
     written = labels(view(raw=raw, without=True))
@@ -396,10 +375,6 @@ def npu_view(*, summed: bool = True, charges: tuple[Charge, ...] = ()) -> NodeVi
     kind = Kind(name="npu", resources={NPU: 1, NPU_CORE: 100}, summed=summed)
     cards = [{"type": "npu", "minor": minor, "id": f"npu-{minor}", "health": minor < 3} for minor in range(4)]
     return replace(view(*cards, charges=charges), kinds=Kinds((kind,)))
-
-
-def test_devices_of_plug_ins_are_summed_by_the_names_that_pods_use() -> None:
-    assert {name: sum_ for name, sum_ in sums.wanted(npu_view()).items() if "npu" in name} == {NPU: 3, NPU_CORE: 300}
 
 
 def test_what_a_pod_holds_of_a_failed_one_counts() -> None:

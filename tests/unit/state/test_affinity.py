@@ -7,14 +7,13 @@ import pytest
 
 from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
-from berth_operator.core.decision.cycle import Failure, Placement, decide
-from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import affinity, pod_limits, pods
 from berth_operator.state.watches import sinks
-from tests.builders import label, node, owner, pod, popped
+from tests.builders import decided, label, node, owner, parked, pod
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]
@@ -440,31 +439,16 @@ WAKES = [
 ]
 
 
-def _decided(cluster: Cluster) -> Placement | Failure | None:
-    """Decide the next pod, and assume or park it."""
-    waiting = popped(cluster.queue)
-    if waiting is None:
-        return None
-    outcome = decide(cluster.fleet, waiting, Policy())
-    if isinstance(outcome, Placement):
-        cluster.placements.assume(outcome)
-    else:
-        cluster.queue.park(waiting, outcome)
-    return outcome
-
-
 @pytest.mark.parametrize(("name", "fields", "before", "act", "event"), WAKES)
 def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[Act], act: Act, event: Change) -> None:
     cluster = with_nodes(a="1", b="2")
     for pending in before:
         pending(cluster)
-    cluster.put_pending(pod("waits", **fields))
-    failure = _decided(cluster)
-    assert isinstance(failure, Failure)
+    failure = parked(cluster, pod("waits", **fields))
     assert failure.wakes_on & event
     assert next(each for each in filters.ORDER if name == each.NAME).WAKES_ON & event
     act(cluster)
-    outcome = _decided(cluster)
+    [outcome] = decided(cluster)
     assert isinstance(outcome, Placement), failure.message
     assert outcome.pod.name == "waits"
 
@@ -482,9 +466,6 @@ def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     cluster = with_nodes(a="1", b="2")
     for i in range(3):
         cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=pod_anti_affinity(term()), created=str(i)))
-    outcomes = [_decided(cluster) for _ in range(3)]
-    assert [isinstance(outcome, Placement) for outcome in outcomes] == [True, True, False]
-    cluster.put_pending(pod("plain", labels=OWN))
-    last = _decided(cluster)
-    assert isinstance(last, Failure)
+    assert [isinstance(outcome, Placement) for outcome in decided(cluster)] == [True, True, False]
+    last = parked(cluster, pod("plain", labels=OWN))
     assert last.reasons == (("node(s) didn't satisfy existing pods anti-affinity rules", 2),)

@@ -16,7 +16,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, pod, popped, waiting, whole
+from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, parked, pod, popped, waiting, whole
 from tests.resource_claims import (
     NVIDIA_DRIVER,
     PCI,
@@ -79,11 +79,9 @@ class World:
         return decide(self.cluster.fleet, waiting("p", {GPU: amount}), Policy())
 
     def conditions(self) -> dict[str, tuple[str, str, str]]:
-        view = self.cluster.view(StatusKind.NODE, "node")
-        assert isinstance(view, NodeView)
         return {
             condition.type: (condition.status, condition.reason, condition.message)
-            for condition in status.wanted(view, str).conditions
+            for condition in status.wanted(self.view(), str).conditions
         }
 
     def view(self) -> NodeView:
@@ -121,12 +119,7 @@ def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None
     world = World()
     world.to.put_slice(slice_of())
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", "gpu-2", "gpu-3"))
-    world.cluster.put_pending(pod("p", {GPU: "100"}))
-    pending = popped(world.cluster.queue, 100.0)
-    assert pending is not None
-    outcome = decide(world.cluster.fleet, pending, Policy())
-    assert isinstance(outcome, Failure)
-    world.cluster.queue.park(pending, outcome)
+    parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     if end == "deallocated":
         world.to.put_claim(claim("c"))
     elif end == "deleted":
@@ -155,13 +148,6 @@ def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
     world.to.put_claim(allocated("c", "gpu-0", node="other"))
     assert world.used() == [0, 0, 0, 0]
     assert world.cluster.fleet.cards["gpu"].users[world.cluster.fleet.rows["other"]].sum() == 1
-
-
-def test_a_device_with_admin_access_is_not_charged() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    world.to.put_claim(allocated("c", "gpu-0", adminAccess=True))
-    assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None:
@@ -224,14 +210,6 @@ def test_a_claim_whose_device_no_slice_lists_may_hold_any_card_of_its_type(drive
         )
         world.to.put_slice(slice_of())
         assert (world.unknown(), world.used()) == (0, [100, 0, 0, 0])
-
-
-def test_a_claim_is_shown_as_the_holder_of_its_card() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    world.to.put_claim(allocated("c", "gpu-0"))
-    [holder] = status.wanted(world.view(), str).devices[0].holders
-    assert (holder.namespace, holder.name, holder.uid) == ("ns", "resourceclaim/c", "uid-claim-c")
 
 
 def test_an_older_generation_of_a_pool_does_not_decide_what_a_device_is() -> None:
@@ -368,19 +346,6 @@ def test_a_card_that_its_driver_lists_no_more_is_given_at_once() -> None:
     assert isinstance(world.decision(200), Placement)
 
 
-def test_cards_of_each_slice_of_a_pool_are_kept_until_all_slices_are_back() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of(0, 1, name="a", count=2))
-    world.to.put_slice(slice_of(2, 3, name="b", count=2))
-    world.to.remove_slice("a")
-    world.to.remove_slice("b")
-    assert isinstance(world.decision(), Failure)
-    world.to.put_slice(slice_of(0, 1, name="c", count=2))
-    assert isinstance(world.decision(), Failure)
-    world.to.put_slice(slice_of(2, name="d", count=2))
-    assert isinstance(world.decision(), Placement)
-
-
 def test_nodes_whose_slices_a_pool_does_not_list_any_more_are_given_back() -> None:
     world = World(OwnPools())
     world.to.put_slice(slice_of(pool="rack"))
@@ -417,12 +382,7 @@ def test_what_a_claim_holds_stays_charged_while_its_driver_is_gone(driver: str) 
 def test_pods_wake_when_a_slice_goes() -> None:
     world = World(OwnPools())
     world.to.put_slice(slice_of())
-    world.cluster.put_pending(pod("p", {GPU: "100"}))
-    pending = popped(world.cluster.queue, 100.0)
-    assert pending is not None
-    outcome = decide(world.cluster.fleet, pending, Policy())
-    assert isinstance(outcome, Failure)
-    world.cluster.queue.park(pending, outcome)
+    parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     world.to.remove_slice("node-gpu.nvidia.com")
     assert popped(world.cluster.queue, 200.0) is None
     world.later(claims.KEPT_SECONDS)
@@ -496,15 +456,6 @@ def test_taints_of_an_older_generation_are_over() -> None:
     world.to.put_slice(slice_of(name="new", generation=2))
     world.to.put_slice(resource_slice(*(gpu(minor, taints=[taint()]) for minor in range(4)), name="old"))
     assert isinstance(world.decision(400), Placement)
-
-
-def test_rules_of_berth_are_for_other_schedulers() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
-    for labels in ({"berth.dev/own-pool": "x"}, {}):
-        world.to.put_rule({**rule, "metadata": {"name": "r", "labels": labels}})
-        assert isinstance(world.decision(400), Placement)
 
 
 def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
@@ -649,14 +600,6 @@ def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_i
     come_back(world)
     world.to.put_slice(slice_of())
     assert (world.unknown(), world.used()) == (0, [0, 0, 0, 0])
-
-
-def test_what_is_kept_of_the_slices_of_a_node_that_is_gone_ends() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    leave(world)
-    world.later(claims.KEPT_SECONDS + 1)
-    assert not list(world.cluster.fleet.claims.nodes())
 
 
 @pytest.mark.parametrize("kind", ["device classes", "resource claims"])

@@ -77,10 +77,6 @@ def test_a_card_that_cannot_be_handed_out_stands_in_the_inventory_all_the_same(f
     assert dict(record.inventory.cards[0].amounts)["gpu-memory"] == A100_BYTES
 
 
-def test_a_card_that_is_only_capable_of_mig_is_whole() -> None:
-    assert usable(device("n", entry(0, mig={"enabled": False}))) == [("gpu", 0)]
-
-
 CONTRADICTIONS = [
     pytest.param(
         [entry(0, id="GPU-X"), entry(1, id="GPU-X"), entry(2)],
@@ -342,19 +338,6 @@ def test_the_memory_of_instances_is_that_of_the_device() -> None:
     }
 
 
-def test_each_instance_has_its_name() -> None:
-    assert [name for name, _ in only(entry(0, mig=MIG)).instances] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "single"), [pytest.param(each, each == "single", id=each) for each in ("none", "single", "mixed")]
-)
-def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> None:
-    raw = device("n", entry(0, mig=MIG))
-    raw["spec"]["migStrategy"] = strategy
-    assert devices.record(raw).inventory.mig_single is single
-
-
 @pytest.mark.parametrize(
     ("entries", "problems", "given"),
     [
@@ -526,21 +509,6 @@ def test_what_changes_without_the_generation_is_read_all_the_same(labels: Raw, a
     assert (changed.inventory, changed.problems) != (first.inventory, first.problems)
     back = devices.record(device("n", entry(0)), known=changed)
     assert (back.inventory, back.problems) == (first.inventory, first.problems)
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        pytest.param([entry(0, id="GPU-X"), entry(0, type="rdma", id="GPU-X", resources={})], id="one id, two types"),
-        pytest.param([entry(0, health=False, resources={})], id="an unhealthy card may not know its memory"),
-        pytest.param(
-            [entry(0, links=[{"minor": 1, "type": "NVLink"}]), entry(1, links=[{"minor": 0, "type": "NVLink"}])],
-            id="links to each other",
-        ),
-    ],
-)
-def test_what_only_looks_like_a_contradiction(entries: list[Raw]) -> None:
-    assert devices.record(device("n", *entries)).problems == ()
 
 
 @pytest.mark.parametrize(

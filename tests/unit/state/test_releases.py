@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, popped, whole
+from tests.builders import GPU, NVIDIA, Raw, decided, device, entry, half, node, parked, pod, whole, woken
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = {"a": "1", "b": "1", "c": "2"}
@@ -48,19 +48,6 @@ def cluster_of(held: Sequence[tuple[str, str]]) -> Cluster:
     return cluster
 
 
-def decided(cluster: Cluster) -> list[str]:
-    """Decide all active pods, and assume or park them; return their names."""
-    names_placed = []
-    while (pending := popped(cluster.queue)) is not None:
-        names_placed.append(pending.name)
-        outcome = decide(cluster.fleet, pending, Policy())
-        if isinstance(outcome, Placement):
-            cluster.placements.assume(outcome)
-        else:
-            cluster.queue.park(pending, outcome)
-    return names_placed
-
-
 @given(
     held=st.lists(st.tuples(st.sampled_from(sorted(HELD)), st.sampled_from(sorted(NODES))), min_size=1, max_size=12),
     waiting=st.lists(st.sampled_from(sorted(WANTED)), min_size=1, max_size=6),
@@ -83,28 +70,23 @@ def test_every_pod_that_fits_after_a_pod_was_deleted_was_woken(
             assert isinstance(decide(cluster.fleet, pending, Policy()), Failure), pending.name
 
 
-def raw(kind: str, name: str) -> Raw:
-    requests, fields = WANTED[kind]
-    return pod(name, requests, **fields)
-
-
 def test_pods_that_do_not_fit_there_are_not_woken() -> None:
     cluster = cluster_of([(kind, name) for name in NODES for kind in ("whole", "other", "cpu")])
-    for kind in WANTED:
-        cluster.put_pending(raw(kind, kind))
-    assert set(decided(cluster)) == set(WANTED)
+    for kind, (requests, fields) in WANTED.items():
+        cluster.put_pending(pod(kind, requests, **fields))
+    assert len(decided(cluster)) == len(WANTED)
 
     cluster.remove_bound("uid-held-0")
 
-    assert set(decided(cluster)) == {"one", "half", "shy"}
+    assert set(woken(cluster)) == {"one", "half", "shy"}
 
 
 def test_pods_with_terms_on_the_deleted_pod_wake_though_its_node_has_no_capacity() -> None:
     cluster = cluster_of([("cpu", "a"), ("cpu", "c"), ("shy", "a"), ("cpu", "a")])
-    cluster.put_pending(pod("near", {"cpu": "2"}, nodeSelector={ZONE: "1"}))
-    assert set(decided(cluster)) == {"near"}
+    parked(cluster, pod("near", {"cpu": "2"}, nodeSelector={ZONE: "1"}))
 
     cluster.remove_bound("uid-held-2")
 
-    assert decided(cluster) == ["near"]
-    assert cluster.fleet.charges["uid-near"].node == "b"
+    [placement] = decided(cluster)
+    assert isinstance(placement, Placement)
+    assert placement.node == "b"

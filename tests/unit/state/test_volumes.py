@@ -5,15 +5,13 @@ from typing import Any
 import pytest
 
 from berth_api.values.selectors import LabelSelector
-from berth_operator.core.decision.cycle import Failure, decide
-from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, Use
 from berth_operator.core.values.request import NodeTerm
 from berth_operator.core.values.storage import Attachment
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import mounts, volumes
 from berth_operator.state.watches.storage import Storage, sources
-from tests.builders import GI, Raw, label, node, pod, popped, relist
+from tests.builders import GI, Raw, label, node, parked, pod, relist, woken
 from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
 
 ALWAYS, NEVER = label("", "DoesNotExist"), label("", "In")
@@ -243,18 +241,10 @@ class World:
     def parked(self, name: str, *claims: str) -> None:
         """Decide a pod that fits nowhere yet."""
         pod_volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-        self.cluster.put_pending(pod(name, volumes=pod_volumes))
-        waiting = popped(self.cluster.queue)
-        assert waiting is not None
-        outcome = decide(self.cluster.fleet, waiting, Policy())
-        assert isinstance(outcome, Failure)
-        self.cluster.queue.park(waiting, outcome)
+        parked(self.cluster, pod(name, volumes=pod_volumes))
 
     def woken(self) -> set[str]:
-        names = set()
-        while (pending := popped(self.cluster.queue)) is not None:
-            names.add(pending.name)
-        return names
+        return set(woken(self.cluster))
 
 
 def test_what_comes_or_goes_outdates_the_reasons_of_parked_pods() -> None:
@@ -319,20 +309,6 @@ def test_a_place_for_a_volume_is_awaited() -> None:
     world.cluster.put_bound(holder := pod("holder", volumes=[{"persistentVolumeClaim": {"claimName": "b"}}], on="node"))
     world.parked("q", "a")
     world.cluster.remove_bound(holder["metadata"]["uid"])
-    assert world.woken() == {"q"}
-
-
-def test_a_driver_that_must_be_on_the_node_is_awaited() -> None:
-    world = World()
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"preventPodSchedulingIfMissing": True}})
-    world.storage.put_class(raw_class("made", provisioner=DRIVER))
-    world.storage.put_claim(raw_claim("a", spec={"storageClassName": "made"}))
-    world.parked("p", "a")
-    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [{"name": DRIVER}]}})
-    assert world.woken() == {"p"}
-    world.storage.remove_limits("node")
-    world.parked("q", "a")
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {}})
     assert world.woken() == {"q"}
 
 

@@ -14,7 +14,7 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.storage import Storage
 from tests import volumes
-from tests.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped
+from tests.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped, woken
 
 SEEDS, STEPS = 6, 120
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -295,10 +295,7 @@ def cluster_of(*nodes: Raw, placed: Sequence[Raw] = (), waiting: Mapping[str, tu
 
 
 def awake(cluster: Cluster) -> set[str]:
-    woken = set()
-    while (pending := popped(cluster.queue)) is not None:
-        woken.add(pending.name)
-    return woken
+    return set(woken(cluster))
 
 
 def held(name: str, on: str = "a", requests: Raw | None = None, **fields: Any) -> Raw:

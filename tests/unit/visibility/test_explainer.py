@@ -16,7 +16,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import device, entry, lease, node, owner, pod, pod_group, whole
+from tests.builders import device, entry, lease, node, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime
 
@@ -389,13 +389,6 @@ async def test_pods_that_are_not_known(raw: Any, code: int, message: str) -> Non
     with pytest.raises(StatusError, match=message) as caught:
         await scene.explain("p")
     assert caught.value.code == code
-
-
-async def test_the_controller_of_a_bound_pod_is_known() -> None:
-    scene = Scene()
-    scene.add(pod("p", ONE, on="n1", allocated=whole(0), metadata={"ownerReferences": [owner("web")]}))
-    found = scene.cluster.fleet.charges["uid-p"].owner
-    assert (found.kind, found.name) == ("ReplicaSet", "web")
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

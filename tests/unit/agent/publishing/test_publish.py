@@ -7,7 +7,7 @@ import pytest
 
 from berth_agent import conditions
 from berth_agent.conditions import Finding
-from berth_agent.inventory.interface import label_value, labels_of
+from berth_agent.inventory.interface import label_value
 from berth_agent.publishing.publish import device_body, status_body
 from berth_agent.readings import Reading
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, Topology
@@ -38,25 +38,11 @@ def test_a_model_becomes_a_label(text: str, expected: str) -> None:
     assert label_value(text) == expected
 
 
-def test_a_node_without_gpus_has_no_labels() -> None:
-    nic = DeviceInfo(type="rdma", minor=0, id="0000:1a:00.0", model="NIC")
-    assert labels_of(DeviceSpec(driver_version="1", devices=[nic])) == {}
-
-
 def test_a_condition_keeps_its_time_until_its_status_flips() -> None:
     before = [condition("False", "2026-01-01T00:00:00Z")]
     again, flipped = condition("False", "2026-02-02T00:00:00Z"), condition("True", "2026-02-02T00:00:00Z")
     assert conditions.keep_times([again], before) == before
     assert conditions.keep_times([flipped], before) == [flipped]
-
-
-def test_cards_keep_the_times_of_their_conditions() -> None:
-    old = conditions.unhealthy(card(1), reason="GpuIsLost", message="")
-    old = old.model_copy(update={"conditions": [condition("False", "2026-01-01T00:00:00Z")]})
-    fresh = [card(0), conditions.unhealthy(card(1), reason="GpuIsLost", message="")]
-    kept = conditions.keep_card_times(fresh, [card(0), old])
-    assert [condition.last_transition_time for condition in kept[1].conditions] == ["2026-01-01T00:00:00Z"]
-    assert kept[0] is fresh[0]
 
 
 def test_the_times_of_a_condition_go_with_the_id_of_its_card() -> None:

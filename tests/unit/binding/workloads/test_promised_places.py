@@ -292,14 +292,6 @@ def test_the_number_of_promised_places_is_bounded() -> None:
     assert kueue.state("third") is READY
 
 
-def test_a_workload_above_the_bound_keeps_as_many_places_as_there_may_be() -> None:
-    kueue = Kueue({f"n{number}": 8 for number in range(20)})
-    share = waiting(request=asks({GPU: 1}))
-    kueue.submit("huge", PodSet(name="main", pods=(share,) * (fits_check.MAX_PLACES + 100)))
-    kueue.turn()
-    assert (kueue.state("huge"), len(kueue.cluster.promises)) == (READY, fits_check.MAX_PLACES)
-
-
 # --- a new leader ---------------------------------------------------------------------------------------------
 
 

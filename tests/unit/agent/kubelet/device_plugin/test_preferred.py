@@ -118,12 +118,6 @@ def test_slices_by_policy(free: list[str], must: list[str], size: int, policy: P
     assert preferred.prefer(node, offer_of(node, slices=4), free, must, size, policy=policy) == expected
 
 
-def test_instances_one_after_the_other() -> None:
-    node = spec(2, mig={0: ("1g.10gb",) * 2, 1: ("1g.10gb",) * 2})
-    free = ["MIG-1-1", "MIG-1-0", "MIG-0-1"]
-    assert preferred.prefer(node, offer_of(node), free, [], 2, policy="distributed") == ["MIG-0-1", "MIG-1-0"]
-
-
 @pytest.mark.parametrize(
     ("slices", "free", "must", "size"),
     [
@@ -176,15 +170,6 @@ def test_no_other_set_of_cards_is_closer(profile: str, free: set[int], data: st.
     chosen = preferred.prefer(node, offer_of(node), ids, [], size, policy="packed")
     affinity = LinkScores({card.id: card for card in node.devices})
     assert affinity.within(chosen) == max(affinity.within(combination) for combination in combinations(ids, size))
-
-
-@given(st.integers(2, 15))
-def test_slices_are_spread_evenly(size: int) -> None:
-    node = spec(4)
-    offer = offer_of(node, slices=4)
-    chosen = preferred.prefer(node, offer, [unit.id for unit in offer.units], [], size, policy="distributed")
-    counts = [sum(unit.startswith(f"GPU-{card}::") for unit in chosen) for card in range(4)]
-    assert max(counts) - min(counts) <= 1
 
 
 def test_of_too_many_cards_they_are_picked_one_by_one() -> None:
