@@ -38,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def up(options: argparse.Namespace) -> None:
     """Start a cluster, by default in the background."""
-    _check(options)
+    if options.nodes and options.fleet:
+        raise DevclusterError("--nodes and --fleet both describe the nodes: give one of them")
+    reason = real_node.obstacle() if options.real_node else None
+    if reason:
+        raise DevclusterError(reason)
     programs.ensure()
     place = named.folder(options.name)
     if state.supervisor(place) is not None:
@@ -47,7 +51,28 @@ def up(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = Cluster(folder=place)
     with cluster:
-        _fill(cluster, options)
+        operator: int | None = None
+        names: list[str] = []
+        with steps.shown(f"filling the cluster {options.name}") as step:
+            if options.operator:
+                with step("the definitions, rights and policies of Berth"):
+                    installation.apply(cluster)
+                    if options.kueue:
+                        kueue.apply_component(cluster)
+                # It starts while the agent does.
+                operator = installation.start(cluster, *(["--kueue"] if options.kueue else ()))
+            if file := _fleet(cluster, options):
+                with step(f"the nodes of {file}"):
+                    names = fleet.start(cluster, file)
+            if options.kueue:
+                with step("Kueue"):
+                    kueue.start(cluster)
+            if operator is not None:
+                with step("the operator"):
+                    installation.wait(cluster, operator, nodes=names)
+        if options.real_node:
+            node = real_node.RealNode(cluster=cluster).start()
+            print(f"{node.name} is ready: images {image.NAME}; device plugins in {node.device_plugins}")
         print(f"{options.name} is ready: {cluster.server}")
         print(f'Use it with: eval "$({Path(sys.executable).name} -m devcluster env --name {options.name})"')
         if options.foreground:
@@ -107,39 +132,6 @@ def load(options: argparse.Namespace) -> None:
     """Import OCI archives into the containerd of a cluster's real node."""
     _, cluster = _running(options.name)
     real_node.RealNode(cluster=cluster).attach().import_images(*(archive.resolve() for archive in options.archives))
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.nodes and options.fleet:
-        raise DevclusterError("--nodes and --fleet both describe the nodes: give one of them")
-    reason = real_node.obstacle() if options.real_node else None
-    if reason:
-        raise DevclusterError(reason)
-
-
-def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
-    operator: int | None = None
-    names: list[str] = []
-    with steps.shown(f"filling the cluster {options.name}") as step:
-        if options.operator:
-            with step("the definitions, rights and policies of Berth"):
-                installation.apply(cluster)
-                if options.kueue:
-                    kueue.apply_component(cluster)
-            # It starts while the agent does.
-            operator = installation.start(cluster, *(["--kueue"] if options.kueue else ()))
-        if file := _fleet(cluster, options):
-            with step(f"the nodes of {file}"):
-                names = fleet.start(cluster, file)
-        if options.kueue:
-            with step("Kueue"):
-                kueue.start(cluster)
-        if operator is not None:
-            with step("the operator"):
-                installation.wait(cluster, operator, nodes=names)
-    if options.real_node:
-        node = real_node.RealNode(cluster=cluster).start()
-        print(f"{node.name} is ready: images {image.NAME}; device plugins in {node.device_plugins}")
 
 
 def _fleet(cluster: Cluster, options: argparse.Namespace) -> Path | None:

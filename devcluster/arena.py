@@ -65,7 +65,13 @@ class Arena:
         api.delete(self._in_namespace("pods"), grace_seconds=0)
         for path in ("/api/v1/nodes", f"/apis/{RBAC}/v1/clusterrolebindings"):
             api.delete(path, labelSelector=self.selector)
-        self._delete_devices()
+        # The Devices of our nodes are named like these and carry no label of ours.
+        try:
+            self.cluster.api.resource("devices")
+        except LookupError:
+            return
+        for name in {device["metadata"]["name"] for device in self.list("devices")} & set(self._node_names):
+            self.delete("devices", name)
 
     def nodes(
         self,
@@ -192,7 +198,12 @@ class Arena:
         """Create a ServiceAccount bound to a ClusterRole and return a kubeconfig that acts as it."""
         accounts = self._in_namespace("serviceaccounts")
         self.cluster.api.post(accounts, {"metadata": {"name": name}})
-        self._bind(name, cluster_role)
+        binding = {
+            "metadata": {"name": f"{self.id}-{name}", "labels": self.labels},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": cluster_role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": self.namespace}],
+        }
+        self.cluster.api.post(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
         request = {"spec": {"expirationSeconds": TOKEN_SECONDS}}
         answer = self.cluster.api.post(f"{accounts}/{name}/token", request)
         kubeconfig = self.folder / f"{self.id}-{name}.kubeconfig"
@@ -203,26 +214,12 @@ class Arena:
     def _pods_shown(self) -> Iterable[str]:
         """Yield for each pod its node, or why it waits: the queue, as the API server shows it."""
         for pod in self.list("pods"):
-            shown = {each["type"]: each.get("message", "") for each in pod.get("status", {}).get("conditions", ())}
+            shown = {
+                condition["type"]: condition.get("message", "")
+                for condition in pod.get("status", {}).get("conditions", ())
+            }
             place = pod["spec"].get("nodeName") or f"waits: {shown.get('PodScheduled', 'not reported')}"
             yield f"{pod['metadata']['name']}: {place}"
-
-    def _bind(self, account: str, cluster_role: str) -> None:
-        binding = {
-            "metadata": {"name": f"{self.id}-{account}", "labels": self.labels},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": cluster_role},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
-        }
-        self.cluster.api.post(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
-
-    def _delete_devices(self) -> None:
-        """Delete the Devices of our nodes; they are named like these and carry no label of ours."""
-        try:
-            self.cluster.api.resource("devices")
-        except LookupError:
-            return
-        for name in {device["metadata"]["name"] for device in self.list("devices")} & set(self._node_names):
-            self.delete("devices", name)
 
     def _path(self, resource: str, name: str | None = None) -> str:
         return self.cluster.api.resource(resource).path(namespace=self.namespace, name=name)

@@ -150,24 +150,19 @@ def schema(model: type[Model]) -> Schema:
 
 
 def _structural(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:
-    node = _resolved(node, definitions)
-    out: Schema = {key: node[key] for key in _KEPT if key in node}
-    if "x-kubernetes-int-or-string" in out:
-        return {key: value for key, value in out.items() if key not in ("type", "anyOf")}
-    if "description" in out:
-        out["description"] = " ".join(out["description"].split())
-    return {**out, **_children(node, definitions, path), **_merging(path, node)}
-
-
-def _resolved(node: Schema, definitions: Schema) -> Schema:
-    """Inline a reference; of `X | None` keep X, because an absent field stands for None."""
+    # References are inlined. `X | None` becomes X, because an absent field stands for None.
     if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
         variants = [variant for variant in node["anyOf"] if variant.get("type") != "null"]
         node = {**variants[0], **{key: value for key, value in node.items() if key != "anyOf"}}
     if "$ref" in node:
         target = definitions[node["$ref"].rpartition("/")[2]]
         node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
-    return node
+    out: Schema = {key: node[key] for key in _KEPT if key in node}
+    if "x-kubernetes-int-or-string" in out:
+        return {key: value for key, value in out.items() if key not in ("type", "anyOf")}
+    if "description" in out:
+        out["description"] = " ".join(out["description"].split())
+    return {**out, **_children(node, definitions, path), **_merging(path, node)}
 
 
 def _children(node: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:

@@ -50,12 +50,6 @@ def configure(*, form: Form, level: Level) -> None:
         # One `write` for each line: libraries write to the same file.
         logger_factory=structlog.WriteLoggerFactory(),
     )
-    _configure_libraries(max(severity, logging.WARNING), renderer)
-    sys.excepthook = _uncaught
-    threading.excepthook = _uncaught_in_thread
-
-
-def _configure_libraries(severity: int, renderer: Processor) -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -63,8 +57,10 @@ def _configure_libraries(severity: int, renderer: Processor) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    logging.basicConfig(level=severity, handlers=[handler], force=True)
+    logging.basicConfig(level=max(severity, logging.WARNING), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_thread
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -78,7 +78,14 @@ class _Connections:
         try:
             if self._open.total() <= MAX_CONNECTIONS and self._open[peer] <= MAX_OF_PEER:
                 async with asyncio.timeout(self._seconds):
-                    await self._answer(reader, writer)
+                    try:
+                        head = await reader.readuntil(HEAD_END)
+                    except asyncio.LimitOverrunError:
+                        writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+                    else:
+                        line, _, headers = head.partition(b"\r\n")
+                        writer.write(await self._response(line.decode("latin-1"), _authorization(headers)))
+                    await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             # The client is too slow, or gone: to close would wait until it has read the answer.
             writer.transport.abort()
@@ -87,16 +94,6 @@ class _Connections:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(HEAD_END)
-        except asyncio.LimitOverrunError:
-            writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
-        else:
-            line, _, headers = head.partition(b"\r\n")
-            writer.write(await self._response(line.decode("latin-1"), _authorization(headers)))
-        await writer.drain()
 
     async def _response(self, line: str, authorization: str) -> bytes:
         method, _, rest = line.partition(" ")

@@ -220,7 +220,9 @@ class ApiClient:
             try:
                 return await self._send(method, request, name, deadline - clock())
             except ApiError as error:
-                wait = _wait(error)
+                # Only a busy server is asked again, and only if it says when.
+                is_busy = error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+                wait = error.retry_after if is_busy else None
                 if attempt == self._tries or wait is None or clock() + wait >= deadline:
                     raise
                 await asyncio.sleep(wait)
@@ -291,7 +293,16 @@ class ApiClient:
     def _error(self, response: Response) -> ApiError:
         if response.status == HTTPStatus.UNAUTHORIZED:
             self._tokens.refused()
-        return _error_of(response)
+        seconds = float(response.retry_after) if response.retry_after and response.retry_after.isdecimal() else None
+        if response.payload.startswith(wire.MAGIC):
+            return ApiError(response.status, *_status_of(response.payload), seconds)
+        try:
+            body = decoding.loads(response.payload)
+        except orjson.JSONDecodeError:  # from a proxy or load balancer in front of the API server
+            text = response.payload[:200].decode(errors="replace").strip()
+            return ApiError(response.status, "Unknown", text, seconds)
+        fields = body if isinstance(body, dict) else {}
+        return ApiError.of_status({**fields, "code": response.status}, retry_after=seconds)
 
 
 def _ignore(_host: str, _method: str, _code: str, _seconds: float) -> None:
@@ -302,12 +313,6 @@ def _text(error: OSError) -> str:
     return str(error) or type(error).__name__
 
 
-def _wait(error: ApiError) -> float | None:
-    """Return the seconds to wait before the request is sent again; None if it must not be."""
-    is_busy = error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
-    return error.retry_after if is_busy else None
-
-
 def _decode(payload: bytes, name: str) -> Any:
     if not payload:
         return None
@@ -315,19 +320,6 @@ def _decode(payload: bytes, name: str) -> Any:
         return decoding.loads(payload)
     except orjson.JSONDecodeError as error:
         raise Unreachable(f"{name}: the answer is not JSON: {payload[:80]!r}") from error
-
-
-def _error_of(response: Response) -> ApiError:
-    seconds = float(response.retry_after) if response.retry_after and response.retry_after.isdecimal() else None
-    if response.payload.startswith(wire.MAGIC):
-        return ApiError(response.status, *_status_of(response.payload), seconds)
-    try:
-        body = decoding.loads(response.payload)
-    except orjson.JSONDecodeError:  # from a proxy or load balancer in front of the API server
-        text = response.payload[:200].decode(errors="replace").strip()
-        return ApiError(response.status, "Unknown", text, seconds)
-    fields = body if isinstance(body, dict) else {}
-    return ApiError.of_status({**fields, "code": response.status}, retry_after=seconds)
 
 
 def _status_of(payload: bytes) -> tuple[str, str]:

@@ -99,7 +99,10 @@ def tls(login: Login) -> ssl.SSLContext:
         CredentialsError: a certificate or key cannot be used.
     """
     try:
-        context = _trusting(login.authority)
+        if isinstance(login.authority, bytes):
+            context = ssl.create_default_context(cadata=login.authority.decode())
+        else:
+            context = ssl.create_default_context(cafile=login.authority)
         if login.certificate and login.key:
             with _file(login.certificate) as certificate, _file(login.key) as key:
                 context.load_cert_chain(certificate, key)
@@ -109,12 +112,6 @@ def tls(login: Login) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _trusting(authority: Path | bytes | None) -> ssl.SSLContext:
-    if isinstance(authority, bytes):
-        return ssl.create_default_context(cadata=authority.decode())
-    return ssl.create_default_context(cafile=authority)
 
 
 @contextlib.contextmanager

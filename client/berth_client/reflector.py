@@ -201,8 +201,18 @@ class Reflector:
                 await self._list_and_watch()
                 self._failures = 0
             except (CallError, _RelistNeededError) as error:
-                self._record_failure(error)
-                await asyncio.sleep(self._backoff())
+                stale = isinstance(error, _RelistNeededError) or (
+                    isinstance(error, ApiError) and error.status not in RETRIABLE
+                )
+                if stale:
+                    self._version = None
+                # One interruption is normal; repeated ones, and those that cost a list, are not.
+                log = _log.warning if stale or self._failures else _log.info
+                log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
+                # The exponent is bounded: a float overflows after a thousand failures.
+                delay = min(self._max_backoff, BACKOFF_SECONDS[0] * 2.0 ** min(self._failures, 16))
+                self._failures += 1
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, no secret
 
     async def _list_and_watch(self) -> None:
         if self._version is None:
@@ -269,20 +279,6 @@ class Reflector:
         # After the sink: if it fails, this version counts as not seen.
         self._version = version
         self._failures = 0
-
-    def _record_failure(self, error: Exception) -> None:
-        stale = isinstance(error, _RelistNeededError) or (isinstance(error, ApiError) and error.status not in RETRIABLE)
-        if stale:
-            self._version = None
-        # One interruption is normal; repeated ones, and those that cost a list, are not.
-        log = _log.warning if stale or self._failures else _log.info
-        log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
-
-    def _backoff(self) -> float:
-        # The exponent is bounded: a float overflows after a thousand failures.
-        delay = min(self._max_backoff, BACKOFF_SECONDS[0] * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
 
 
 def _parse(line: bytes) -> tuple[EventType | Literal["BOOKMARK"], Object, str]:

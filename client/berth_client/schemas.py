@@ -50,7 +50,10 @@ class Schemas:
             self._known.pop(kind, None)
             return body
         kept: Mapping[str, Any] = pruned(body, schema)
-        self._report(kind, {*undeclared(body, schema)})
+        reported = self._reported.setdefault(kind, set())
+        if fresh := sorted({*undeclared(body, schema)} - reported):
+            reported.update(fresh)
+            _log.warning("the definition lacks fields, which are not written: apply crds/", kind=kind, fields=fresh)
         return kept
 
     async def learn(self, body: Mapping[str, Any], refused: ApiError) -> None:
@@ -68,12 +71,6 @@ class Schemas:
         for schema in published["components"]["schemas"].values():
             if known_as in schema.get("x-kubernetes-group-version-kind", ()):
                 self._known[body["kind"]] = self._clock() + KEPT_SECONDS, schema
-
-    def _report(self, kind: str, fields: set[str]) -> None:
-        reported = self._reported.setdefault(kind, set())
-        if fresh := sorted(fields - reported):
-            reported.update(fresh)
-            _log.warning("the definition lacks fields, which are not written: apply crds/", kind=kind, fields=fresh)
 
 
 def pruned(value: Any, schema: Schema) -> Any:

@@ -67,23 +67,15 @@ class _Stream(asyncio.Protocol):
             OSError: the answer broke off, or nothing arrived for `idle_seconds` (TimeoutError).
         """
         while self._chunks or not self._is_complete:
-            yield await self._read(idle_seconds)
-
-    async def _read(self, idle_seconds: float) -> bytes:
-        """Wait for data and return all that has arrived; empty at the end of the answer.
-
-        Raises:
-            OSError: the answer broke off, or nothing arrived for `idle_seconds` (TimeoutError).
-        """
-        async with asyncio.timeout(idle_seconds):
-            while not self._chunks and not self._is_complete:
-                await self._wait()
-        chunk = b"".join(self._chunks)
-        self._chunks, self._size = [], 0
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
-        return chunk
+            async with asyncio.timeout(idle_seconds):
+                while not self._chunks and not self._is_complete:
+                    await self._wait()
+            chunk = b"".join(self._chunks)
+            self._chunks, self._size = [], 0
+            if self._is_paused:
+                self._is_paused = False
+                self._transport.resume_reading()
+            yield chunk
 
     def abort(self) -> None:
         """Close the connection."""

@@ -47,25 +47,20 @@ class TokenSource:
         if time.monotonic() >= self._reload_at:
             # Set before the wait, so that requests sent meanwhile use the current token.
             self._reload_at = time.monotonic() + self._reload_seconds
-            await self._reload()
+            try:
+                login = await self._renew() if self._renew else self.login
+                self._header = login.authorization()
+            except (CredentialsError, OSError, UnicodeDecodeError) as error:
+                # The current token is probably still valid; if not, the server answers 401.
+                # Log a failure once, not at each retry.
+                failure = str(error)
+                if failure != self._failure:
+                    _log.warning("credentials not renewed", error=failure)
+                self._failure = failure
+            else:
+                self._failure = ""
         return self._header
 
     def refused(self) -> None:
         """Record a 401: the next request reads the token again."""
         self._reload_at = 0.0
-
-    async def _reload(self) -> None:
-        try:
-            login = await self._renew() if self._renew else self.login
-            self._header = login.authorization()
-        except (CredentialsError, OSError, UnicodeDecodeError) as error:
-            # The current token is probably still valid; if not, the server answers 401.
-            self._log_failure(str(error))
-        else:
-            self._failure = ""
-
-    def _log_failure(self, failure: str) -> None:
-        """Log a failure once, not at each retry."""
-        if failure != self._failure:
-            _log.warning("credentials not renewed", error=failure)
-        self._failure = failure

@@ -87,7 +87,19 @@ def _end_of_log(cluster: Cluster, controller: Controller) -> str:
 def _launch(cluster: Cluster, controller: Controller) -> int:
     folder = cluster.folder / controller.program
     port = _free_port()
-    _install(cluster, controller, folder, port)
+    # The controller's webhooks are served at a port of this machine.
+    objects = [obj for obj in _rendered(cluster, controller, folder) if obj["kind"] not in NOT_APPLIED]
+    served = [client for obj in objects for client in _clients(obj)]
+    names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
+    # One that makes its own waits until the file is there, so no other may be there before.
+    trusted = {} if controller.own_certificate else {"caBundle": _write_certificate(folder / CERTIFICATES, names)}
+    for client in served:
+        client.update(trusted)
+        client["service"]["port"] = port
+    for obj in objects:
+        if obj["kind"] == "Service":
+            obj["spec"] = installation.OF_THIS_MACHINE
+    _apply(cluster, folder, objects)
     file = folder / "configuration.yaml"
     webhook: Manifest = {"host": installation.LOOPBACK, "port": port}
     if controller.names_folder:
@@ -109,28 +121,12 @@ def _free_port() -> int:
         return port
 
 
-def _install(cluster: Cluster, controller: Controller, folder: Path, port: int) -> None:
-    """Apply the controller's objects; its webhooks are served at a port of this machine."""
-    objects = [each for each in _rendered(cluster, controller, folder) if each["kind"] not in NOT_APPLIED]
-    served = [client for each in objects for client in _clients(each)]
-    names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
-    # One that makes its own waits until the file is there, so no other may be there before.
-    trusted = {} if controller.own_certificate else {"caBundle": _write_certificate(folder / CERTIFICATES, names)}
-    for client in served:
-        client.update(trusted)
-        client["service"]["port"] = port
-    for each in objects:
-        if each["kind"] == "Service":
-            each["spec"] = installation.OF_THIS_MACHINE
-    _apply(cluster, folder, objects)
-
-
 def _rendered(cluster: Cluster, controller: Controller, folder: Path) -> list[Manifest]:
     source, overlay = programs.source(controller.program), folder / "overlay"
     overlay.mkdir(parents=True)
     kustomization: Manifest = {
         # It takes no absolute paths.
-        "resources": [os.path.relpath(source / each, overlay.resolve()) for each in controller.folders]
+        "resources": [os.path.relpath(source / folder, overlay.resolve()) for folder in controller.folders]
     }
     if not controller.is_placed:
         kustomization["namespace"] = controller.namespace
@@ -167,14 +163,14 @@ def _write_own(cluster: Cluster, controller: Controller, folder: Path) -> bool:
 
 
 def _apply(cluster: Cluster, folder: Path, objects: Sequence[Manifest]) -> None:
-    definitions = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
+    definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
     crds = folder / "crds"
     crds.mkdir()
     (crds / "all.yaml").write_text(yaml.safe_dump_all(definitions))
     cluster.install_crds(crds)
-    for each in sorted(objects, key=lambda each: (each["kind"] != "Namespace", each["kind"] in LAST)):
-        if each not in definitions:
-            cluster.api.apply(each)
+    for obj in sorted(objects, key=lambda obj: (obj["kind"] != "Namespace", obj["kind"] in LAST)):
+        if obj not in definitions:
+            cluster.api.apply(obj)
 
 
 def _answers(cluster: Cluster, probe: Manifest) -> bool:

@@ -87,13 +87,10 @@ class DevicePlugins:
         for event in self._api.watch(DEVICES, version=listed["metadata"]["resourceVersion"], seconds=WATCH_SECONDS):
             if event["type"] == "ERROR":
                 return
-            self._take(event)
-
-    def _take(self, event: Manifest) -> None:
-        if event["type"] == "DELETED":
-            self._shown.pop(event["object"]["metadata"]["name"], None)
-        else:
-            self.show(event["object"])
+            if event["type"] == "DELETED":
+                self._shown.pop(event["object"]["metadata"]["name"], None)
+            else:
+                self.show(event["object"])
 
     def show(self, device: Manifest) -> None:
         """Write what a Device's node offers, if it has changed."""
@@ -111,7 +108,9 @@ class DevicePlugins:
     def _write(self, name: str, resources: PluginResources) -> None:
         path = f"/api/v1/nodes/{name}"
         node = self._api.get(path)
-        if not _is_played(node):
+        annotations = node["metadata"].get("annotations", {})
+        # FAKE_NODE alone is not enough: some nodes of kwok have no plugin.
+        if not FAKE_NODE.keys() <= annotations.keys() or NO_PLUGIN.items() <= annotations.items():
             return
         # Kubelet keeps a resource that is no longer offered, with an amount of 0.
         none = {resource: "0" for resource in node["status"]["capacity"] if is_of_plugin(resource)}
@@ -120,12 +119,6 @@ class DevicePlugins:
             "allocatable": {**none, **_texts(resources.allocatable)},
         }
         self._api.merge(f"{path}/status", {"status": status})
-
-
-def _is_played(node: Manifest) -> bool:
-    annotations = node["metadata"].get("annotations", {})
-    # FAKE_NODE alone is not enough: some nodes of kwok have no plugin.
-    return FAKE_NODE.keys() <= annotations.keys() and not NO_PLUGIN.items() <= annotations.items()
 
 
 def _texts(amounts: Amounts) -> dict[str, str]:

@@ -86,16 +86,17 @@ def account(cluster: Cluster, name: str, *, namespace: str = NAMESPACE) -> Path:
 
 def operator(kubeconfig: Path, *flags: str) -> list[str]:
     """Return the command of an operator that needs the fence and serves the visibility API, as the shipped one does."""
-    own = ("--require-fence", *WITHOUT_SERVERS, *_visible(), "--log-format=text", f"--kubeconfig={kubeconfig}")
-    return [sys.executable, "-m", "berth_operator", *own, *flags]
-
-
-def _visible() -> tuple[str, ...]:
-    """Return the flags by which the API server reaches the visibility API of a process."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
     ports = (f"--visibility-port={port}", f"--visibility-service-port={port}")
-    return (*ports, f"--visibility-address={LOOPBACK}", f"--pod-ip={LOOPBACK}")
+    own = (
+        "--require-fence",
+        *WITHOUT_SERVERS,
+        *(*ports, f"--visibility-address={LOOPBACK}", f"--pod-ip={LOOPBACK}"),
+        "--log-format=text",
+        f"--kubeconfig={kubeconfig}",
+    )
+    return [sys.executable, "-m", "berth_operator", *own, *flags]
 
 
 def start(cluster: Cluster, *flags: str) -> int:
@@ -154,8 +155,8 @@ def _leads(cluster: Cluster) -> bool:
 def _judged(cluster: Cluster) -> set[str]:
     """Return the Devices to which a leader has given conditions."""
     devices = cluster.api.get(cluster.api.resource("devices").path())["items"]
-    return {device["metadata"]["name"] for device in devices if _has_ready(device)}
-
-
-def _has_ready(device: Manifest) -> bool:
-    return any(condition["type"] == "Ready" for condition in device.get("status", {}).get("conditions", ()))
+    return {
+        device["metadata"]["name"]
+        for device in devices
+        if any(condition["type"] == "Ready" for condition in device.get("status", {}).get("conditions", ()))
+    }

@@ -70,31 +70,27 @@ class Instances:
         for node in nodes:
             if node["metadata"]["name"] not in self._seen:
                 self._seen[node["metadata"]["name"]] = now
-                self._start(node)
+                # The provider gives a Node its devices at once; take them away until the delay is over.
+                none = {
+                    name: None
+                    for name in node["status"]["capacity"] | node["status"]["allocatable"]
+                    if is_of_devices(name)
+                }
+                with contextlib.suppress(ApiError):  # the Node may be gone already
+                    path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+                    self._api.merge(path, {"status": {"capacity": none, "allocatable": none}})
         names = {node["metadata"]["name"]: node["metadata"]["labels"][INSTANCE_TYPE] for node in nodes}
         self._seen = {name: since for name, since in self._seen.items() if name in names}
         ready = [name for name, since in self._seen.items() if now - since >= self._delay]
-        self._write([self._group(name, self._types[names[name]]) for name in sorted(ready)])
-
-    def _start(self, node: Manifest) -> None:
-        """Take away the devices that the provider gives a Node at once."""
-        none = {
-            name: None for name in node["status"]["capacity"] | node["status"]["allocatable"] if is_of_devices(name)
-        }
-        # The Node may be gone already.
-        with contextlib.suppress(ApiError):
-            path = f"/api/v1/nodes/{node['metadata']['name']}/status"
-            self._api.merge(path, {"status": {"capacity": none, "allocatable": none}})
-
-    def _group(self, name: str, kind: InstanceType) -> Manifest:
-        return {"names": name, "profile": kind.profile, "gpus": kind.gpus}
-
-    def _write(self, groups: list[Manifest]) -> None:
+        groups = [self._group(name, self._types[names[name]]) for name in sorted(ready)]
         if groups != self._written or not self._fleet.exists():
             draft = self._fleet.with_suffix(".draft")
             draft.write_text(yaml.safe_dump({"nodes": groups}))
             draft.replace(self._fleet)
             self._written = groups
+
+    def _group(self, name: str, kind: InstanceType) -> Manifest:
+        return {"names": name, "profile": kind.profile, "gpus": kind.gpus}
 
 
 def is_of_devices(resource: str) -> bool:
@@ -104,7 +100,7 @@ def is_of_devices(resource: str) -> bool:
 
 def save(types: list[InstanceType], file: Path) -> None:
     """Write types for this program."""
-    file.write_text(json.dumps([asdict(each) for each in types]))
+    file.write_text(json.dumps([asdict(kind) for kind in types]))
 
 
 def main() -> None:
@@ -114,10 +110,10 @@ def main() -> None:
     parser.add_argument("fleet", type=Path)
     parser.add_argument("delay", type=float)
     options = parser.parse_args()
-    types = [InstanceType(**each) for each in json.loads(options.types.read_text())]
+    types = [InstanceType(**kind) for kind in json.loads(options.types.read_text())]
     instances = Instances(
         api=Cluster(folder=Path(os.environ["KUBECONFIG"]).parent).api,
-        types={each.name: each for each in types},
+        types={kind.name: kind for kind in types},
         fleet=options.fleet,
         delay=options.delay,
     )

@@ -28,7 +28,7 @@ def start(cluster: Cluster, *, types: Sequence[InstanceType], delay: float = DEL
         cluster.install_crds(source / folder)
     installation.create_namespaces(cluster)
     for_karpenter = cluster.folder / "karpenter-types.json"
-    for_karpenter.write_text(json.dumps([each.for_karpenter() for each in types]))
+    for_karpenter.write_text(json.dumps([kind.for_karpenter() for kind in types]))
     own = cluster.folder / "instance-types.json"
     instances.save(list(types), own)
     fleet = cluster.folder / "instances.yaml"

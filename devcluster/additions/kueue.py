@@ -107,11 +107,7 @@ def start(cluster: Cluster, *, neighbours: bool = False, gates: Sequence[str] = 
     Raises:
         WaitError: one does not answer in time; its log has the reason.
     """
-    return controllers.start(cluster, [*(NEIGHBOURS if neighbours else ()), _kueue(gates, fields)])[-1]
-
-
-def _kueue(gates: Sequence[str], fields: Manifest) -> Controller:
-    """Return Kueue with the shipped Configuration and more fields, except what differs on one machine."""
+    # The shipped Configuration, except for what differs on one machine.
     shipped: Manifest = yaml.safe_load(CONFIGURATION.read_text())
     own = {
         "namespace": "kueue-system",
@@ -119,17 +115,23 @@ def _kueue(gates: Sequence[str], fields: Manifest) -> Controller:
         "clientConnection": {"qps": 50, "burst": 100},  # as it is shipped with Kueue
         "integrations": {"frameworks": list(FRAMEWORKS)},
     }
-    return Controller(
-        program="kueue",
-        namespace="kueue-system",
-        account="kueue-controller-manager",
-        folders=("config/default",),
-        configuration={**shipped, **own, **fields},
-        own_certificate="kueue-webhook-server-cert",
-        probe={
-            "apiVersion": "kueue.x-k8s.io/v1beta2",
-            "kind": "ResourceFlavor",
-            "metadata": {"name": "probe"},
-            "spec": {},
-        },
-    )
+    return controllers.start(
+        cluster,
+        [
+            *(NEIGHBOURS if neighbours else ()),
+            Controller(
+                program="kueue",
+                namespace="kueue-system",
+                account="kueue-controller-manager",
+                folders=("config/default",),
+                configuration={**shipped, **own, **fields},
+                own_certificate="kueue-webhook-server-cert",
+                probe={
+                    "apiVersion": "kueue.x-k8s.io/v1beta2",
+                    "kind": "ResourceFlavor",
+                    "metadata": {"name": "probe"},
+                    "spec": {},
+                },
+            ),
+        ],
+    )[-1]

@@ -32,7 +32,10 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
         return target
     with locked(target):
         if not target.exists():
-            _make(target, make)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
+                draft = Path(scratch) / target.name
+                make(draft)
+                draft.rename(target)
     return target
 
 
@@ -43,10 +46,3 @@ def locked(target: Path) -> Iterator[None]:
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _make(target: Path, make: Callable[[Path], None]) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
-        draft = Path(scratch) / target.name
-        make(draft)
-        draft.rename(target)

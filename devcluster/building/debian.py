@@ -67,7 +67,7 @@ def extract(packages: Sequence[str], *, hook: Path, epoch: int, target: Path) ->
     give the same archive: no file is younger than `epoch`, in seconds.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as options:
-        options.write(_network())
+        options.write("\n".join(line for line in run(["apt-config", "dump"]).splitlines() if line.startswith(NETWORK)))
         options.flush()
         command = [
             *("mmdebstrap", "--mode=root", "--variant=extract", f"--aptopt={options.name}", "--format=tar"),
@@ -77,10 +77,6 @@ def extract(packages: Sequence[str], *, hook: Path, epoch: int, target: Path) ->
             *(f"--include={','.join(packages)}", RELEASE, str(target), "-"),
         ]
         run(command, input=_sources(), environment={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)})
-
-
-def _network() -> str:
-    return "\n".join(line for line in run(["apt-config", "dump"]).splitlines() if line.startswith(NETWORK))
 
 
 def _sources() -> str:

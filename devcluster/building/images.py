@@ -107,11 +107,27 @@ def _build(image: str, context: Path, reference: str, target: Path) -> None:
             debian.install(TOOLS)
             bases = {"BASE": _base("base", BASE), "BUILDER": _base("builder", BUILDER)}
         with step("packages of Python"):
-            wheels = _wheels(IMAGES[image])
+            # The packages that the image needs, and those that build ours.
+            extra = IMAGES[image]
+            locks = "".join(
+                run([sys.executable, ROOT / "images" / "requirements.py", part]) for part in ("build", extra)
+            )
+            key = hashlib.sha256(locks.encode()).hexdigest()[:12]
+            wheels = cache.once(_folder() / f"wheels-{extra}-{key}", functools.partial(_fetch, locks))
         with step(image):
-            _build_stages(image, context, bases, wheels)
+            arguments = {**bases, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS}
+            options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+            file = context / "images" / f"{IMAGES[image]}.Dockerfile"
+            common = [*options, f"--volume={wheels}:{WHEELS}:ro", f"--file={file}"]
+            # By its name the slow stage stays in the storage when the other layers are removed.
+            stage = "dependencies"
+            _buildah("build", *_options(f"{image}-{stage}"), *common, f"--target={stage}", str(context))
+            _buildah("build", *_options(image), *common, str(context))
             _buildah("push", "--quiet", image, f"oci-archive:{target}:{reference}")
-            _remove_old(image)
+            _buildah("rmi", "--prune")
+            archives = sorted(_folder().glob(f"{image}-*.tar"), key=lambda path: path.stat().st_mtime)
+            for path in archives[:-KEPT]:
+                path.unlink(missing_ok=True)
 
 
 def _base(base: str, packages: Sequence[str]) -> str:
@@ -130,13 +146,6 @@ def _extract(packages: Sequence[str], hook: Path, target: Path) -> None:
     debian.extract(packages, hook=hook, epoch=EPOCH, target=target)
 
 
-def _wheels(extra: str) -> Path:
-    """Return a folder with the packages that an image needs, and those that build ours."""
-    locks = "".join(run([sys.executable, ROOT / "images" / "requirements.py", part]) for part in ("build", extra))
-    key = hashlib.sha256(locks.encode()).hexdigest()[:12]
-    return cache.once(_folder() / f"wheels-{extra}-{key}", functools.partial(_fetch, locks))
-
-
 def _fetch(locks: str, target: Path) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         # A package that both need is listed twice.
@@ -144,17 +153,6 @@ def _fetch(locks: str, target: Path) -> None:
         file.flush()
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--dest", target, "-r", file.name])
-
-
-def _build_stages(image: str, context: Path, bases: dict[str, str], wheels: Path) -> None:
-    arguments = {**bases, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS}
-    options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    file = context / "images" / f"{IMAGES[image]}.Dockerfile"
-    common = [*options, f"--volume={wheels}:{WHEELS}:ro", f"--file={file}"]
-    # By its name the slow stage stays in the storage when the other layers are removed.
-    stage = "dependencies"
-    _buildah("build", *_options(f"{image}-{stage}"), *common, f"--target={stage}", str(context))
-    _buildah("build", *_options(image), *common, str(context))
 
 
 def _options(tag: str) -> Iterator[str]:
@@ -165,10 +163,3 @@ def _options(tag: str) -> Iterator[str]:
 def _buildah(command: str, *arguments: str) -> None:
     storage = _folder() / "storage"
     run(["buildah", f"--root={storage}", f"--runroot={storage}/run", command, *arguments])
-
-
-def _remove_old(image: str) -> None:
-    _buildah("rmi", "--prune")
-    archives = sorted(_folder().glob(f"{image}-*.tar"), key=lambda path: path.stat().st_mtime)
-    for path in archives[:-KEPT]:
-        path.unlink(missing_ok=True)

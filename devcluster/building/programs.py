@@ -178,7 +178,14 @@ def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
     paths = {name: find(name) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
-        _build_all(missing)
+        go_version = max(versions.go_directive((PROGRAMS[name].folder / "go.mod").read_text()) for name in missing)
+        title = f"building {', '.join(missing)}: once for this user, minutes where Go's cache is empty"
+        with steps.shown(title) as step:
+            with step("go toolchain"):
+                go = golang.command(at_least=go_version)
+            for name in missing:
+                with step(f"{name} {versions.text(PROGRAMS[name].version)}"):
+                    cache.once(cached(name), functools.partial(_build, name, go))
     return {name: path or cached(name) for name, path in paths.items()}
 
 
@@ -214,17 +221,6 @@ def _has_pinned_version(program: Program, path: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return versions.same_minor(versions.parse(completed.stdout), program.version)
-
-
-def _build_all(names: list[str]) -> None:
-    go_version = max(versions.go_directive((PROGRAMS[name].folder / "go.mod").read_text()) for name in names)
-    title = f"building {', '.join(names)}: once for this user, minutes where Go's cache is empty"
-    with steps.shown(title) as step:
-        with step("go toolchain"):
-            go = golang.command(at_least=go_version)
-        for name in names:
-            with step(f"{name} {versions.text(PROGRAMS[name].version)}"):
-                cache.once(cached(name), functools.partial(_build, name, go))
 
 
 def _build(name: str, go: Path, target: Path) -> None:

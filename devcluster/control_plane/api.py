@@ -248,7 +248,18 @@ class Api:
         resources = []
         for root in ("/api", "/apis"):
             for group in self.request("GET", root, accept=DISCOVERY)["items"]:
-                resources += _resources_of(root, group)
+                name = group.get("metadata", {}).get("name")
+                base = f"{root}/{name}" if name else root
+                resources += [
+                    Resource(
+                        prefix=f"{base}/{version['version']}",
+                        plural=resource["resource"],
+                        kind=resource["responseKind"]["kind"],
+                        namespaced=resource["scope"] == "Namespaced",
+                    )
+                    for version in group["versions"]
+                    for resource in version.get("resources", [])
+                ]
         return resources
 
     @staticmethod
@@ -259,21 +270,6 @@ class Api:
             if error.status != http.client.NOT_FOUND:
                 raise
             return None
-
-
-def _resources_of(root: str, group: Manifest) -> list[Resource]:
-    name = group.get("metadata", {}).get("name")
-    base = f"{root}/{name}" if name else root
-    return [
-        Resource(
-            prefix=f"{base}/{version['version']}",
-            plural=resource["resource"],
-            kind=resource["responseKind"]["kind"],
-            namespaced=resource["scope"] == "Namespaced",
-        )
-        for version in group["versions"]
-        for resource in version.get("resources", [])
-    ]
 
 
 def _parse(data: bytes) -> Manifest:

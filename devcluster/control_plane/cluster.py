@@ -98,11 +98,18 @@ class Cluster:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._supervisor = self._start_supervisor()
+            args = {name: list(args) for name, args in self.extra_args.items()}
+            server = args.get("kube-apiserver", [])
+            # An API server has one audit log, and a benchmark counts the requests in its own.
+            has_log = any(argument.startswith("--audit-log-path") for argument in server)
             self._ask(
                 start={
                     "programs": paths,
                     "token": secrets.token_urlsafe(24),
-                    "extra_args": self._extra_args(),
+                    "extra_args": {
+                        **args,
+                        "kube-apiserver": [*server, *([] if has_log else audit.arguments(self.folder))],
+                    },
                     "keep": self.keep,
                 }
             )
@@ -213,7 +220,11 @@ class Cluster:
         for path in sorted(paths):
             waiting.until(functools.partial(self._is_served, path), deadline=deadline, what=f"{path} to be served")
         # The list of all kinds comes later; a controller that starts before it ends.
-        waiting.until(lambda: paths <= self._listed(), deadline=deadline, what="discovery of the new kinds")
+        waiting.until(
+            lambda: paths <= {f"{resource.prefix}/{resource.plural}" for resource in self.api.resources()},
+            deadline=deadline,
+            what="discovery of the new kinds",
+        )
 
     @functools.cached_property
     def _config(self) -> dict[str, Any]:
@@ -223,13 +234,6 @@ class Cluster:
     @property
     def _ca(self) -> str:
         return base64.b64decode(self._config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
-
-    def _extra_args(self) -> dict[str, list[str]]:
-        args = {name: list(args) for name, args in self.extra_args.items()}
-        server = args.get("kube-apiserver", [])
-        # An API server has one audit log, and a benchmark counts the requests in its own.
-        has_log = any(each.startswith("--audit-log-path") for each in server)
-        return {**args, "kube-apiserver": [*server, *([] if has_log else audit.arguments(self.folder))]}
 
     def _start_supervisor(self) -> subprocess.Popen[str]:
         with (self.folder / "supervisor.log").open("ab") as log:
@@ -267,9 +271,6 @@ class Cluster:
             return names - {node["metadata"]["name"] for node in listed if nodes.is_ready(node)}
 
         waiting.until(lambda: not unready(), deadline=deadline, what=f"{len(names)} nodes to be ready", poll=0.1)
-
-    def _listed(self) -> set[str]:
-        return {f"{each.prefix}/{each.plural}" for each in self.api.resources()}
 
     def _is_served(self, path: str) -> bool:
         try:

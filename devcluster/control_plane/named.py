@@ -41,14 +41,10 @@ def down(name: str) -> None:
         raise DevclusterError(f"there is no cluster {name}")
     pid = state.supervisor(place)
     if pid is not None:
-        _stop(pid, place)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        if not waiting.within(lambda: state.supervisor(place) is None, seconds=STOP_SECONDS):
+            # The kernel takes its children with it.
+            os.kill(pid, signal.SIGKILL)
     cgroups.sweep()
     shutil.rmtree(place, ignore_errors=True)
-
-
-def _stop(pid: int, place: Path) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    if not waiting.within(lambda: state.supervisor(place) is None, seconds=STOP_SECONDS):
-        # The kernel takes its children with it.
-        os.kill(pid, signal.SIGKILL)

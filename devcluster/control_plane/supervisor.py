@@ -105,7 +105,11 @@ class Supervisor:
             self._start_component(control_plane, "etcd", lambda: _listens(etcd_port))
             self._start_component(control_plane, "kube-apiserver", lambda: _answers_ready(control_plane.server, token))
         api = Api(server=control_plane.server, token=token, ca=Path(components.CERTIFICATE).read_text())
-        self._start_controllers(control_plane, token)
+        ca = Path(components.CERTIFICATE).read_text()
+        config = components.kubeconfig(server=control_plane.server, token=token, ca=ca)
+        state.write_private(Path(components.KUBECONFIG), config)
+        for name in components.CONTROL_PLANE[2:]:
+            self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("kube-controller-manager", lambda: api.exists(account))
         self._save_state()
@@ -136,13 +140,6 @@ class Supervisor:
             children.stop_all(self._children[name] for name in group)
         # The kernel keeps the control groups of real nodes until they are removed.
         cgroups.remove_of(os.getpid())
-
-    def _start_controllers(self, control_plane: components.ControlPlane, token: str) -> None:
-        ca = Path(components.CERTIFICATE).read_text()
-        config = components.kubeconfig(server=control_plane.server, token=token, ca=ca)
-        state.write_private(Path(components.KUBECONFIG), config)
-        for name in components.CONTROL_PLANE[2:]:
-            self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
 
     def _start_component(self, control_plane: components.ControlPlane, name: str, ready: Callable[[], bool]) -> None:
         self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
@@ -175,7 +172,11 @@ def main() -> None:
         signal.signal(number, _leave)
     try:
         with state.held(Path()):
-            _clear()
+            # A supervisor that was killed left files in the folder, and any may have left parts of real nodes.
+            cgroups.sweep()
+            for path in Path().iterdir():
+                if path.name not in (state.LOCK, SUPERVISOR_LOG):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             _serve(folder)
     except DevclusterError as error:
         _reply({"error": str(error)})
@@ -190,7 +191,18 @@ def _serve(folder: Path) -> None:
         keep = first.pop("keep")
         supervisor.start(**first)
         _reply({"ready": True})
-        _answer_forever(supervisor, inbox)
+        while True:
+            while (message := inbox.take()) is None:
+                inbox.wait(IDLE_SECONDS)
+                supervisor.reap()
+            if message.get("detach"):
+                inbox.detach(message["users"])
+                _reply({"detached": True})
+                continue
+            try:
+                _reply({"pid": supervisor.run(**message["run"])})
+            except (DevclusterError, OSError) as error:
+                _reply({"error": str(error)})
     except OwnerGone:
         pass
     except DevclusterError:
@@ -205,29 +217,6 @@ def _serve(folder: Path) -> None:
         supervisor.stop()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _clear() -> None:
-    """Remove what a supervisor that was killed left in the folder, and what any left of its real nodes."""
-    cgroups.sweep()
-    for path in Path().iterdir():
-        if path.name not in (state.LOCK, SUPERVISOR_LOG):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _answer_forever(supervisor: Supervisor, inbox: Inbox) -> NoReturn:
-    while True:
-        while (message := inbox.take()) is None:
-            inbox.wait(IDLE_SECONDS)
-            supervisor.reap()
-        if message.get("detach"):
-            inbox.detach(message["users"])
-            _reply({"detached": True})
-            continue
-        try:
-            _reply({"pid": supervisor.run(**message["run"])})
-        except (DevclusterError, OSError) as error:
-            _reply({"error": str(error)})
 
 
 def _next_message(inbox: Inbox) -> Message:

@@ -38,7 +38,16 @@ def make(group: str, *, table: Path = MOUNTS) -> None:
         )
     for mount, kind, controllers in _mounts(table):
         if kind == "cgroup2":
-            _hand_down(mount, controllers & (CONTROLLERS | OPTIONAL))
+            # The groups below a root have only the controllers that the root enables for them.
+            control = mount / "cgroup.subtree_control"
+            for controller in sorted((controllers & (CONTROLLERS | OPTIONAL)).difference(control.read_text().split())):
+                try:
+                    control.write_text(f"+{controller}")
+                except OSError as error:
+                    raise DevclusterError(
+                        f"{mount} does not hand down the controller {controller} ({error.strerror}): "
+                        "a real node needs the machine's root group, not a container's"
+                    ) from error
         (mount / group).mkdir(exist_ok=True)
 
 
@@ -79,19 +88,6 @@ def _mounts(table: Path) -> Iterator[tuple[Path, str, frozenset[str]]]:
             yield mount, kind, frozenset((mount / "cgroup.controllers").read_text().split())
         elif kind == "cgroup":
             yield mount, kind, frozenset(options.split(","))
-
-
-def _hand_down(root: Path, controllers: frozenset[str]) -> None:
-    """Enable these controllers for the groups below a root."""
-    control = root / "cgroup.subtree_control"
-    for controller in sorted(controllers.difference(control.read_text().split())):
-        try:
-            control.write_text(f"+{controller}")
-        except OSError as error:
-            raise DevclusterError(
-                f"{root} does not hand down the controller {controller} ({error.strerror}): "
-                "a real node needs the machine's root group, not a container's"
-            ) from error
 
 
 def _pids(file: Path) -> list[int]:

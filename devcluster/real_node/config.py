@@ -43,9 +43,12 @@ class NodeSetup:
 
     def files(self, *, kubeconfig: str) -> Mapping[str, str]:
         """Return each file's text by its name in the node's folder; `kubeconfig` is an administrator's."""
+        # An administrator acts as the node, with no more than a node's rights.
+        config = yaml.safe_load(kubeconfig)
+        config["users"][0]["user"] |= {"as": f"system:node:{self.node}", "as-groups": ["system:nodes"]}
         return {
             "kubelet.yaml": yaml.safe_dump(_kubelet(self), sort_keys=False),
-            "kubeconfig": _as_node(kubeconfig, node=self.node),
+            "kubeconfig": yaml.safe_dump(config, sort_keys=False),
             "containerd.toml": _containerd(self),
             "cni/10-no-network.conflist": json.dumps(_CNI),
         }
@@ -105,13 +108,6 @@ def _kubelet(setup: NodeSetup) -> dict[str, Any]:
         "protectKernelDefaults": True,
         "oomScoreAdj": 0,
     }
-
-
-def _as_node(kubeconfig: str, *, node: str) -> str:
-    """Turn an administrator's kubeconfig into one that acts as the node, with no more than a node's rights."""
-    config = yaml.safe_load(kubeconfig)
-    config["users"][0]["user"] |= {"as": f"system:node:{node}", "as-groups": ["system:nodes"]}
-    return yaml.safe_dump(config, sort_keys=False)
 
 
 _CNI: Final = {"cniVersion": "1.0.0", "name": "no-network", "plugins": [{"type": "no-network"}]}

@@ -38,14 +38,19 @@ def write(archive: Path, *, program: Path, name: str = NAME, libraries: Mapping[
         }
     )
     described = _described(f"{OCI}.manifest.v1+json", manifest)
-    index = {"schemaVersion": 2, "manifests": [{**described, "platform": system, "annotations": _named(name)}]}
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                **described,
+                "platform": system,
+                "annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
+            }
+        ],
+    }
     blobs = {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in (layer, config, manifest)}
     layout = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
     archive.write_bytes(_tar({**layout, **blobs}))
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
 
 
 def _described(media_type: str, blob: bytes) -> dict[str, Any]:

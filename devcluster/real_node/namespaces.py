@@ -48,23 +48,20 @@ def main() -> None:
     """Hold namespaces or enter them, as the arguments say."""
     verb, *arguments = sys.argv[1:]
     if verb == "hold":
-        _hold(Path(arguments[0]))
+        for place in (*FOLDERS, CONTAINERD):
+            place.mkdir(parents=True, exist_ok=True)
+        _call("unshare", CLONE_NEWNS | CLONE_NEWPID)
+        _mount(None, Path("/"), flags=MS_REC | MS_SLAVE)
+        first = os.fork()
+        if first == 0:
+            _die_with_parent()
+            _arrange(Path(arguments[0]))
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            while True:
+                signal.pause()
+        _, status = os.waitpid(first, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
     _enter(int(arguments[0]), arguments[1:])
-
-
-def _hold(folder: Path) -> NoReturn:
-    # A mount point stays, an empty folder, on a machine that does not have it.
-    for place in (*FOLDERS, CONTAINERD):
-        place.mkdir(parents=True, exist_ok=True)
-    _call("unshare", CLONE_NEWNS | CLONE_NEWPID)
-    _mount(None, Path("/"), flags=MS_REC | MS_SLAVE)
-    first = os.fork()
-    if first == 0:
-        _die_with_parent()
-        _arrange(folder)
-        _reap_forever()
-    _, status = os.waitpid(first, 0)
-    sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def _arrange(folder: Path) -> None:
@@ -74,24 +71,13 @@ def _arrange(folder: Path) -> None:
     for place, own in FOLDERS.items():
         (folder / own).mkdir(exist_ok=True)
         _mount(str(folder / own), place, flags=MS_BIND)
-    _show_sysctls(CONTAINERD / "sysctls")
-    (folder / READY).touch()
-
-
-def _show_sysctls(folder: Path) -> None:
-    """Show kubelet the values that it expects, so that it changes no setting of this machine's kernel."""
+    # Kubelet sees the values that it expects, so it changes no setting of this machine's kernel.
     for name, value in SYSCTLS.items():
-        shown = folder / name
+        shown = CONTAINERD / "sysctls" / name
         shown.parent.mkdir(parents=True, exist_ok=True)
         shown.write_text(f"{value}\n")
         _mount(str(shown), Path("/proc/sys") / name, flags=MS_BIND)
-
-
-def _reap_forever() -> NoReturn:
-    # The first process inherits the shims of a containerd that ended; ignoring the signal reaps them.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        signal.pause()
+    (folder / READY).touch()
 
 
 def _enter(holder: int, command: list[str]) -> NoReturn:

@@ -141,12 +141,21 @@ class RealNode:
         reason = obstacle()
         if reason:
             raise DevclusterError(reason)
-        self._setup = self._prepare()
+        setup = self._describe()
+        cgroups.sweep()
+        cgroups.make(setup.group)
+        for name, text in setup.files(kubeconfig=self.kubeconfig.read_text()).items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            state.write_private(self.folder / name, text)
+        self.cdi.mkdir(exist_ok=True)
+        self._setup = setup
         try:
             self._run(HOLD, [*SCRIPT, "hold", str(self.folder)])
             self._wait(HOLD, (self.folder / namespaces.READY).exists, what="its namespaces")
             self.start_daemon("containerd")
-            self._import_image()
+            archive = self.folder / "image.tar"
+            image.write(archive, program=self.setup.tools / image.PROGRAM)
+            self.import_images(archive)
             self.start_daemon("kubelet")
         except BaseException:
             self.stop()
@@ -231,7 +240,8 @@ class RealNode:
 
     def container(self, pod: Manifest, name: str = "main") -> Container:
         """Return a running container of a pod whose status says that it runs, once it runs its own program."""
-        container_id = _status_of(pod, name)["containerID"].removeprefix("containerd://")
+        status: Manifest = next(entry for entry in pod["status"]["containerStatuses"] if entry["name"] == name)
+        container_id = status["containerID"].removeprefix("containerd://")
         pids = cgroups.processes(container_id)
         if not pids:
             raise DevclusterError(f"no process of the container {name} of {pod['metadata']['name']} runs")
@@ -300,36 +310,18 @@ class RealNode:
 
     def _describe(self) -> config.NodeSetup:
         paths = programs.ensure(programs.REAL_NODE)
+        pid = state.supervisor(self.cluster.folder)
+        if pid is None:
+            raise DevclusterError("the cluster does not run")
         return config.NodeSetup(
             node=self.name,
             folder=self.folder,
-            group=cgroups.name(self._supervisor(), self.name),
+            group=cgroups.name(pid, self.name),
             programs=paths,
             seccomp="libseccomp" in run([paths["runc"], "--version"]),
             tools=tools.ensure(),
             labels=self.labels,
         )
-
-    def _prepare(self) -> config.NodeSetup:
-        setup = self._describe()
-        cgroups.sweep()
-        cgroups.make(setup.group)
-        for name, text in setup.files(kubeconfig=self.kubeconfig.read_text()).items():
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            state.write_private(self.folder / name, text)
-        self.cdi.mkdir(exist_ok=True)
-        return setup
-
-    def _supervisor(self) -> int:
-        pid = state.supervisor(self.cluster.folder)
-        if pid is None:
-            raise DevclusterError("the cluster does not run")
-        return pid
-
-    def _import_image(self) -> None:
-        archive = self.folder / "image.tar"
-        image.write(archive, program=self.setup.tools / image.PROGRAM)
-        self.import_images(archive)
 
     def _containerd_answers(self) -> bool:
         try:
@@ -378,8 +370,3 @@ class RealNode:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         waiting.until(lambda: not state.is_alive(wrapper), deadline=STOP_SECONDS, what=f"the end of {daemon}")
-
-
-def _status_of(pod: Manifest, name: str) -> Manifest:
-    status: Manifest = next(entry for entry in pod["status"]["containerStatuses"] if entry["name"] == name)
-    return status

@@ -79,7 +79,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise CommandError(f"{given}; allowed are {', '.join(VERBS)}")
     own = parser(verb)
     options = own.parse_args([*arguments[:place], *arguments[place + 1 :]])
-    options.global_flags = tuple(_passed_on(options))
+    passed = []
+    for flag, _, _ in FLAGS:
+        value = getattr(options, flag[2:].replace("-", "_"))
+        values = value if isinstance(value, list) else [value]
+        passed += [f"{flag}={value}" for value in values if value]
+    if options.insecure_skip_tls_verify:
+        passed.append("--insecure-skip-tls-verify")
+    options.global_flags = tuple(passed)
     return options
 
 
@@ -138,15 +145,6 @@ class _Version(argparse.Action):
         from importlib import metadata
 
         parser.exit(0, f"{PROGRAM} {metadata.version('berth-operator')}\n")
-
-
-def _passed_on(options: argparse.Namespace) -> list[str]:
-    passed = []
-    for flag, _, _ in FLAGS:
-        value = getattr(options, flag[2:].replace("-", "_"))
-        values = value if isinstance(value, list) else [value]
-        passed += [f"{flag}={value}" for value in values if value]
-    return [*passed, *(["--insecure-skip-tls-verify"] if options.insecure_skip_tls_verify else [])]
 
 
 # --- flags that several verbs have ------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import yaml
@@ -114,7 +113,13 @@ def add_licences(frozen: Path) -> None:
 
 def packages() -> Iterable[str]:
     """Return the packages of the extra `kubectl`, with all that they need."""
-    lock = _requirements().of_image(ROOT, "kubectl")
+    # The folder of images is no package, so its module is loaded by its path.
+    spec = importlib.util.spec_from_file_location("requirements", ROOT / "images" / "requirements.py")
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError("images/requirements.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lock = module.of_image(ROOT, "kubectl")
     return sorted({line.partition("==")[0] for line in lock.splitlines() if "==" in line and line[0].isalnum()})
 
 
@@ -126,16 +131,6 @@ def _licence_files(name: str) -> Iterator[Path]:
     for file in files:
         if ".dist-info" in str(file) and file.name.upper().startswith(("LICENSE", "LICENCE", "NOTICE", "COPYING")):
             yield Path(str(file.locate()))
-
-
-def _requirements() -> ModuleType:
-    """Return the module that reads requirements.lock; the folder of images is no package."""
-    spec = importlib.util.spec_from_file_location("requirements", ROOT / "images" / "requirements.py")
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError("images/requirements.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def pack(frozen: Path, archive: Path) -> None:

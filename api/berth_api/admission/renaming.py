@@ -7,7 +7,7 @@ created. The amount is read as before. The annotation keeps the original. The AP
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -67,13 +67,12 @@ def _renamed(changed: list[tuple[Put, Mapping[str, str]]]) -> Iterator[Put]:
         resources = {**container["resources"]}
         for key in LISTS:
             if held := _of(container, key):
-                resources[key] = _with_new(held, new_names)
+                kept = {name: amount for name, amount in held.items() if name not in new_names}
+                resources[key] = {
+                    **{new_names[name]: amount for name, amount in held.items() if name in new_names},
+                    **kept,
+                }
         yield kind, number, {**container, "resources": resources}
-
-
-def _with_new(held: Object, new_names: Mapping[str, str]) -> dict[str, Any]:
-    kept = {name: amount for name, amount in held.items() if name not in new_names}
-    return {**{new_names[name]: amount for name, amount in held.items() if name in new_names}, **kept}
 
 
 def _of(container: Object, kind: str) -> Object:

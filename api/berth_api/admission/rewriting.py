@@ -29,24 +29,17 @@ def rewritten(pod: Object) -> Object:
 def _changed(spec: Object) -> Iterator[Put]:
     for kind, number, container in all_containers(spec):
         resources = container.get("resources") or {}
-        if new_names := _new_names(resources):
+        # A resource that is requested by both names keeps them, and the pod is refused.
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        if new_names := {
+            name: new
+            for name, amount in requests.items()
+            if amount not in NOTHING
+            and name.startswith(names.PREFIX)
+            and routing.RESOURCES.fullmatch(name) is not None
+            and (new := names.OTHER_PREFIX + name.removeprefix(names.PREFIX)) not in {*requests, *limits}
+        }:
             yield kind, number, {**container, "resources": _renamed(resources, new_names)}
-
-
-def _new_names(resources: Object) -> Mapping[str, str]:
-    """Return old name -> new name; a resource that is requested by both names keeps them, and the pod is refused."""
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    return {
-        name: new
-        for name, amount in requests.items()
-        if amount not in NOTHING
-        and _is_rewritten(name)
-        and (new := names.OTHER_PREFIX + name.removeprefix(names.PREFIX)) not in {*requests, *limits}
-    }
-
-
-def _is_rewritten(name: str) -> bool:
-    return name.startswith(names.PREFIX) and routing.RESOURCES.fullmatch(name) is not None
 
 
 def _renamed(resources: Object, new_names: Mapping[str, str]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def routed_as(pod: Object, scheduler: str, route: str, served: Collection[str] =
 
 def meant(name: str, schedulers: Collection[str]) -> str:
     """Return the scheduler name of ours that a name is almost equal to; empty if there is none."""
-    beginnings = [each for each in schedulers if each.startswith(f"{name.lower()}-")]
+    beginnings = [scheduler for scheduler in schedulers if scheduler.startswith(f"{name.lower()}-")]
     return beginnings[0] if beginnings else spelling.closest(name, schedulers, spelling.SURE)
 
 
@@ -104,7 +104,7 @@ def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
 
 def for_us(pod: Object) -> list[str]:
     """Return what of a pod only Berth reads: its resources, and words of other systems, as messages name them."""
-    held = dict.fromkeys(name for each in _containers(pod["spec"]) for name in cards.amounts(each))
+    held = dict.fromkeys(name for container in _containers(pod["spec"]) for name in cards.amounts(container))
     annotations, labels = annotations_of(pod), labels_of(pod)
     return [
         *(name for name in held if name in words.TABLE.telling or RESOURCES.fullmatch(name)),
@@ -115,7 +115,7 @@ def for_us(pod: Object) -> list[str]:
 
 def _requests_devices(pod: Object) -> bool:
     containers = _containers(pod["spec"])
-    if any(requests_any(each, lambda name: RESOURCES.fullmatch(name) is not None) for each in containers):
+    if any(requests_any(container, lambda name: RESOURCES.fullmatch(name) is not None) for container in containers):
         return True
     labels = labels_of(pod)
     return any(label in labels for label in request.LABELS) and not any(map(requests_of_plugin, containers))

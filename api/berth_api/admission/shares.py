@@ -62,24 +62,22 @@ def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Ob
     mode = order[0] if asked == REQUIRED else asked
     if mode not in isolation.RESOURCES:
         return pod
-    containers = list(_sharing(pod))
-    cards = min(max((_cards(pod, (kind, number), each) for kind, number, each in containers), default=0), MAX_CARDS)
-    changed = ((kind, number, _limited(each, mode, cards)) for kind, number, each in containers)
-    return {**pod, "spec": with_containers(pod["spec"], changed)}
+    spec = pod["spec"]
+    # Containers that request by other systems' resource names always have shares.
+    sharing = words.asking(spec, annotations_of(pod), labels_of(pod))
+    sharing |= {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}
+    containers = [put for put in all_containers(spec) if put[:2] in sharing]
+    cards = min(
+        max((_cards(pod, (kind, number), container) for kind, number, container in containers), default=0), MAX_CARDS
+    )
+    changed = ((kind, number, _limited(container, mode, cards)) for kind, number, container in containers)
+    return {**pod, "spec": with_containers(spec, changed)}
 
 
 def _asked(pod: Object) -> str:
     annotations = annotations_of(pod)
     by_word = HAMI_CORE if any(annotations.get(name) == HAMI_CORE for name in _MODES) else ""
     return isolation.wanted(annotations, labels_of(pod)) or by_word
-
-
-def _sharing(pod: Object) -> Iterator[Put]:
-    """Yield the containers with shares. Containers that request by other systems' words always count."""
-    spec = pod["spec"]
-    by_words = words.asking(spec, annotations_of(pod), labels_of(pod))
-    own = {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}
-    return (each for each in all_containers(spec) if each[:2] in own | by_words)
 
 
 def _is_whole(requests: Object) -> bool:
@@ -123,7 +121,7 @@ def _limited(container: Object, mode: str, cards: int) -> Object:
         **container,
         "resources": {**amounts, **{kind: {**(amounts.get(kind) or {}), **one} for kind in ("requests", "limits")}},
         # A variable of the same name is left for the validation, which refuses it.
-        "env": [*(each for each in container.get("env") or () if each not in own), *own],
+        "env": [*(variable for variable in container.get("env") or () if variable not in own), *own],
     }
 
 

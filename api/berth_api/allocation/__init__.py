@@ -10,7 +10,7 @@ several entries. Virtual functions and the exclusive policy of the pod are in th
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,18 +133,14 @@ def render(grants: Iterable[Grant], prefix: str = names.PREFIX) -> str:
     """Return the text of the annotation."""
     body: dict[str, list[dict[str, Any]]] = {}
     for grant in grants:
-        body.setdefault(grant.type, []).append(_entry(grant, prefix))
+        resources = {long(name, prefix): text(name, amount) for name, amount in grant.amounts}
+        entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
+        if grant.id:
+            entry["id"] = grant.id
+        if extension := _extension(grant):
+            entry["extension"] = extension
+        body.setdefault(grant.type, []).append(entry)
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def _entry(grant: Grant, prefix: str) -> dict[str, Any]:
-    resources = {long(name, prefix): text(name, amount) for name, amount in grant.amounts}
-    entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
-    if grant.id:
-        entry["id"] = grant.id
-    if extension := _extension(grant):
-        entry["extension"] = extension
-    return entry
 
 
 def _extension(grant: Grant) -> dict[str, Any]:
@@ -190,31 +186,25 @@ def parse(annotation: str) -> tuple[Grant, ...]:
         _grant(kind, entry, f"{kind}[{i}]") for kind, entries in body.items() for i, entry in _listed(kind, entries)
     )
     if len(grants) > 1:
-        _check_cards(grants)
+        by_card: dict[tuple[str, int], list[Grant]] = {}
+        for grant in grants:
+            by_card.setdefault((grant.type, grant.minor), []).append(grant)
+        for kind, count in Counter(kind for kind, _ in by_card).items():
+            if count > MAX_CARDS:
+                raise AllocationError(f"{kind}: {count} cards; allowed are {MAX_CARDS}")
+        for (kind, minor), held in by_card.items():
+            if len(held) > 1:
+                if not all(grant.is_subdevice for grant in held):
+                    raise AllocationError(
+                        f"{kind}: minor {minor} has more than one entry; allowed is one for each whole card"
+                    )
+                ids = [grant.id for grant in held]
+                if not all(ids) or len(set(ids)) < len(ids):
+                    raise AllocationError(f"{kind}: minor {minor} has the ids {ids}; each entry needs an id of its own")
+        for (kind, name), count in Counter((grant.type, grant.id) for grant in grants if grant.id).items():
+            if count > 1:
+                raise AllocationError(f"{kind}: id {name} has {count} entries; allowed is one entry for each device")
     return grants
-
-
-def _check_cards(grants: Sequence[Grant]) -> None:
-    by_card: dict[tuple[str, int], list[Grant]] = {}
-    for grant in grants:
-        by_card.setdefault((grant.type, grant.minor), []).append(grant)
-    for kind, count in Counter(kind for kind, _ in by_card).items():
-        if count > MAX_CARDS:
-            raise AllocationError(f"{kind}: {count} cards; allowed are {MAX_CARDS}")
-    for (kind, minor), held in by_card.items():
-        if len(held) > 1:
-            _check_subdevices(kind, minor, held)
-    for (kind, name), count in Counter((grant.type, grant.id) for grant in grants if grant.id).items():
-        if count > 1:
-            raise AllocationError(f"{kind}: id {name} has {count} entries; allowed is one entry for each device")
-
-
-def _check_subdevices(kind: str, minor: int, held: Sequence[Grant]) -> None:
-    if not all(grant.is_subdevice for grant in held):
-        raise AllocationError(f"{kind}: minor {minor} has more than one entry; allowed is one for each whole card")
-    ids = [grant.id for grant in held]
-    if not all(ids) or len(set(ids)) < len(ids):
-        raise AllocationError(f"{kind}: minor {minor} has the ids {ids}; each entry needs an id of its own")
 
 
 def _listed(kind: str, entries: object) -> Iterable[tuple[int, object]]:
@@ -239,13 +229,29 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
     if uuid and not device_ids.is_valid_unit(kind, uuid, REPLICA_MARK):
         raise AllocationError(f"{where}.id: {device_ids.problem(kind, uuid) or 'no number of a replica'}")
     extension = entry.get("extension")
+    # Other programs may have exclusive policies of their own.
+    policy = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
+    amounts: dict[str, int] = {}
+    for name, value in resources.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise AllocationError(f"{where}.resources.{name}: {value!r} is not a quantity")
+        try:
+            amount = quantity.parse(value)
+        except quantity.QuantityError as error:
+            raise AllocationError(f"{where}.resources.{name}: {error}") from error
+        if amount < 0:
+            raise AllocationError(f"{where}.resources.{name}: {value} is negative")
+        amounts[short(name)] = amount
+    if not any(amounts.values()):
+        # Without an amount the card would count as free.
+        raise AllocationError(f"{where}.resources: names no amount")
     grant = Grant(
         type=kind,
         minor=minor,
-        amounts=_amounts(resources, where),
+        amounts=tuple(sorted(amounts.items())),
         id=uuid,
         functions=_functions(extension, where),
-        exclusive=_exclusive(extension),
+        exclusive=policy if isinstance(policy, str) and policy in EXCLUSIVES else "",
         parent=_parent(extension),
     )
     if grant.is_subdevice and sum(amount for name, amount in grant.amounts if name.startswith(_SUBDEVICES)) != 1:
@@ -267,12 +273,6 @@ def _functions(extension: object, where: str) -> tuple[Function, ...]:
     return tuple(_function(raw, f"{where}.extension.vfs[{i}]") for i, raw in enumerate(listed))
 
 
-def _exclusive(extension: object) -> str:
-    """Return the exclusive policy, or an empty text; other programs may have policies of their own."""
-    policy = extension.get("exclusivePolicy") if isinstance(extension, dict) else None
-    return policy if isinstance(policy, str) and policy in EXCLUSIVES else ""
-
-
 def _parent(extension: object) -> str:
     """Return the UUID of the parent, or an empty text."""
     uuid = extension.get("parent") if isinstance(extension, dict) else None
@@ -286,21 +286,3 @@ def _function(raw: object, where: str) -> Function:
     if not _is_number(minor, UNNUMBERED) or not isinstance(bus_id, str):
         raise AllocationError(f"{where}: minor must be a whole number from {UNNUMBERED} to {MAX_MINOR}, and busID text")
     return Function(minor=minor, bus_id=bus_id)
-
-
-def _amounts(resources: Mapping[str, Any], where: str) -> tuple[tuple[str, int], ...]:
-    amounts: dict[str, int] = {}
-    for name, value in resources.items():
-        if not isinstance(value, str | int) or isinstance(value, bool):
-            raise AllocationError(f"{where}.resources.{name}: {value!r} is not a quantity")
-        try:
-            amount = quantity.parse(value)
-        except quantity.QuantityError as error:
-            raise AllocationError(f"{where}.resources.{name}: {error}") from error
-        if amount < 0:
-            raise AllocationError(f"{where}.resources.{name}: {value} is negative")
-        amounts[short(name)] = amount
-    if not any(amounts.values()):
-        # Without an amount the card would count as free.
-        raise AllocationError(f"{where}.resources: names no amount")
-    return tuple(sorted(amounts.items()))

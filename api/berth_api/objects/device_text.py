@@ -41,7 +41,7 @@ def of_share(grant: Grant) -> str:
     """Return how much of its device a grant is: `core 50, memory 40Gi`; empty for all of it, or a subdevice."""
     amounts = dict(grant.amounts)
     words = [] if grant.is_subdevice else list(_amounts(grant.type, amounts))
-    words += [f"virtual function {each.bus_id or each.minor}" for each in grant.functions]
+    words += [f"virtual function {given.bus_id or given.minor}" for given in grant.functions]
     return ", ".join(words)
 
 
@@ -49,7 +49,7 @@ def _amounts(device_type: str, amounts: Mapping[str, int]) -> Iterator[str]:
     if device_type != GPU:
         if (hundredths := amounts.get(device_type, CARD)) < CARD:
             yield f"{hundredths} of {CARD}"
-    elif min(amounts.get(each, CARD) for each in (GPU_MEMORY_RATIO, GPU_CORE)) < CARD:
+    elif min(amounts.get(name, CARD) for name in (GPU_MEMORY_RATIO, GPU_CORE)) < CARD:
         for name, word in ((GPU_CORE, "core"), (GPU_MEMORY, "memory")):
             if name in amounts:
                 yield f"{word} {message_text(name, amounts[name])}"

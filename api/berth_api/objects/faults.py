@@ -54,16 +54,26 @@ class Fault:
 def of_conditions(conditions: Sequence[Condition]) -> tuple[Fault, ...]:
     """Return the faults of an unhealthy device, the most severe first; none where it has no condition."""
     return tuple(_faults(conditions)) or tuple(
-        Fault(kind=each.reason, ends=each.reason, message=each.message, since=each.last_transition_time)
-        for each in conditions
-        if each.type == SUMMARY
+        Fault(
+            kind=condition.reason,
+            ends=condition.reason,
+            message=condition.message,
+            since=condition.last_transition_time,
+        )
+        for condition in conditions
+        if condition.type == SUMMARY
     )
 
 
 def _faults(conditions: Iterable[Condition]) -> Iterator[Fault]:
-    for each in conditions:
-        if each.status == "True":
-            yield Fault(kind=each.type, ends=each.reason, message=each.message, since=each.last_transition_time)
+    for condition in conditions:
+        if condition.status == "True":
+            yield Fault(
+                kind=condition.type,
+                ends=condition.reason,
+                message=condition.message,
+                since=condition.last_transition_time,
+            )
 
 
 def text(faults: Iterable[Fault]) -> str:

@@ -110,34 +110,28 @@ def of_pod(
     """
     try:
         check_size(total, kinds, written)
-        return _of_pod(total, annotations, labels, kinds, written)
+        by_type = hints.of_types(annotations, kinds.names)
+        requested = (name for name in total if is_device(name, kinds))
+        devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds, written)
+        joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
+        partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
+        memory, mixed = topology.min_memory(annotations), topology.mixed(annotations)
+        gpus = [part for part in devices.parts if part.type == GPU]
+        cards_only = partition is not None or (gpu_topology is not None and gpu_topology.required)
+        rule = topology.subdevices(annotations, cards_only=cards_only or by_type.get(GPU, hints.NO_HINT).is_scoped)
+        request = replace(
+            devices,
+            parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory, rule) for part in devices.parts),
+            joint=joint,
+            # Partitions consist of whole cards.
+            partition=partition if any(part.whole for part in gpus) else None,
+            # A single card has no other card to be connected to.
+            topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
+            mixed=mixed and bool(gpus),
+        )
+        return interning.intern(request)
     except RequestError as error:
         raise RequestError(f"{error}{written.origin(error.resources)}") from error
-
-
-def _of_pod(
-    total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str], kinds: Kinds, written: Written
-) -> DeviceRequest:
-    by_type = hints.of_types(annotations, kinds.names)
-    requested = (name for name in total if is_device(name, kinds))
-    devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds, written)
-    joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
-    partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
-    memory, mixed = topology.min_memory(annotations), topology.mixed(annotations)
-    gpus = [part for part in devices.parts if part.type == GPU]
-    cards_only = partition is not None or (gpu_topology is not None and gpu_topology.required)
-    rule = topology.subdevices(annotations, cards_only=cards_only or by_type.get(GPU, hints.NO_HINT).is_scoped)
-    request = replace(
-        devices,
-        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory, rule) for part in devices.parts),
-        joint=joint,
-        # Partitions consist of whole cards.
-        partition=partition if any(part.whole for part in gpus) else None,
-        # A single card has no other card to be connected to.
-        topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
-        mixed=mixed and bool(gpus),
-    )
-    return interning.intern(request)
 
 
 def _refined(part: Part, hint: hints.Hint, memory: int, rule: SubdeviceRule) -> Part:

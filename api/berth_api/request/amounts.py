@@ -169,7 +169,18 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
         return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
         raise requested.error(f"{requested.text()} is not a request for GPUs; {_advice(requested)}")
-    part = _split(requested, _GPU_RULES[combination](requested))
+    # The total is divided evenly over its cards.
+    normal = _GPU_RULES[combination](requested)
+    ratio = normal.get(GPU_MEMORY_RATIO, 0)
+    count = normal.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
+    amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
+    for name in (GPU_CORE, GPU_MEMORY_RATIO):
+        if amounts.get(name, 0) > CARD:
+            raise requested.error(
+                f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
+                f"spread it with {GPU_SHARED}"
+            )
+    part = Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())))
     return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
 
 
@@ -264,24 +275,6 @@ def _advice(requested: _Requested) -> str:
     if GPU_MEMORY in requested:
         return f"allowed is {GPU_MEMORY} or {GPU_MEMORY_RATIO}, not both: remove one of them"
     return f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
-
-
-def _split(requested: _Requested, normal: Amounts) -> Part:
-    """Divide the total evenly over its cards."""
-    count = _cards(normal)
-    amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
-    for name in (GPU_CORE, GPU_MEMORY_RATIO):
-        if amounts.get(name, 0) > CARD:
-            raise requested.error(
-                f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
-                f"spread it with {GPU_SHARED}"
-            )
-    return Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())))
-
-
-def _cards(normal: Amounts) -> int:
-    ratio = normal.get(GPU_MEMORY_RATIO, 0)
-    return normal.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
 
 
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------

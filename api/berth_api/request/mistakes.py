@@ -106,13 +106,13 @@ def excess(spec: Mapping[str, Any]) -> str:
     The API server allows such limits for `kubernetes.io/` alone. `manifests/base/warnings.yaml` asks the same in CEL.
     """
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    return "; ".join(question for each in containers for question in _excess(each))
+    return "; ".join(question for container in containers for question in _excess(container))
 
 
 def _excess(container: Mapping[str, Any]) -> Iterator[str]:
     amounts = container.get("resources") or {}
     requests, limits = amounts.get("requests") or {}, amounts.get("limits") or {}
-    for name in (f"{names.PREFIX}{each}" for each in _DEVICES):
+    for name in (f"{names.PREFIX}{device}" for device in _DEVICES):
         if name not in requests or name not in limits:
             continue
         requested, limit = requests[name], limits[name]
@@ -126,10 +126,13 @@ def _excess(container: Mapping[str, Any]) -> Iterator[str]:
 def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
     """Yield a question for each container that chooses cards by CUDA's variable which a pod with so many has not."""
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        values = (each.get("value") or "" for each in container.get("env") or () if each.get("name") == CUDA_VISIBLE)
-        for value in values:
-            chosen = [each.strip() for each in value.split(",")]
-            if value and value not in _NO_CARDS and not all(each.isdecimal() and int(each) < cards for each in chosen):
+        for variable in container.get("env") or ():
+            if variable.get("name") != CUDA_VISIBLE:
+                continue
+            value = variable.get("value") or ""
+            chosen = [number.strip() for number in value.split(",")]
+            is_given = all(number.isdecimal() and int(number) < cards for number in chosen)
+            if value and value not in _NO_CARDS and not is_given:
                 yield (
                     f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests nothing and "
                     "counts the container's own cards from 0; did you mean to leave it out?"

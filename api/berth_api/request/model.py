@@ -61,7 +61,7 @@ class ModelConstraint:
         """Return what to write instead of a part of one of these models, or of another kind of pattern."""
         if any(map(self.accepts, models)):
             return ""
-        if self.exact and any(self.exact.lower() in each.lower() for each in models):
+        if self.exact and any(self.exact.lower() in model.lower() for model in models):
             return f'{names.MODEL_EXACT} is the whole name; for a part of it use {names.MODEL_GLOBS}: "*{self.exact}*"'
         if _REGEX.search(self.exact) or "*" in self.exact:
             return (
@@ -75,7 +75,7 @@ def _hint(glob: str, models: Collection[str]) -> str:
     if _REGEX.search(glob):
         return f'"{glob}" looks like a regular expression; {names.MODEL_GLOBS} takes globs: {_as_globs(glob)}'
     wider = f"*{glob.strip('*')}*"
-    if any(_matches(each.lower(), (wider,)) for each in models):
+    if any(_matches(model.lower(), (wider,)) for model in models):
         return f'"{glob}" must match the whole name; for a part of it use "{wider}"'
     return ""
 
@@ -102,9 +102,15 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
         ModelError: a pattern is not valid.
     """
     globs = _globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations)
+    text = _bounded(labels, names.MODEL_REGEX)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        # `re` does not catch Python's errors for repetitions and groups.
+        raise ModelError(f'{names.MODEL_REGEX}: "{text}" is not a regular expression: {error}') from error
     return ModelConstraint(
         exact=_bounded(annotations, names.MODEL_EXACT),
-        regex=_regex(_bounded(labels, names.MODEL_REGEX)),
+        regex=text,
         globs=tuple(glob for glob in globs if not glob.startswith(NONE_OF)),
         excluded=tuple(glob.removeprefix(NONE_OF).strip() for glob in globs if glob.startswith(NONE_OF)),
     )
@@ -119,15 +125,6 @@ def _bounded(source: Mapping[str, str], key: str) -> str:
     if len(value) > MAX_LENGTH:
         raise ModelError(f"{key}: {len(value)} characters; allowed are {MAX_LENGTH}")
     return value
-
-
-def _regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        # `re` does not catch Python's errors for repetitions and groups.
-        raise ModelError(f'{names.MODEL_REGEX}: "{text}" is not a regular expression: {error}') from error
-    return text
 
 
 def _globs(text: str, *, present: bool) -> tuple[str, ...]:

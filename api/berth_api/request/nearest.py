@@ -58,7 +58,7 @@ def nearest(name: str, known: Collection[str]) -> str:
         return ""
     # Names without a domain, such as cpu, are no devices, and those of other domains may mean anything.
     domain, _, short = name.partition("/")
-    by_own = {each.partition("/")[2]: each for each in reversed(list(known)) if _is_of_devices(each)}
+    by_own = {resource.partition("/")[2]: resource for resource in reversed(list(known)) if _is_of_devices(resource)}
     return by_own.get(spelling.closest(short, by_own) if domain in _OF_DEVICES else short, "")
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_api import allocation, names, request, resources
-from berth_api.request import Part
 
 _MEASURES: Final = (
     request.NVIDIA_GPU,
@@ -47,15 +46,11 @@ def of_pod(containers: Sequence[resources.Container], devices: request.DeviceReq
     first = 0
     for part in parts:
         # Without a measure only the pod's overhead requests devices.
-        if measure := _measure(part, total):
+        measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
+        if measure := next((name for name in measures if name in total), ""):
             shares += _placed(measured, measure, total[measure], first, part.count)
         first += part.count
     return tuple(shares)
-
-
-def _measure(part: Part, total: Mapping[str, int]) -> str:
-    measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
-    return next((name for name in measures if name in total), "")
 
 
 def _placed(

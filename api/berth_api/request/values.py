@@ -81,7 +81,9 @@ class Part:
 
     def __post_init__(self) -> None:
         """Compute once what every decision reads."""
-        of_cards = tuple(each for each in self.selector.requirements if each.key == names.DEVICE_UUID)
+        of_cards = tuple(
+            requirement for requirement in self.selector.requirements if requirement.key == names.DEVICE_UUID
+        )
         object.__setattr__(self, "of_cards", of_cards)
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
@@ -97,7 +99,7 @@ class Part:
     @property
     def of_labels(self) -> LabelSelector:
         """Return what the selector requires of the labels of cards."""
-        rest = tuple(each for each in self.selector.requirements if each.key != names.DEVICE_UUID)
+        rest = tuple(requirement for requirement in self.selector.requirements if requirement.key != names.DEVICE_UUID)
         return self.selector if len(rest) == len(self.selector.requirements) else LabelSelector(requirements=rest)
 
     @property

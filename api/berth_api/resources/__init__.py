@@ -55,7 +55,9 @@ def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
 
 def from_limits(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of a template with missing requests set to the limits, as the API server does in its pods."""
-    completed = {kind: [_completed(each) for each in spec.get(kind) or ()] for kind in ("containers", "initContainers")}
+    completed = {
+        kind: [_completed(container) for container in spec.get(kind) or ()] for kind in ("containers", "initContainers")
+    }
     return {**_completed(spec), **completed}
 
 

@@ -53,7 +53,7 @@ def _sums(spec: Object, status: Object, *, infeasible: bool) -> list[Amounts]:
         return requested  # what is not reported counts as requested
     known = [_known(part, statuses.get(part.name) or {}, infeasible=infeasible) for part in parts]
     totals = (
-        resources.combined(replace(part, requests=each) for part, each in zip(parts, amounts, strict=True))
+        resources.combined(replace(part, requests=requests) for part, requests in zip(parts, amounts, strict=True))
         for amounts in zip(*known, strict=True)
     )
     return [*requested, *totals]
@@ -77,20 +77,16 @@ def _highest(lists: Iterable[Mapping[str, int]]) -> Amounts:
 def _held_by_containers(spec: Object, status: Object) -> Amounts:
     infeasible = _is_infeasible(status)
     statuses = _by_name(status)
+    # Init containers, except sidecars, end before a resize.
     parts = [
         replace(container, requests=_largest(container.requests, statuses.get(container.name), infeasible=infeasible))
-        if _counts(container)
+        if container.sidecar or not container.init
         else container
         for container in resources.containers(spec)
     ]
     pod_level = resources.level(spec)
     largest = _largest(pod_level, status, infeasible=infeasible)
     return resources.completed(resources.combined(parts), {name: largest.get(name, 0) for name in pod_level}, spec)
-
-
-def _counts(part: Container) -> bool:
-    """Return whether a container can be resized: init containers end before that."""
-    return part.sidecar or not part.init
 
 
 def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:

@@ -18,6 +18,6 @@ def closest(name: str, known: Iterable[str], similarity: float = LIKELY) -> str:
     """Return the known name that is most similar to a name, ignoring case; empty if none is similar enough."""
     if len(name) > MAX_LENGTH:
         return ""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=similarity)
     return by_lower[matches[0]] if matches else ""

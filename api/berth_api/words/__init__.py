@@ -115,12 +115,24 @@ def read(spec: Object, annotations: Strings, labels: Strings, units: Units = DEF
     if not is_used(spec, annotations, labels):
         return Reading(spec=spec, annotations=annotations, labels=labels)
     metadata = Metadata(dict(annotations), dict(labels))
-    _check_resources(spec)
+    # Resources that are no amounts are checked here, amounts where they are read.
+    for kind in KINDS:
+        for container in spec.get(kind) or ():
+            for name, value in cards.amounts(container).items():
+                word = TABLE.resources[name].word if name in TABLE.resources else None
+                if word is not None and word.role == Role.CHOICE:
+                    constraints.choice(word, value)
+                elif word is not None and word.role == Role.REFUSED and value != "0":
+                    raise constraints.refused(word, word.answer)
     asked = cards.asks(spec, annotations, labels, units)
     constraints.drop_amounts(metadata)
     constraints.replace_all(metadata)
     gangs.replace_all(metadata)
-    replaced = _replaced(spec)
+    held = {name for kind in KINDS for container in spec.get(kind) or () for name in cards.amounts(container)}
+    telling = held & TABLE.telling
+    systems = {id(TABLE.resources[name].system) for name in telling}
+    others = {name for name in held & TABLE.resources.keys() if id(TABLE.resources[name].system) in systems}
+    replaced = tuple(name for name in TABLE.resources if name in telling | others)
     return Reading(
         spec=_with_resources(spec, replaced, cards.resources(asked) if asked else {}),
         annotations=metadata.annotations,
@@ -214,27 +226,6 @@ def _metadata(annotations: Strings, labels: Strings) -> tuple[tuple[Mapping[str,
 
 def _is_of_metadata(rows: Mapping[str, Row], written: Strings) -> bool:
     return any(rows[name].word.role in AMOUNTS for name in rows.keys() & written.keys())
-
-
-def _check_resources(spec: Object) -> None:
-    """Check the resources that are no amounts."""
-    for kind in KINDS:
-        for container in spec.get(kind) or ():
-            for name, value in cards.amounts(container).items():
-                word = TABLE.resources[name].word if name in TABLE.resources else None
-                if word is not None and word.role == Role.CHOICE:
-                    constraints.choice(word, value)
-                elif word is not None and word.role == Role.REFUSED and value != "0":
-                    raise constraints.refused(word, word.answer)
-
-
-def _replaced(spec: Object) -> tuple[str, ...]:
-    """Return the resources that are words, in the order of the table."""
-    held = {name for kind in KINDS for each in spec.get(kind) or () for name in cards.amounts(each)}
-    telling = held & TABLE.telling
-    systems = {id(TABLE.resources[name].system) for name in telling}
-    others = {name for name in held & TABLE.resources.keys() if id(TABLE.resources[name].system) in systems}
-    return tuple(name for name in TABLE.resources if name in telling | others)
 
 
 def _with_resources(

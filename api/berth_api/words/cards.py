@@ -121,7 +121,11 @@ def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]
     all_words = [*of_pod, *(word for _, _, words in of_containers for word in words)]
     if not all_words:
         return ()
-    system = _system(all_words)
+    systems = list({id(word.row.system): word for word in all_words}.values())
+    if len(systems) > 1:
+        first, second, *_ = sorted(word.title for word in systems)
+        raise RequestError(f"{first} and {second}; request devices by one of the two")
+    system = systems[0].row.system
     _check_alone(spec, system, all_words[0])
     if not of_containers:
         words_of_pod = _by_role(of_pod)
@@ -141,7 +145,7 @@ def _in_turn(spec: Object, cards: Sequence[Ask]) -> Iterator[Ask]:
     for ask in cards:
         kind, number = ask.where
         ends = kind == "initContainers" and spec[kind][number].get("restartPolicy") != "Always"
-        is_held = ends and is_whole and ask.cards <= sum(each.cards for each in later)
+        is_held = ends and is_whole and ask.cards <= sum(other.cards for other in later)
         yield replace(ask, each=later[0].each) if is_held else ask
 
 
@@ -160,20 +164,19 @@ def _of_containers(spec: Object) -> Iterator[tuple[Where, str, list[_Written]]]:
         for kind in KINDS
         for number, container in enumerate(spec.get(kind) or ())
     ]
-    systems = {id(TABLE.resources[name].system) for _, _, each in held for name in TABLE.telling & each.keys()}
-    for where, container, each in held:
+    systems = {id(TABLE.resources[name].system) for _, _, requests in held for name in TABLE.telling & requests.keys()}
+    for where, container, requests in held:
         words = [
-            _Written(row, _number_as_written(each[name]))
-            for name in each
-            if (row := _row(name, systems)) and _is_amount(row)
+            _Written(row, _number_as_written(requests[name]))
+            for name in requests
+            if (row := _row(name, systems)) and row.word.role in AMOUNTS
         ]
-        if words and not _is_of_no_card(words):
+        # 0 cards, and 0 of all else, requests no card.
+        is_of_no_card = any(word.row.word.role == Role.CARDS for word in words) and all(
+            word.value == "0" for word in words
+        )
+        if words and not is_of_no_card:
             yield where, container, words
-
-
-def _is_of_no_card(words: Sequence[_Written]) -> bool:
-    """Return whether a container writes that it requests no card: 0 cards, and 0 of all else."""
-    return any(word.row.word.role == Role.CARDS for word in words) and all(word.value == "0" for word in words)
 
 
 def _number_as_written(value: str) -> str:
@@ -186,23 +189,6 @@ def _row(name: str, systems: Collection[int]) -> Row | None:
     row = TABLE.resources.get(name)
     rows = (row,) if row else TABLE.renamed.get(name, ())
     return next((row for row in rows if id(row.system) in systems), None)
-
-
-def _is_amount(row: Row) -> bool:
-    return row.word.role in AMOUNTS
-
-
-def _system(words: Sequence[_Written]) -> System:
-    """Return the system of the words.
-
-    Raises:
-        RequestError: they are of several.
-    """
-    systems = list({id(word.row.system): word for word in words}.values())
-    if len(systems) > 1:
-        first, second, *_ = sorted(word.title for word in systems)
-        raise RequestError(f"{first} and {second}; request devices by one of the two")
-    return systems[0].row.system
 
 
 def _by_role(words: Sequence[_Written]) -> _Words:
@@ -227,14 +213,17 @@ def _check_alone(spec: Object, system: System, word: _Written) -> None:
 def _chosen(spec: Object, words: _Words) -> tuple[Where, str]:
     """Return the container to which the annotations' request applies."""
     named = words.get(Role.CONTAINER)
-    containers = [((kind, number), each) for kind in KINDS for number, each in enumerate(spec.get(kind) or ())]
+    containers = [
+        ((kind, number), container) for kind in KINDS for number, container in enumerate(spec.get(kind) or ())
+    ]
     if named is None:
         where = next(where for where, _ in containers if where[0] == "containers")
         return where, spec["containers"][0].get("name", "")
-    for where, each in containers:
-        if each.get("name") == named.value:
+    for where, container in containers:
+        if container.get("name") == named.value:
             return where, named.value
-    raise named.wrong(f"the names of the pod's containers: {', '.join(each.get('name', '') for _, each in containers)}")
+    all_names = ", ".join(container.get("name", "") for _, container in containers)
+    raise named.wrong(f"the names of the pod's containers: {all_names}")
 
 
 # --- the amounts of one container -----------------------------------------------------------------------------
@@ -319,7 +308,14 @@ def _memory(word: _Written, divisor: int, units: Units) -> int:
 def _percent(words: _Words) -> int:
     """Return the hundredths of each card's memory; 0 if nothing names them."""
     if Role.FRACTION in words:
-        return _fraction(words[Role.FRACTION])
+        word = words[Role.FRACTION]
+        try:
+            hundredths = Decimal(word.value.strip()) * CARD
+        except ArithmeticError:
+            hundredths = Decimal(0)
+        if not (hundredths.is_finite() and 1 <= hundredths <= CARD and hundredths == int(hundredths)):
+            raise word.wrong("hundredths of a card, such as 0.25, up to 1")
+        return int(hundredths)
     return _hundredths(words[Role.PERCENT], 1) if Role.PERCENT in words else 0
 
 
@@ -329,16 +325,6 @@ def _hundredths(word: _Written, divisor: int) -> int:
     if number % divisor or number // divisor > CARD:
         raise word.wrong(f"1 to {CARD}" if divisor == 1 else f"multiples of {divisor}, up to {CARD * divisor}")
     return number // divisor
-
-
-def _fraction(word: _Written) -> int:
-    try:
-        hundredths = Decimal(word.value.strip()) * CARD
-    except ArithmeticError:
-        hundredths = Decimal(0)
-    if not (hundredths.is_finite() and 1 <= hundredths <= CARD and hundredths == int(hundredths)):
-        raise word.wrong("hundredths of a card, such as 0.25, up to 1")
-    return int(hundredths)
 
 
 # --- Berth's resources ----------------------------------------------------------------------------------------
@@ -352,25 +338,21 @@ def resources(cards: Sequence[Ask]) -> dict[Where, dict[str, str]]:
     """
     alike = len({ask.each for ask in cards}) == 1
     if not alike:
-        _check_on_one(cards)
+        # Containers which request differently must fit one card together.
+        first, second = cards[0], next(ask for ask in cards if ask.each != cards[0].each)
+        fits = (
+            all(ask.cards == 1 and bool(ask.each.memory) == bool(first.each.memory) for ask in cards)
+            and sum(ask.each.percent for ask in cards) <= CARD
+            and sum(ask.each.cores for ask in cards) <= CARD
+        )
+        if not fits:
+            raise RequestError(
+                f"containers {first.container} ({first.cards} x {first.each}) and {second.container} "
+                f"({second.cards} x {second.each}) request differently of cards; allowed is the same of each card, "
+                "or parts of one card: put them into two pods"
+            )
     spread = alike and (len(cards) > 1 or cards[0].cards > 1)
     return {ask.where: dict(_resources(ask, spread=spread)) for ask in cards}
-
-
-def _check_on_one(cards: Sequence[Ask]) -> None:
-    """Check that containers which request differently can share one card."""
-    first, second = cards[0], next(ask for ask in cards if ask.each != cards[0].each)
-    fits = (
-        all(ask.cards == 1 and bool(ask.each.memory) == bool(first.each.memory) for ask in cards)
-        and sum(ask.each.percent for ask in cards) <= CARD
-        and sum(ask.each.cores for ask in cards) <= CARD
-    )
-    if not fits:
-        raise RequestError(
-            f"containers {first.container} ({first.cards} x {first.each}) and {second.container} ({second.cards} x "
-            f"{second.each}) request differently of cards; allowed is the same of each card, or parts of one card: put "
-            "them into two pods"
-        )
 
 
 def _resources(ask: Ask, *, spread: bool) -> Iterator[tuple[str, str]]:

@@ -106,7 +106,7 @@ def choice(word: Word, text: str) -> tuple[str, Choice]:
     Raises:
         RequestError: the value is unknown, or cannot be honoured.
     """
-    mentioned = (each for each in word.choices if each in text) if word.role == Role.MENTION else iter((text,))
+    mentioned = (choice for choice in word.choices if choice in text) if word.role == Role.MENTION else iter((text,))
     value = next(mentioned, "")
     chosen = word.choices.get(value)
     if chosen is None:
@@ -147,7 +147,7 @@ def _models(metadata: Metadata, words: list[Word]) -> None:
         if word.role in (Role.MODELS, Role.NO_MODELS):
             models = [f"*{_literal(part)}*" for part in _parts(word, metadata.take(word))]
             excluded = word.role == Role.NO_MODELS
-            globs += [f"{_NONE_OF if excluded else ''}{each}" for each in models]
+            globs += [f"{_NONE_OF if excluded else ''}{model}" for model in models]
             metadata.said[word.title] = f"{MEANS[word.role]} {' or '.join(models)}"
     if globs:
         word = next(word for word in words if word.role in (Role.MODELS, Role.NO_MODELS))

@@ -44,5 +44,5 @@ def _replace(metadata: Metadata, system: System) -> None:
             metadata.put(*BECOMES[role], metadata.take(words[role]), words[role])
         elif role in {word.role for word in system.words}:
             missing = next(word for word in system.words if word.role == role)
-            there = next(words[each] for each in (Role.GROUP, Role.MIN_MEMBER) if each in words)
+            there = next(words[given] for given in (Role.GROUP, Role.MIN_MEMBER) if given in words)
             raise RequestError(f"{there.title}: {missing.title} must be set, too")

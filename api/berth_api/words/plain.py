@@ -55,14 +55,11 @@ def _many(count: int, name: str) -> str:
 def _amounts(part: Part) -> Iterator[str]:
     amounts = dict(part.amounts)
     if GPU_MEMORY in amounts:
-        yield _memory(amounts[GPU_MEMORY])
+        size = amounts[GPU_MEMORY]
+        yield f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"
     if GPU_MEMORY_RATIO in amounts:
         yield f"{amounts[GPU_MEMORY_RATIO]} % of the memory"
     if amounts.get(GPU_CORE):
         yield f"{amounts[GPU_CORE]} % of the cores"
     for name in amounts.keys() - {GPU_MEMORY, GPU_MEMORY_RATIO, GPU_CORE}:
         yield f"{amounts[name]} % of it" if name == part.type else f"{name} {amounts[name]}"
-
-
-def _memory(size: int) -> str:
-    return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"

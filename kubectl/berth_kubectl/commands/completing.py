@@ -3,7 +3,6 @@
 The metavar of a value in the help determines what the value may be: `POD`, `NODE`, `KIND/NAME`, `FILE`.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -83,7 +82,12 @@ def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
     parser = arguments.parser(verb)
     flags = parser.flags()
     if before and (action := flags.get(before[-1])) and action.nargs != 0:
-        return _value(before[-1], action)
+        flag = before[-1]
+        if action.choices:
+            return Wanted(words=[*map(str, action.choices)])
+        if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
+            return Wanted(resource=NAMESPACES)
+        return Wanted(contexts=flag == CONTEXTS, files=(action.metavar or action.dest.upper()) in ("FILE", "FOLDER"))
     if typed.startswith("-"):
         return Wanted(words=[flag for flag in flags if flag.startswith("--")])
     if (argument := parser.positional()) is None:
@@ -98,14 +102,6 @@ def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
     return Wanted(resource=NAMED.get(meanings[0]))
 
 
-def _value(flag: str, action: argparse.Action) -> Wanted:
-    if action.choices:
-        return Wanted(words=[*map(str, action.choices)])
-    if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
-        return Wanted(resource=NAMESPACES)
-    return Wanted(contexts=flag == CONTEXTS, files=(action.metavar or action.dest.upper()) in ("FILE", "FOLDER"))
-
-
 def answer(words: Sequence[str]) -> list[str]:
     """Return the lines that kubectl reads: words that begin with what is typed, and how to go on."""
     what = wanted(words)
@@ -117,7 +113,9 @@ def answer(words: Sequence[str]) -> list[str]:
 def _names(what: Wanted, words: Sequence[str]) -> list[str]:
     """Return names of objects; none if they cannot be read, since a message would end up on the command line."""
     try:
-        program = kubectl.find(_flags(words))
+        # The command line is unfinished, so argparse cannot read kubectl's global flags.
+        values = {flag: _after(words[:-1], (flag,)) for flag, _, _ in arguments.FLAGS}
+        program = kubectl.find([f"{flag}={value}" for flag, value in values.items() if value])
         if what.contexts:
             return program.contexts()
         return [] if what.resource is None else _objects(program, what.resource, words)
@@ -142,9 +140,3 @@ def _after(words: Sequence[str], flags: Sequence[str]) -> str:
             if word.startswith(f"{flag}="):
                 return word.partition("=")[2]
     return ""
-
-
-def _flags(words: Sequence[str]) -> list[str]:
-    """Return kubectl's global flags of an unfinished command line."""
-    values = {flag: _after(words[:-1], (flag,)) for flag, _, _ in arguments.FLAGS}
-    return [f"{flag}={value}" for flag, value in values.items() if value]

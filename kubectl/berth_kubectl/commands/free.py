@@ -94,21 +94,17 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
     pools: dict[Kind, Pool] = defaultdict(Pool)
     for node in fleet:
         for card in node["devices"]:
-            _count(card, node, pools)
+            name, obstacle = node["metadata"]["name"], _obstacle(card, node)
+            for kind, total, free in _units(card):
+                pool = pools[card["type"], card["model"], kind]
+                pool.total += total
+                if obstacle:
+                    pool.unusable[obstacle] += total if kind != SHARE and not card["users"] else 0
+                elif free:
+                    pool.free[name] += free
+                    pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
         _count_links(node, pools)
     return dict(pools)
-
-
-def _count(card: Card, node: FleetNode, pools: dict[Kind, Pool]) -> None:
-    name, obstacle = node["metadata"]["name"], _obstacle(card, node)
-    for kind, total, free in _units(card):
-        pool = pools[card["type"], card["model"], kind]
-        pool.total += total
-        if obstacle:
-            pool.unusable[obstacle] += total if kind != SHARE and not card["users"] else 0
-        elif free:
-            pool.free[name] += free
-            pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
 
 
 def _obstacle(card: Card, node: FleetNode) -> str:

@@ -95,12 +95,48 @@ class Handler(BaseHTTPRequestHandler):
             self._check()
             target = self.requestline.split()[1]  # the base class changes it: `//a` would be `/a`
             if token := routes.token(target):
-                self._log_in(token)
+                # A token is exchanged once; a browser that has the cookie may open the address again.
+                if self.dashboard.login.exchange(token):
+                    self._send(
+                        HTTPStatus.SEE_OTHER, TEXT, b"", {"Location": "/", "Set-Cookie": self.dashboard.login.cookie}
+                    )
+                elif self._is_logged_in:
+                    self._send(HTTPStatus.SEE_OTHER, TEXT, b"", {"Location": "/"})
+                else:
+                    self._refuse(HTTPStatus.UNAUTHORIZED, LOGIN_NEEDED, HTML)
                 return
             if not self._is_logged_in:
                 self._refuse(HTTPStatus.UNAUTHORIZED, LOGIN_NEEDED, HTML)
                 return
-            self._serve(routes.route(target))
+            wanted = routes.route(target)
+            match wanted:
+                case routes.PageView():
+                    self._send_file(INDEX)
+                case routes.PageFile(path=path):
+                    self._send_file(path)
+                case routes.Context():
+                    self._send(HTTPStatus.OK, JSON, self.dashboard.context)
+                case routes.Doctor():
+                    result = self.dashboard.health.result()
+                    self._send(result.status, JSON, result.body)
+                case routes.Relayed():
+                    gzip = "gzip" in self.headers.get("Accept-Encoding", "")
+                    with (
+                        self.dashboard.relay.answer(wanted, gzip=gzip) as answer,
+                        self.dashboard.hangups.calling(self.connection, answer.break_off),
+                    ):
+                        chunked = answer.length is None
+                        framing = (
+                            {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(answer.length)}
+                        )
+                        self._send_head(answer.status, {**answer.headers, **framing})
+                        try:
+                            for piece in _pieces(answer):
+                                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                            if chunked:
+                                self.wfile.write(b"0\r\n\r\n")
+                        except RelayError:  # the head is sent: the client learns it by the missing end
+                            self.close_connection = True
         except RefusedError as error:
             self._refuse(error.status, f"{error}\n".encode(), TEXT, error.headers)
         except RelayError as error:
@@ -135,29 +171,6 @@ class Handler(BaseHTTPRequestHandler):
     def _is_logged_in(self) -> bool:
         return self.dashboard.login.is_valid(self.headers.get_all("Cookie") or [])
 
-    def _log_in(self, token: str) -> None:
-        """Exchange the token for the cookie; a browser that has the cookie may open the address again."""
-        if self.dashboard.login.exchange(token):
-            self._send(HTTPStatus.SEE_OTHER, TEXT, b"", {"Location": "/", "Set-Cookie": self.dashboard.login.cookie})
-        elif self._is_logged_in:
-            self._send(HTTPStatus.SEE_OTHER, TEXT, b"", {"Location": "/"})
-        else:
-            self._refuse(HTTPStatus.UNAUTHORIZED, LOGIN_NEEDED, HTML)
-
-    def _serve(self, wanted: routes.Route) -> None:
-        match wanted:
-            case routes.PageView():
-                self._send_file(INDEX)
-            case routes.PageFile(path=path):
-                self._send_file(path)
-            case routes.Context():
-                self._send(HTTPStatus.OK, JSON, self.dashboard.context)
-            case routes.Doctor():
-                result = self.dashboard.health.result()
-                self._send(result.status, JSON, result.body)
-            case routes.Relayed():
-                self._relay(wanted)
-
     def _send_file(self, path: str) -> None:
         file = self.dashboard.files.get(path)
         if file is None:
@@ -165,23 +178,6 @@ class Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, file.content_type, file.body)
 
     # --- relayed answers ----------------------------------------------------------------------------------------
-
-    def _relay(self, wanted: routes.Relayed) -> None:
-        gzip = "gzip" in self.headers.get("Accept-Encoding", "")
-        with (
-            self.dashboard.relay.answer(wanted, gzip=gzip) as answer,
-            self.dashboard.hangups.calling(self.connection, answer.break_off),
-        ):
-            chunked = answer.length is None
-            framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(answer.length)}
-            self._send_head(answer.status, {**answer.headers, **framing})
-            try:
-                for piece in _pieces(answer):
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-                if chunked:
-                    self.wfile.write(b"0\r\n\r\n")
-            except RelayError:  # the head is sent: the client learns it by the missing end
-                self.close_connection = True
 
     # --- answers ------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ def allowed(own: int, environment: Mapping[str, str]) -> frozenset[int]:
 
 def owner(lines: Iterable[str], client: Address, server: Address) -> int | None:
     """Return the user id of the client's end of a connection; None if the table does not have it."""
-    ends = {(_end(client, prefix), _end(server, prefix)) for prefix in ("", _mapped())}
+    mapped = f"{0:016X}{_word(bytes((0, 0, 255, 255)))}"  # how IPv4 addresses in IPv6 begin: `::ffff:0:0/96`
+    ends = {(_end(client, prefix), _end(server, prefix)) for prefix in ("", mapped)}
     for line in lines:
         columns = line.split()
         if len(columns) > _USER and (columns[_LOCAL], columns[_REMOTE]) in ends:
@@ -52,11 +53,6 @@ def _end(address: Address, prefix: str) -> str:
     """Return an address as the tables have it: words in the machine's byte order."""
     host, port = address
     return f"{prefix}{_word(bytes(map(int, host.split('.'))))}:{port:04X}"
-
-
-def _mapped() -> str:
-    """Return the first words of an IPv4 address in IPv6: `::ffff:0:0/96`."""
-    return f"{0:016X}{_word(bytes((0, 0, 255, 255)))}"
 
 
 def _word(octets: bytes) -> str:

@@ -90,7 +90,21 @@ def route(target: str) -> Route:
     if path.startswith(FILES):
         return PageFile(path=path.removeprefix(FILES))
     if LISTS.fullmatch(path):
-        return _listed(path, query)
+        try:
+            given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=len(PARAMETERS))
+        except ValueError as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the query cannot be read") from error
+        values = dict(given)
+        if len(values) < len(given):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "a query parameter is repeated")
+        for name, value in given:
+            allowed = PARAMETERS.get(name)
+            if allowed is None:
+                message = f"the dashboard does not relay this query parameter; it relays {', '.join(PARAMETERS)}"
+                raise RefusedError(HTTPStatus.BAD_REQUEST, message)
+            if not allowed.fullmatch(value):
+                raise RefusedError(HTTPStatus.BAD_REQUEST, f"{name} has a value that the dashboard does not relay")
+        return Relayed(request=Request(path=path, query=tuple(given)), watch=values.get("watch") in TRUE)
     alone: dict[str, Route] = {"/api/context": Context(), "/api/doctor": Doctor()}
     explained = Relayed(request=Request(path=path)) if EXPLANATIONS.fullmatch(path) else None
     found = explained or alone.get(path)
@@ -107,22 +121,3 @@ def token(target: str) -> str:
     if path != "/" or not query.startswith("token="):
         return ""
     return query.removeprefix("token=").partition("&")[0]
-
-
-def _listed(path: str, query: str) -> Relayed:
-    """Return a list or a watch, with the query as it is relayed."""
-    try:
-        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=len(PARAMETERS))
-    except ValueError as error:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "the query cannot be read") from error
-    values = dict(given)
-    if len(values) < len(given):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "a query parameter is repeated")
-    for name, value in given:
-        allowed = PARAMETERS.get(name)
-        if allowed is None:
-            message = f"the dashboard does not relay this query parameter; it relays {', '.join(PARAMETERS)}"
-            raise RefusedError(HTTPStatus.BAD_REQUEST, message)
-        if not allowed.fullmatch(value):
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{name} has a value that the dashboard does not relay")
-    return Relayed(request=Request(path=path, query=tuple(given)), watch=values.get("watch") in TRUE)

@@ -5,7 +5,6 @@ from typing import Final
 
 from berth_api import names
 from berth_api.objects import device_text, faults
-from berth_api.objects.faults import Fault
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.fleet import faults_of
 from berth_kubectl.reading.objects import Object, condition, name_of
@@ -33,7 +32,20 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
         for card in (device.get("spec") or {}).get("devices") or ():
             found = [fault for fault in faults_of(card) if fault.kind != faults.CORDONED]
             if found:
-                yield _finding(device, card, found)
+                node, ends = name_of(device), {fault.ends for fault in found}
+                what = f"{device_text.of_device(card['type'], card['minor'], card['id'])} {card['id']}"
+                fix = f"kubectl get device {node} -o yaml"
+                if REBOOT in ends:
+                    drain = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
+                    fix = f"{drain}   # then reboot it, and uncordon it"
+                elif RESET in ends and card["type"] == "gpu":
+                    fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+                yield Finding(
+                    check="FailedDevice",
+                    object=f"node/{node}",
+                    message=f"{what} is not allocated ({faults.text(found)}); {_held_by(device, card)}",
+                    fix=fix,
+                )
 
 
 def exceeded_share(facts: Facts) -> Iterator[Finding]:
@@ -62,22 +74,6 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
                 "not hold the card: pods that hold it may lack memory",
                 fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request the card",
             )
-
-
-def _finding(device: Object, card: Object, found: list[Fault]) -> Finding:
-    node, ends = name_of(device), {fault.ends for fault in found}
-    what = f"{device_text.of_device(card['type'], card['minor'], card['id'])} {card['id']}"
-    fix = f"kubectl get device {node} -o yaml"
-    if REBOOT in ends:
-        fix = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
-    elif RESET in ends and card["type"] == "gpu":
-        fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
-    return Finding(
-        check="FailedDevice",
-        object=f"node/{node}",
-        message=f"{what} is not allocated ({faults.text(found)}); {_held_by(device, card)}",
-        fix=fix,
-    )
 
 
 def _held_by(device: Object, card: Object) -> str:

@@ -60,7 +60,10 @@ class Output:
 
     def document(self, body: Any) -> None:
         """Write JSON or YAML."""
-        self.out.write(_json(body) if self.form == "json" else _yaml(body))
+        if self.form == "json":
+            self.out.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
+        else:
+            self.out.write(_yaml(body))
 
     def lines(self, lines: list[str]) -> None:
         """Write lines."""
@@ -77,10 +80,6 @@ class Output:
 def standard(form: str = "", *, headers: bool = True) -> Output:
     """Return the output to this process's streams."""
     return Output(form=form, headers=headers, out=sys.stdout, err=sys.stderr)
-
-
-def _json(body: Any) -> str:
-    return orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _yaml(body: Any) -> str:

@@ -67,6 +67,11 @@ def _cards(device: Object, blocked: str, unaccounted: str) -> Iterator[Card]:
 def _card(card: Object, use: Object, ids: Mapping[int, str], blocked: str = "") -> Card:
     topology, free = card.get("topology") or {}, amounts(use.get("free"))
     barred: str = use.get("barred") or ""
+    left, listed = Counter(free), []
+    for instance in (card.get("mig") or {}).get("instances") or ():
+        resource = mig.resource(instance["profile"])
+        listed.append(CardInstance(profile=instance["profile"], minor=card["minor"], free=left[resource] > 0))
+        left[resource] -= 1
     row: Card = {
         "type": card["type"],
         "minor": card["minor"],
@@ -81,7 +86,7 @@ def _card(card: Object, use: Object, ids: Mapping[int, str], blocked: str = "") 
         "users": len(use.get("holders") or ()),
         "numaNode": topology.get("nodeID", -1),
         "pcie": topology.get("pcieID", ""),
-        "mig": _instances(card, free),
+        "mig": listed,
         "links": {ids[link["minor"]]: link["type"] for link in card.get("links") or () if link["minor"] in ids},
     }
     return {**row, "barred": barred} if barred else row
@@ -122,12 +127,3 @@ def total(card: Object) -> Amounts:
         return dict(Counter(mig.resource(instance["profile"]) for instance in instances))
     resources = amounts(card.get("resources"))
     return {**resources, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else resources
-
-
-def _instances(card: Object, free: Amounts) -> list[CardInstance]:
-    left, listed = Counter(free), []
-    for instance in (card.get("mig") or {}).get("instances") or ():
-        resource = mig.resource(instance["profile"])
-        listed.append(CardInstance(profile=instance["profile"], minor=card["minor"], free=left[resource] > 0))
-        left[resource] -= 1
-    return listed

@@ -125,18 +125,14 @@ def _quota(workload: Object, around: Around) -> Iterator[str]:
     elif reserved.get("message"):
         yield str(reserved["message"])
     if around.cluster_queue is not None:
-        yield from _usage(around.cluster_queue)
-
-
-def _usage(queue: Object) -> Iterator[str]:
-    totals = {
-        (flavor["name"], resource["name"]): resource.get("total", "0")
-        for flavor in (queue.get("status") or {}).get("flavorsReservation") or ()
-        for resource in flavor.get("resources") or ()
-    }
-    for group in queue["spec"].get("resourceGroups") or ():
-        for flavor in group["flavors"]:
-            for resource in flavor["resources"]:
-                name, total = resource["name"], totals.get((flavor["name"], resource["name"]), "0")
-                nominal = f"{resource['nominalQuota']} {name} of flavor {flavor['name']}"
-                yield f"{total} of {nominal} are reserved in the queue"
+        totals = {
+            (flavor["name"], resource["name"]): resource.get("total", "0")
+            for flavor in (around.cluster_queue.get("status") or {}).get("flavorsReservation") or ()
+            for resource in flavor.get("resources") or ()
+        }
+        for group in around.cluster_queue["spec"].get("resourceGroups") or ():
+            for flavor in group["flavors"]:
+                for resource in flavor["resources"]:
+                    name, total = resource["name"], totals.get((flavor["name"], resource["name"]), "0")
+                    nominal = f"{resource['nominalQuota']} {name} of flavor {flavor['name']}"
+                    yield f"{total} of {nominal} are reserved in the queue"

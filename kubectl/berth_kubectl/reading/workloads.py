@@ -50,7 +50,12 @@ def conditions(controllers: Iterable[Controller]) -> list[str]:
         for condition in (controller.body.get("status") or {}).get("conditions") or ():
             if condition["type"] in TELLING and condition["status"] == "True":
                 message = str(condition.get("message") or "")
-                by_message.setdefault((condition["type"], message), _text(controller, condition, message))
+                reason = f" ({condition['reason']})" if condition.get("reason") else ""
+                said = f": {message}" if message else ""
+                by_message.setdefault(
+                    (condition["type"], message),
+                    f"{controller.kind} {name_of(controller.body)}: {condition['type']}{reason}{said}",
+                )
     return list(by_message.values())
 
 
@@ -58,12 +63,6 @@ def without_effect(controller: Controller) -> list[str]:
     """Return the words of other systems on a controller that only have an effect on its pods."""
     template = (controller.body["spec"].get("template") or {}).get("metadata") or {}
     return list(words.of_controller(controller.kind, controller.body["metadata"], template))
-
-
-def _text(controller: Controller, condition: Object, message: str) -> str:
-    reason = f" ({condition['reason']})" if condition.get("reason") else ""
-    said = f": {message}" if message else ""
-    return f"{controller.kind} {name_of(controller.body)}: {condition['type']}{reason}{said}"
 
 
 def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any]) -> PodExplanation:

@@ -106,13 +106,10 @@ def find(flags: Sequence[str] = ()) -> Kubectl:
 
 def failure(stderr: str) -> ReadError:
     """Return the error for what kubectl wrote on standard error: its last line that is no log line."""
-    lines = [line for line in stderr.strip().splitlines() if line and not _is_log(line)] or ["kubectl failed"]
-    line = lines[-1].removeprefix("error: ")
+    lines = [line for line in stderr.strip().splitlines() if line]
+    # klog writes `E1122 15:04:05.678901   12345 file.go:12] text`.
+    own = [line for line in lines if not (line[0] in "IWEF" and line[1:5].isdecimal())] or ["kubectl failed"]
+    line = own[-1].removeprefix("error: ")
     head, _, message = line.partition(": ")
     reason = head.partition("(")[2].rstrip(")") if head.startswith("Error from server") else ""
     return ReadError(message if reason else line, status=STATUS.get(reason, 0), reason=reason)
-
-
-def _is_log(line: str) -> bool:
-    """Return whether klog wrote a line: `E1122 15:04:05.678901   12345 file.go:12] text`."""
-    return line[0] in "IWEF" and line[1:5].isdecimal()

@@ -170,7 +170,13 @@ def opened(kubectl: Kubectl, meanwhile: Callable[[], object] = lambda: None) -> 
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
         try:
             meanwhile()
-            _wait(process, path, log)
+            deadline = time.monotonic() + START
+            while not _listens(path):
+                if process.poll() is not None:
+                    raise failure(log.read_text(errors="replace"))
+                if time.monotonic() > deadline:
+                    raise ReadError(f"kubectl proxy did not start within {START:g} s")
+                time.sleep(POLL)
             yield Proxy(path, lambda: process.poll() is not None)
         finally:
             process.terminate()
@@ -179,16 +185,6 @@ def opened(kubectl: Kubectl, meanwhile: Callable[[], object] = lambda: None) -> 
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _wait(process: "subprocess.Popen[bytes]", path: Path, log: Path) -> None:
-    deadline = time.monotonic() + START
-    while not _listens(path):
-        if process.poll() is not None:
-            raise failure(log.read_text(errors="replace"))
-        if time.monotonic() > deadline:
-            raise ReadError(f"kubectl proxy did not start within {START:g} s")
-        time.sleep(POLL)
 
 
 def _listens(path: Path) -> bool:

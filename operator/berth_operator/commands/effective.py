@@ -96,7 +96,19 @@ async def ask(get: Get, namespaces: Collection[str]) -> Served:
     known = of_cluster
     for namespace in sorted(namespaces):
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PODS}/{ANY_POD}/{EXPLANATIONS}"
-        known = _with_namespace(known, await _answer(get, path))
+        answer = await _answer(get, path)
+        if not answer.settings:
+            known = known if known.settings else replace(known, why_not=answer.why_not)
+        else:
+            priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
+            file = answer.settings["configuration"]
+            limits = {**known.settings.get("configuration", {}).get(LIMITS, {}), **file[LIMITS]}
+            settings: OperatorSettings = {
+                **answer.settings,
+                "geniusPriorities": priorities,
+                "configuration": {**file, LIMITS: limits},
+            }
+            known = replace(known, settings=settings)
     return known
 
 
@@ -108,21 +120,6 @@ async def _answer(get: Get, path: str) -> Served:
         why_not = NOT_SERVED if error.status == HTTPStatus.NOT_FOUND else error.message
         return Served(why_not=why_not, is_forbidden=error.status == HTTPStatus.FORBIDDEN)
     return Served(settings=answer)
-
-
-def _with_namespace(known: Served, answer: Served) -> Served:
-    """Return the known settings, with the answer for one more namespace."""
-    if not answer.settings:
-        return known if known.settings else replace(known, why_not=answer.why_not)
-    priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
-    file = answer.settings["configuration"]
-    limits = {**known.settings.get("configuration", {}).get(LIMITS, {}), **file[LIMITS]}
-    settings: OperatorSettings = {
-        **answer.settings,
-        "geniusPriorities": priorities,
-        "configuration": {**file, LIMITS: limits},
-    }
-    return replace(known, settings=settings)
 
 
 # --- putting them together ----------------------------------------------------------------------------------

@@ -51,7 +51,49 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     assert running is not None  # noqa: S101 - a coroutine runs in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:
-        await _elect_and_work(settings, configuration, plugins)
+        async with contextlib.AsyncExitStack() as stack:
+            # A client of its own, so that renewals never queue behind a thousand binds.
+            lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
+            lease_client.observe = request_metrics.observe
+            stack.callback(lease_client.close)
+            lease_client.check_for_kopf()
+            await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
+            election = LeaderElection(
+                lease_client,
+                namespace=settings.namespace,
+                name=settings.lease,
+                identity=settings.identity,
+                address=settings.visibility_endpoint,
+                lease_duration=settings.lease_duration,
+                renew_deadline=settings.renew_deadline,
+                retry_period=settings.retry_period,
+            )
+            elected = asyncio.create_task(election.run())
+            try:
+                # Most of the program. Loading it takes half of the pause after a takeover, so it runs during it.
+                app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
+                gc.freeze()
+                gc.set_threshold(*COLLECT)
+                gc.enable()
+                client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
+                client.observe = request_metrics.observe
+                stack.callback(client.close)
+                operator = app.App(
+                    settings=settings,
+                    configuration=configuration,
+                    plugins=plugins,
+                    client=client,
+                    election=election,
+                    kubernetes=await served.minor_version(client),
+                )
+                # What it stops need not end before the LeaderLease is released.
+                stack.push_async_callback(operator.life.stop)
+                await operator.life.run()
+            finally:
+                # The LeaderLease is released after all that used the term has stopped.
+                elected.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await elected
     except asyncio.CancelledError:
         log.info("asked to end")
     except ExceptionGroup as group:
@@ -64,62 +106,6 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     return 0
 
 
-async def _elect_and_work(settings: Settings, configuration: Configuration, plugins: Plugins) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        # A client of its own, so that renewals never queue behind a thousand binds.
-        lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
-        lease_client.observe = request_metrics.observe
-        stack.callback(lease_client.close)
-        lease_client.check_for_kopf()
-        await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
-        election = LeaderElection(
-            lease_client,
-            namespace=settings.namespace,
-            name=settings.lease,
-            identity=settings.identity,
-            address=settings.visibility_endpoint,
-            lease_duration=settings.lease_duration,
-            renew_deadline=settings.renew_deadline,
-            retry_period=settings.retry_period,
-        )
-        elected = asyncio.create_task(election.run())
-        try:
-            await _work(settings, configuration, plugins, election, stack)
-        finally:
-            # The LeaderLease is released after all that used the term has stopped.
-            elected.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await elected
-
-
-async def _work(
-    settings: Settings,
-    configuration: Configuration,
-    plugins: Plugins,
-    election: LeaderElection,
-    after: contextlib.AsyncExitStack,
-) -> None:
-    """Work until the end. `after` gets the work that need not end before the LeaderLease is released."""
-    # Most of the program. Loading it takes half of the pause after a takeover, so it runs during that pause.
-    app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
-    gc.freeze()
-    gc.set_threshold(*COLLECT)
-    gc.enable()
-    client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
-    client.observe = request_metrics.observe
-    after.callback(client.close)
-    operator = app.App(
-        settings=settings,
-        configuration=configuration,
-        plugins=plugins,
-        client=client,
-        election=election,
-        kubernetes=await served.minor_version(client),
-    )
-    after.push_async_callback(operator.life.stop)
-    await operator.life.run()
-
-
 def main(arguments: Sequence[str]) -> None:
     """Start the operator; a mistake of the user ends it with one line and status 2."""
     start.show_version(NAME, arguments)
@@ -129,28 +115,24 @@ def main(arguments: Sequence[str]) -> None:
         plugins = device_plugins.installed()
         listening.check(settings)
         logs.configure(form=settings.log_format, level=settings.log_level)
-        _log_start(settings, configuration, plugins)
+        profiles = {
+            name: {
+                "weights": dict(policy.weights),
+                "disabled_filters": sorted(policy.switched_off),
+                "card_strategy": policy.card_strategy,
+                "claim_strategy": policy.claim_strategy,
+                "preemption": policy.preemption,
+                "reserve_after": policy.reserve_after,
+                "gang_topology_keys": policy.gang_topology_keys,
+                "gang_keep_partial": policy.gang_keep_partial,
+            }
+            for name, policy in configuration.policies.items()
+        }
+        logs.started(
+            settings, os.environ, others=OTHERS, hash=configuration.hash, profiles=profiles, plugins=sorted(plugins)
+        )
         metrics.start(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(operate(settings, configuration, plugins)))
     except (StartError, ConfigurationError, PluginError, CredentialsError, NotServedError) as error:
         start.give_up(NAME, str(error))
-
-
-def _log_start(settings: Settings, configuration: Configuration, plugins: Plugins) -> None:
-    profiles = {
-        name: {
-            "weights": dict(policy.weights),
-            "disabled_filters": sorted(policy.switched_off),
-            "card_strategy": policy.card_strategy,
-            "claim_strategy": policy.claim_strategy,
-            "preemption": policy.preemption,
-            "reserve_after": policy.reserve_after,
-            "gang_topology_keys": policy.gang_topology_keys,
-            "gang_keep_partial": policy.gang_keep_partial,
-        }
-        for name, policy in configuration.policies.items()
-    }
-    logs.started(
-        settings, os.environ, others=OTHERS, hash=configuration.hash, profiles=profiles, plugins=sorted(plugins)
-    )

@@ -36,9 +36,22 @@ def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> No
     elif report["waiting"]:
         to.print("\nPods that wait already, and are decided with them:\n")
         _pods(report["waiting"], to)
-    changed = [device for device in report["devices"] if _has_changed(device)]
+    changed = [
+        device
+        for device in report["devices"]
+        if any(amounts["before"] != amounts["after"] for amounts in (device["idle"], device["free"]))
+    ]
     to.print(f"\nDevices before and after ({len(report['devices']) - len(changed)} more stay as they are):\n")
-    _devices([*changed, *({"node": "all nodes", **total} for total in report["totals"])], to)
+    rows = [
+        (
+            *(row[name] for name in ("node", "type", "model")),
+            str(row["cards"]),
+            _then(str(row["idle"]["before"]), str(row["idle"]["after"])),
+            ", ".join(_free(row["free"])),
+        )
+        for row in [*changed, *({"node": "all nodes", **total} for total in report["totals"])]
+    ]
+    _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
     _nodes("\nNodes whose devices no pod would use: ", report["unusedNodes"], to)
     _nodes("Of them in use now: ", report["emptiedNodes"], to)
     _lines("\nNote: ", report["notes"], to)
@@ -76,36 +89,16 @@ def _pods(pods: Sequence[Report], to: Console) -> None:
     _table(("POD", "NODE", "DEVICES", "WHY NOT"), rows, to)
 
 
-def _devices(rows_of_devices: Iterable[Report], to: Console) -> None:
-    rows = [
-        (
-            *(row[name] for name in ("node", "type", "model")),
-            str(row["cards"]),
-            _then(str(row["idle"]["before"]), str(row["idle"]["after"])),
-            ", ".join(_free(row["free"])),
-        )
-        for row in rows_of_devices
-    ]
-    _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
-
-
 def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     for name, after in free["after"].items():
-        amounts = [_round(name, amount) for amount in (free["before"].get(name, "0"), after)]
+        amounts = [free["before"].get(name, "0"), after]
+        if name == names.PREFIX + names.GPU_MEMORY:
+            amounts = [f"{quantity.parse(amount) / GI:.4g}Gi" for amount in amounts]
         yield f"{name.removeprefix(names.PREFIX)} {_then(*amounts)}"
-
-
-def _round(name: str, amount: str) -> str:
-    """Return an amount of memory in gibibytes, with four digits; other amounts unchanged."""
-    return f"{quantity.parse(amount) / GI:.4g}Gi" if name == names.PREFIX + names.GPU_MEMORY else amount
 
 
 def _then(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
-
-
-def _has_changed(row: Report) -> bool:
-    return any(amounts["before"] != amounts["after"] for amounts in (row["idle"], row["free"]))
 
 
 def _place(report: Report) -> str:

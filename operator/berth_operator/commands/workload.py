@@ -265,7 +265,25 @@ def read(text: str, name: str) -> WorkloadFile:
     """
     workload = WorkloadFile()
     for document in _documents(text, name):
-        _take(document, workload)
+        kind = document.kind
+        if kind in _MAKERS:
+            form, make = _MAKERS[kind]
+            _check(document, form)
+            workload.pods += [(document, pod) for pod in make(document.body)]
+        elif kind == "PodGroup":
+            _check(document, _Group)
+            workload.groups.append((document, document.body))
+        elif kind == "PriorityClass":
+            _check(document, _PriorityClass)
+            workload.priority_classes.append(document.body)
+        elif kind in _CLAIM_FORMS:
+            _check(document, _CLAIM_FORMS[kind])
+            workload.claim_objects.append(document)
+        else:
+            workload.notes.append(f"{document.where}: {document.title} is left out: it makes no pods here")
+        spec = document.body.get("spec")
+        if isinstance(spec, dict) and spec.get("volumeClaimTemplates"):
+            workload.notes.append(f"{document.where}: the volumeClaimTemplates of {document.title} are left out")
         if len(workload.pods) > MAX_PODS:
             raise InputError(f"{name}: more than {MAX_PODS:,} pods")
     return workload
@@ -290,28 +308,6 @@ def _check_form(body: Any, form: type[_Form]) -> None:
         form.model_validate(body)
     except ValidationError as error:
         raise InputError("; ".join(messages(error))) from error
-
-
-def _take(document: Document, to: WorkloadFile) -> None:
-    kind = document.kind
-    if kind in _MAKERS:
-        form, make = _MAKERS[kind]
-        _check(document, form)
-        to.pods += [(document, pod) for pod in make(document.body)]
-    elif kind == "PodGroup":
-        _check(document, _Group)
-        to.groups.append((document, document.body))
-    elif kind == "PriorityClass":
-        _check(document, _PriorityClass)
-        to.priority_classes.append(document.body)
-    elif kind in _CLAIM_FORMS:
-        _check(document, _CLAIM_FORMS[kind])
-        to.claim_objects.append(document)
-    else:
-        to.notes.append(f"{document.where}: {document.title} is left out: it makes no pods here")
-    spec = document.body.get("spec")
-    if isinstance(spec, dict) and spec.get("volumeClaimTemplates"):
-        to.notes.append(f"{document.where}: the volumeClaimTemplates of {document.title} are left out")
 
 
 def _check(document: Document, form: type[_Form]) -> None:
@@ -373,23 +369,6 @@ class Admission:
         metadata, spec = pod["metadata"], pod["spec"]
         namespace = metadata.get("namespace") or self.namespace
         where = f"{document.where} ({document.title}): spec"
-        created = {
-            "metadata": {
-                **metadata,
-                "namespace": namespace,
-                "uid": f"simulated/{namespace}/{metadata['name']}",
-                "creationTimestamp": CREATED,
-            },
-            "spec": {
-                **resources.from_limits(spec),
-                "schedulerName": self.scheduler(pod),
-                **self._priority(spec, where),
-            },
-            "status": {},
-        }
-        return injection.injected(renaming.renamed(created))
-
-    def _priority(self, spec: Object, where: str) -> Object:
         name = spec.get("priorityClassName")
         if not name:
             priority_class = next(
@@ -403,7 +382,19 @@ class Admission:
             raise InputError(f'{where}.priorityClassName: "{name}" does not exist; allowed: {allowed}')
         policy = spec.get("preemptionPolicy") or priority_class.get("preemptionPolicy")
         given = spec.get("priority")
-        return {
-            "priority": priority_class["value"] if given is None else given,
-            **({"preemptionPolicy": policy} if policy else {}),
+        created = {
+            "metadata": {
+                **metadata,
+                "namespace": namespace,
+                "uid": f"simulated/{namespace}/{metadata['name']}",
+                "creationTimestamp": CREATED,
+            },
+            "spec": {
+                **resources.from_limits(spec),
+                "schedulerName": self.scheduler(pod),
+                "priority": priority_class["value"] if given is None else given,
+                **({"preemptionPolicy": policy} if policy else {}),
+            },
+            "status": {},
         }
+        return injection.injected(renaming.renamed(created))

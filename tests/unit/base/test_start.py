@@ -232,7 +232,7 @@ def test_every_program_prints_its_version(command: list[str], program: str) -> N
     ],
 )
 def test_a_mistake_ends_a_program_with_one_line_and_status_2(command: list[str], line: str, taken: int) -> None:
-    ended = run(*(each.format(port=taken) for each in command))
+    ended = run(*(argument.format(port=taken) for argument in command))
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", line.format(port=taken) + "\n")
 
 

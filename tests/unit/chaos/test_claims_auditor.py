@@ -50,7 +50,7 @@ class Past:
 
     def uses(self, pod: str, *claims: str) -> None:
         """Bind a pod with claims."""
-        references = [{"name": each, "resourceClaimName": each} for each in claims]
+        references = [{"name": claim, "resourceClaimName": claim} for claim in claims]
         self._pod(pod, spec={"nodeName": NODE, "resourceClaims": references})
 
     def ended(self, pod: str) -> None:

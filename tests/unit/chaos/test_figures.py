@@ -6,7 +6,7 @@ from tests.chaos.figures import Figures
 
 
 def measured(**seconds: list[float]) -> Figures:
-    return Figures(**{what: [("kind", each) for each in values] for what, values in seconds.items()})  # type: ignore[arg-type]
+    return Figures(**{what: [("kind", value) for value in values] for what, values in seconds.items()})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

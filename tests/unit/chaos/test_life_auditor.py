@@ -74,7 +74,7 @@ class Life(Past):
 
 def kinds(life: Life, *, deleted: Sequence[str] = (), **limits: Any) -> list[FindingKind]:
     uids = frozenset(f"uid-{name}" for name in deleted)
-    return [each.kind for each in audit(life.revisions, LifeLimits(scheduler=BERTH, deleted=uids, **limits))]
+    return [finding.kind for finding in audit(life.revisions, LifeLimits(scheduler=BERTH, deleted=uids, **limits))]
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_card_that_is_idle_while_a_pod_waits_is_found(life: Life, seconds: int, 
     life.pod("a")
     life.passes(seconds)
 
-    assert [each for each in kinds(life) if each is not FindingKind.UNTRUE] == expected
+    assert [kind for kind in kinds(life) if kind is not FindingKind.UNTRUE] == expected
 
 
 def test_reservation_that_waits_for_its_own_rollout_is_found(life: Life) -> None:

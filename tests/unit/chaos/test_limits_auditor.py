@@ -32,7 +32,7 @@ def revision(name: str, raw: Any) -> Revision:
 
 def found(*revisions: Revision) -> list[str]:
     auditor = LimitsAuditor(MEMORY)
-    return [each.text for one in revisions for each in auditor.take(one)]
+    return [finding.text for one in revisions for finding in auditor.take(one)]
 
 
 def test_a_node_in_two_modes_is_found_as_long_as_both_are_there() -> None:

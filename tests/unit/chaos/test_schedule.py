@@ -33,5 +33,5 @@ def test_a_month_has_each_kind_and_rests_between(seed: int) -> None:
     strikes = month.plan(seed=seed, events=300, pods=1).strikes
 
     assert len(strikes) == 300
-    assert {each.kind for each in strikes} == faults.LIFE.keys()
-    assert [place for place, each in enumerate(strikes) if each.kind == month.REST] == [74, 149, 224, 299]
+    assert {strike.kind for strike in strikes} == faults.LIFE.keys()
+    assert [place for place, strike in enumerate(strikes) if strike.kind == month.REST] == [74, 149, 224, 299]

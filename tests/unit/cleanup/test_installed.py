@@ -31,12 +31,12 @@ def named(items: tuple[Item, ...]) -> set[tuple[str, str]]:
 
 
 def of_kinds(kinds: set[str], *folders: str) -> set[tuple[str, str]]:
-    return {(each["kind"], each["metadata"]["name"]) for each in shipped(*folders) if each.get("kind") in kinds}
+    return {(obj["kind"], obj["metadata"]["name"]) for obj in shipped(*folders) if obj.get("kind") in kinds}
 
 
 def test_every_object_that_has_to_go_is_known_and_no_other() -> None:
     folders = ("manifests/base", "manifests/components")
-    policies = {each["kind"] for each in shipped(*folders) if each.get("apiVersion") == ADMISSION} - CALLERS
+    policies = {obj["kind"] for obj in shipped(*folders) if obj.get("apiVersion") == ADMISSION} - CALLERS
     assert named(installed.callers()) == of_kinds(CALLERS, *folders) | {("APIService", API_SERVICE)}
     assert named(installed.policies()) == of_kinds(policies, *folders)
     assert named(installed.programs(NAMESPACE, AGENTS)) == of_kinds(PROGRAMS, *folders)
@@ -46,9 +46,9 @@ def test_every_object_that_has_to_go_is_known_and_no_other() -> None:
 def test_no_pod_of_the_cleanup_is_one_that_it_waits_for() -> None:
     programs = {*installed.DEPLOYMENTS, *installed.DAEMON_SETS}
     labels = {
-        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"][installed.PROGRAM_LABEL]
-        for each in shipped("manifests/base", "manifests/components", "manifests/cleanup")
-        if each.get("kind") in {*PROGRAMS, "Job"}
+        obj["metadata"]["name"]: obj["spec"]["template"]["metadata"]["labels"][installed.PROGRAM_LABEL]
+        for obj in shipped("manifests/base", "manifests/components", "manifests/cleanup")
+        if obj.get("kind") in {*PROGRAMS, "Job"}
     }
     assert labels == {"berth-cleanup": "berth-cleanup", **{name: name for name in programs}}
 
@@ -79,7 +79,7 @@ def test_the_job_may_delete_these_objects_and_no_others() -> None:
     needed = {_without_version(item.path) for item in items}
     assert needed <= allowed
     # A rule for policies names those of bindings, too; no other right is unused.
-    assert {each for each in allowed - needed if "admissionpolic" not in each} == set()
+    assert {right for right in allowed - needed if "admissionpolic" not in right} == set()
 
 
 def _without_version(path: str) -> str:

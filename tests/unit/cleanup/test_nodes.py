@@ -50,7 +50,7 @@ def pod(
 
 
 def live(*raw: Raw) -> list[Pod]:
-    return [read for each in raw if (read := nodes.read_pod(each)) is not None]
+    return [read for pod in raw if (read := nodes.read_pod(pod)) is not None]
 
 
 def gone(*names: str) -> Raw:
@@ -142,7 +142,7 @@ def test_a_node_keeps_what_its_live_pods_request(pods: list[Raw], kept: dict[str
     removed = gone(*({*SUMS, MEMORY} - kept.keys()))
     assert plan.status == {"status": {"capacity": {**removed, **kept}, "allocatable": {**removed, **kept}}}
     assert plan.kept == kept
-    assert [str(each) for each in plan.pods] == [f"ns/{each['metadata']['name']}" for each in pods if kept]
+    assert [str(pod) for pod in plan.pods] == [f"ns/{pod['metadata']['name']}" for pod in pods if kept]
 
 
 def test_nothing_is_written_twice() -> None:
@@ -163,7 +163,7 @@ def test_init_containers_count_as_kubelet_counts_them() -> None:
 
 def test_pods_are_grouped_by_node() -> None:
     pods = live(pod("p", {GPU: "1"}), pod("q", {GPU: "1"}, on="b"), pod("r", {GPU: "1"}))
-    assert {name: [each.name for each in those] for name, those in nodes.by_node(pods).items()} == {
+    assert {name: [pod.name for pod in those] for name, those in nodes.by_node(pods).items()} == {
         "a": ["p", "r"],
         "b": ["q"],
     }

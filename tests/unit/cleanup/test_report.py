@@ -47,8 +47,8 @@ def test_admission_checks_that_nothing_answers_are_said_with_the_queues_that_wai
     ]
     strategies: list[Any] = [{"admissionChecks": [{"name": "x"}, {"name": "fits"}]}, {}, None]
     queues = [
-        {"metadata": {"name": f"queue-{number}"}, "spec": {"admissionChecksStrategy": each}}
-        for number, each in enumerate(strategies)
+        {"metadata": {"name": f"queue-{number}"}, "spec": {"admissionChecksStrategy": strategy}}
+        for number, strategy in enumerate(strategies)
     ]
     [waits, unused] = report.unanswered(checks, queues)
     assert waits == (

@@ -56,7 +56,7 @@ async def test_each_call_names_what_it_carries(server: Server) -> None:
         await client.apply("/apis/x/y", {"b": 1}, "manager", force=True)
         await client.merge_patch("/apis/x/y", {"c": None})
         await client.delete("/apis/x/y", uid="u-1")
-    assert [(each.method, each.path_qs, each.content_type) for each in server.seen] == [
+    assert [(request.method, request.path_qs, request.content_type) for request in server.seen] == [
         ("GET", "/below/api/v1/nodes/a", "application/json"),
         ("POST", "/below/api/v1/events", "application/json"),
         ("PATCH", "/below/apis/x/y?fieldManager=manager&force=false", "application/apply-patch+yaml"),
@@ -66,7 +66,7 @@ async def test_each_call_names_what_it_carries(server: Server) -> None:
     ]
     deletion = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": "u-1"}}
     assert server.bodies == [None, {"a": "ü"}, {"b": 1}, {"b": 1}, {"c": None}, deletion]
-    assert {each.headers["Authorization"] for each in server.seen} == {"Bearer one"}
+    assert {request.headers["Authorization"] for request in server.seen} == {"Bearer one"}
 
 
 async def test_a_list_is_read_to_its_last_page(server: Server, client: ApiClient) -> None:
@@ -78,16 +78,16 @@ async def test_a_list_is_read_to_its_last_page(server: Server, client: ApiClient
     server.handler = page
     params = {"fieldSelector": "spec.nodeName=a", "labelSelector": "x in (y,z)"}
     assert await client.list("/api/v1/pods", params, accept=METADATA_LIST) == ([{"page": 1}], "7")
-    assert [each.query["fieldSelector"] for each in server.seen] == ["spec.nodeName=a"] * 2
-    assert [each.query["labelSelector"] for each in server.seen] == ["x in (y,z)"] * 2
-    assert [each.headers["Accept"] for each in server.seen] == [METADATA_LIST] * 2
+    assert [request.query["fieldSelector"] for request in server.seen] == ["spec.nodeName=a"] * 2
+    assert [request.query["labelSelector"] for request in server.seen] == ["x in (y,z)"] * 2
+    assert [request.headers["Accept"] for request in server.seen] == [METADATA_LIST] * 2
 
 
 async def test_many_requests_at_once_take_turns_and_each_gets_its_own_answer(server: Server) -> None:
     with connected(Login(server=server.url), limit=3) as client:
         answers = await asyncio.gather(*(client.request("POST", f"/{i}", body="x" * i * 1000) for i in range(40)))
-    assert [(each["path"], len(each["body"])) for each in answers] == [(f"/{i}", i * 1000) for i in range(40)]
-    assert len({each.transport for each in server.seen}) <= 3
+    assert [(answer["path"], len(answer["body"])) for answer in answers] == [(f"/{i}", i * 1000) for i in range(40)]
+    assert len({request.transport for request in server.seen}) <= 3
 
 
 async def test_an_answer_in_fragments_and_a_closed_connection(client: ApiClient, server: Server) -> None:
@@ -387,7 +387,7 @@ def uncollected() -> Iterator[None]:
 
 def _ends() -> int:
     """Return the number of our ends of connections."""
-    return sum(type(each) in (streams_module._Stream, connections._Connection) for each in gc.get_objects())
+    return sum(type(obj) in (streams_module._Stream, connections._Connection) for obj in gc.get_objects())
 
 
 @pytest.mark.usefixtures("uncollected")

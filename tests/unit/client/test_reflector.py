@@ -242,7 +242,7 @@ async def test_many_events_at_once_leave_turns_to_others() -> None:
             turns += seen > 0
             await asyncio.sleep(0)
 
-    api = ScriptedApi(lists=[page(version=1)], watches=[[line("ADDED", f"p{each}", each) for each in range(30)]])
+    api = ScriptedApi(lists=[page(version=1)], watches=[[line("ADDED", f"p{number}", number) for number in range(30)]])
     source = reflector.Source(path="/api/v1/pods")
     made = reflector.Reflector(api=api, source=source, sink=Slow(), clock=lambda: now)
     task = asyncio.create_task(made.run())

@@ -13,8 +13,8 @@ MESSAGE = b"\x08\x96\x01" + b"\x12\x07testing" + b"\x19" + b"12345678" + b"\x25"
 
 def test_fields_are_read_with_all_of_their_bytes() -> None:
     fields = wire.fields(MESSAGE)
-    assert [each.number for each in fields] == [1, 2, 3, 4, 15]
-    assert b"".join(each.raw for each in fields) == MESSAGE
+    assert [field.number for field in fields] == [1, 2, 3, 4, 15]
+    assert b"".join(field.raw for field in fields) == MESSAGE
     assert wire.values(MESSAGE, 15, 2) == [b"testing"]
     assert wire.values(MESSAGE, 2) == [b"testing"]
     assert wire.values(MESSAGE, 9, 9) == []
@@ -70,4 +70,4 @@ def test_damaged_bytes_are_read_as_they_are_or_not_at_all() -> None:
             fields = wire.fields(bytes(damaged))
         except WireError:
             continue
-        assert b"".join(each.raw for each in fields) == damaged
+        assert b"".join(field.raw for field in fields) == damaged

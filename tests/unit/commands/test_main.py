@@ -48,7 +48,7 @@ class Desk:
         return self
 
     def put(self, of: str, *objects: Raw) -> "Desk":
-        self._lines += [snapshots.line(of, each) for each in objects]
+        self._lines += [snapshots.line(of, obj) for obj in objects]
         self.write()
         return self
 
@@ -89,9 +89,7 @@ def requesting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:
 
 def placed(report: Raw, of: str = "pods") -> dict[str, str]:
     """Return each pod's node and GPUs, or the reason why it has none."""
-    return {
-        each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
-    }
+    return {pod["pod"]: pod.get("reason") or f"{pod['node']} {pod['devices'].get('gpu', [])}" for pod in report[of]}
 
 
 # --- claims -----------------------------------------------------------------------------------------------------
@@ -125,14 +123,14 @@ def with_driver(desk: Desk) -> Desk:
 
 def test_pods_with_templates_are_placed_and_the_rest_has_the_reason(with_driver: Desk) -> None:
     desk = with_driver
-    desk.with_workload(template(count=2), *(by_claim(f"p{each}") for each in range(3)))
+    desk.with_workload(template(count=2), *(by_claim(f"p{number}") for number in range(3)))
     status, report = desk.json("simulate", "--config", str(desk.config))
     assert status == 1
-    given = [each.get("claims") or each["reason"] for each in report["pods"]]
+    given = [pod.get("claims") or pod["reason"] for pod in report["pods"]]
     devices = [[f"{NVIDIA_DRIVER}/{name}/gpu-{minor}" for minor in range(2)] for name in "ab"]
-    assert given[:2] == [{f"default/p{each}-gpu": devices[each]} for each in range(2)]
+    assert given[:2] == [{f"default/p{number}-gpu": devices[number]} for number in range(2)]
     assert given[2].startswith("0/2 nodes are available: 2 cannot allocate all claims.")
-    assert [each["devices"] for each in report["pods"][:2]] == [{"gpu": [0, 1]}] * 2
+    assert [pod["devices"] for pod in report["pods"][:2]] == [{"gpu": [0, 1]}] * 2
     assert report["notes"] == []
     _, table, _ = desk.run("simulate", "--config", str(desk.config))
     assert f"default/p0-gpu: {devices[0][0]},{devices[0][1]}" in table
@@ -143,7 +141,7 @@ def test_a_template_of_the_cluster_is_used_and_a_missing_one_is_noted(with_drive
     desk.put("resource claim templates", template("there", namespace="default"))
     desk.with_workload(by_claim("p", claim="there"), by_claim("q", claim="missing"))
     _, report = desk.json("simulate", "--config", str(desk.config))
-    by_pod = {each["pod"]: each for each in report["pods"]}
+    by_pod = {pod["pod"]: pod for pod in report["pods"]}
     assert by_pod["default/p"]["fits"]
     assert 'pod "default/q": ResourceClaim not created yet' in by_pod["default/q"]["reason"]
     [note] = report["notes"]
@@ -153,10 +151,10 @@ def test_a_template_of_the_cluster_is_used_and_a_missing_one_is_noted(with_drive
 def test_pods_that_share_a_claim_go_where_it_can_be_used(with_driver: Desk) -> None:
     desk = with_driver
     shared = {"kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": [request()]}}}
-    desk.with_workload(shared, *(by_claim(f"p{each}", "resourceClaimName", "c") for each in range(3)))
+    desk.with_workload(shared, *(by_claim(f"p{number}", "resourceClaimName", "c") for number in range(3)))
     status, report = desk.json("simulate", "--config", str(desk.config))
     assert status == 0
-    assert len({each["node"] for each in report["pods"]}) == 1
+    assert len({pod["node"] for pod in report["pods"]}) == 1
 
 
 def test_an_extended_resource_by_a_class_of_the_file(with_driver: Desk) -> None:
@@ -184,7 +182,7 @@ def test_advice_names_what_claims_find_and_moves_no_pods_with_claims(with_driver
     )
     desk.with_workload(requesting("q", {"kubernetes.io/gpu": 200}))
     _, report = desk.json("advise", "--config", str(desk.config))
-    why = {each["pod"]: each["why"] for each in report["fixed"]}
+    why = {pod["pod"]: pod["why"] for pod in report["fixed"]}
     assert why["ns/resourceclaim/held"] == OF_CLAIM
     assert why.get("ns/t", CLAIMING) == CLAIMING
 
@@ -374,7 +372,7 @@ def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
     one, two = report["pods"]
     assert one["devices"] == {"npu": [1]}
     assert "1 node(s) have too few free NPUs (1 requested with npu 100)" in two["reason"]
-    [devices] = [each for each in report["devices"] if each["type"] == "npu"]
+    [devices] = [device for device in report["devices"] if device["type"] == "npu"]
     assert (devices["cards"], devices["idle"]) == (2, {"before": 1, "after": 0})
     assert (devices["free"]["before"], devices["free"]["after"]) == (
         {"kubernetes.io/npu": "100"},
@@ -513,13 +511,13 @@ def test_advice_moves_shares(desk: Desk) -> None:
         pod("waits", {"kubernetes.io/gpu": "100"}, **SCHEDULER),
     )
     status, report = desk.json("advise", "--pod", "ns/waits", file=False)
-    assert (status, [each["pod"] for each in report["moves"]]) == (0, ["ns/a"])
+    assert (status, [move["pod"] for move in report["moves"]]) == (0, ["ns/a"])
     assert report["moves"][0]["to"] == {"node": "b", "devices": {"gpu": [0]}}
 
 
 def test_a_share_that_waits_is_simulated_as_it_was_created(desk: Desk) -> None:
     desk.nodes(a=1).put("pods", *[pod(name, SHARE, bare=name == "bare", **SCHEDULER) for name in ("injected", "bare")])
-    waiting = {each["pod"]: each for each in desk.with_workload().json("simulate")[1]["waiting"]}
+    waiting = {pod["pod"]: pod for pod in desk.with_workload().json("simulate")[1]["waiting"]}
     assert waiting["ns/injected"]["fits"]
     assert "NotInjected" in waiting["ns/bare"]["reason"]
 
@@ -541,7 +539,7 @@ def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
     plugged.put("pods", pod("mover", NPU, on="b", allocated=allocated, metadata=OWNED, **SCHEDULER))
     status, report = plugged.with_workload(requesting("one", NPU, spec={"nodeSelector": {"kind": "b"}})).json("advise")
     assert (status, report["node"], report["devices"]) == (0, "b", {"npu": [0]})
-    assert [(each["pod"], each["to"]) for each in report["moves"]] == [
+    assert [(move["pod"], move["to"]) for move in report["moves"]] == [
         ("ns/mover", {"node": "a", "devices": {"npu": [0]}})
     ]
 
@@ -658,7 +656,7 @@ def movable(desk: Desk, *names_of_movable: str) -> Desk:
 
 def test_only_pods_that_allow_it_are_moved(desk: Desk) -> None:
     status, report = movable(desk, "b").json("defragment", "--pod", "ns/waits", "--dry-run", file=False)
-    assert (status, [each["pod"] for each in report["moves"]], report["first"]) == (0, ["ns/b"], ["ns/b"])
+    assert (status, [move["pod"] for move in report["moves"]], report["first"]) == (0, ["ns/b"], ["ns/b"])
     assert report["fixed"] == [
         {"pod": "ns/a", "node": "a", "why": 'neither it nor its namespace has the annotation berth.dev/movable: "true"'}
     ]

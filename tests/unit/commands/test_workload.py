@@ -94,7 +94,7 @@ def test_what_else_is_in_a_file_is_kept_apart() -> None:
         made(), group, {"kind": "Service", "metadata": {"name": "s"}}, urgent, made("DaemonSet", "d"), stateful
     )
     assert names(parsed) == ["web", "web-0"]
-    assert [each for _, each in parsed.groups] == [group]
+    assert [body for _, body in parsed.groups] == [group]
     assert parsed.priority_classes == [urgent]
     assert parsed.notes == [
         "w.yaml: document 3: Service s is left out: it makes no pods here",
@@ -116,8 +116,8 @@ def test_pods_are_as_the_api_server_would_have_them() -> None:
     first, second = admitted(read(made(name="a"), made(name="b", namespace="theirs")))
     assert first["spec"]["schedulerName"] == "berth-scheduler"
     assert first["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": 1}
-    assert [each["metadata"]["namespace"] for each in (first, second)] == ["ns", "theirs"]
-    read_first, read_second = (pods.pending(pods.transform(each)) for each in (first, second))
+    assert [pod["metadata"]["namespace"] for pod in (first, second)] == ["ns", "theirs"]
+    read_first, read_second = (pods.pending(pods.transform(pod)) for pod in (first, second))
     assert read_first.request.devices.parts[0].count == 1
     assert read_first.created == read_second.created == workload.CREATED
     assert read_first.created > "2026-01-01T00:00:00Z"

@@ -520,7 +520,7 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
 def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, subject: str, message: str) -> None:
     findings = changed(change).findings
     assert {finding.check for finding in findings} == {check}
-    [finding] = [each for each in findings if each.object == subject]
+    [finding] = [finding for finding in findings if finding.object == subject]
     assert message in finding.message
     assert finding.fix
 
@@ -582,7 +582,9 @@ def test_claims_are_read_if_they_may_be_allocated(roles: list[Raw], number: int)
         def get_all(self, requests: Sequence[Request]) -> list[Any]:
             asked.extend(request.path for request in requests)
             answers = zip(requests, super().get_all(requests), strict=True)
-            return [{"items": roles} if each.path.endswith("/clusterroles") else answer for each, answer in answers]
+            return [
+                {"items": roles} if request.path.endswith("/clusterroles") else answer for request, answer in answers
+            ]
 
     gather(Recording({}), Installation(), definitions=[], version="")
     assert asked.count("/apis/resource.k8s.io/v1/resourceclaims") == number
@@ -620,7 +622,7 @@ def gathered(**errors: ReadError) -> Facts:
 
 
 def test_the_definition_of_pod_groups_may_be_another_projects() -> None:
-    groups = {each["spec"]["names"]["plural"]: each["spec"]["group"] for each in definitions.wanted()}
+    groups = {definition["spec"]["names"]["plural"]: definition["spec"]["group"] for definition in definitions.wanted()}
     assert groups == dict.fromkeys(("devices", "gpupods", "leaderleases"), "berth.dev")
 
 
@@ -651,12 +653,14 @@ def test_an_api_without_a_server_is_found_before_its_conditions_show_it(status: 
     class WithService(Api):
         def get_all(self, requests: Sequence[Request]) -> list[Any]:
             answers = zip(requests, super().get_all(requests), strict=True)
-            return [{"items": [service]} if each.path.endswith("/apiservices") else answer for each, answer in answers]
+            return [
+                {"items": [service]} if request.path.endswith("/apiservices") else answer for request, answer in answers
+            ]
 
     def found(error: ReadError | None = None) -> list[Finding]:
         errors = {} if error is None else {quote(str(version), safe=""): error}
         facts = gather(WithService(errors), Installation(), definitions=[], version="")
-        return [each for each in diagnose(facts).findings if each.check == "UnreachableApi"]
+        return [finding for finding in diagnose(facts).findings if finding.check == "UnreachableApi"]
 
     [finding] = found(ReadError("no endpoints", status=status))
     assert (finding.object, finding.fix.partition("   ")[0]) == (
@@ -778,7 +782,9 @@ def test_cards_that_a_driver_lists_are_one_finding_for_all_nodes() -> None:
 def test_pools_to_be_tainted_need_the_api(role: str, served: dict[str, list[Raw]], checks: list[str]) -> None:
     class WithRole(Api):
         def get_all(self, requests: Sequence[Request]) -> list[Any]:
-            return [self._of(each, answer) for each, answer in zip(requests, super().get_all(requests), strict=True)]
+            return [
+                self._of(request, answer) for request, answer in zip(requests, super().get_all(requests), strict=True)
+            ]
 
         def _of(self, request: Request, answer: Any) -> Any:
             version = request.path.removeprefix("/apis/resource.k8s.io/")
@@ -789,7 +795,7 @@ def test_pools_to_be_tainted_need_the_api(role: str, served: dict[str, list[Raw]
             return {"resources": served[version]} if version in served else ReadError("no", status=404)
 
     facts = gather(WithRole({}), Installation(), definitions=[], version="")
-    assert [each.check for each in diagnose(facts).findings if each.check == "NoTaintRules"] == checks
+    assert [finding.check for finding in diagnose(facts).findings if finding.check == "NoTaintRules"] == checks
 
 
 def test_a_driver_that_is_not_loaded_is_one_finding() -> None:

@@ -40,7 +40,7 @@ class Server:
         self._answers = answers
 
     def get_all(self, requests: Sequence[Request]) -> list[Any]:
-        return [self._answers.get(each.path, MISSING) for each in requests]
+        return [self._answers.get(request.path, MISSING) for request in requests]
 
 
 def answers(*workloads: Raw, checks: Sequence[Raw] = (), **more: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def answers(*workloads: Raw, checks: Sequence[Raw] = (), **more: Any) -> dict[st
     collection = f"{GROUP}/namespaces/ns/workloads"
     return {
         collection: {"items": list(workloads)},
-        **{f"{collection}/{each['metadata']['name']}": each for each in workloads},
+        **{f"{collection}/{workload['metadata']['name']}": workload for workload in workloads},
         f"{GROUP}/namespaces/ns/localqueues/default": more.get("localqueues", QUEUE),
         f"{GROUP}/clusterqueues/team-a": more.get("clusterqueues", CLUSTER_QUEUE),
         f"{GROUP}/clusterqueues/queue": more.get("clusterqueues", CLUSTER_QUEUE),
@@ -82,7 +82,7 @@ def test_a_workload_that_waits_for_quota() -> None:
         "Position:    2 of 3 in the LocalQueue, by priority and age",
         f"Quota:       {REFUSED}; 350 of 400 quota.berth.dev/gpu of flavor a100 are reserved in the queue",
     ]
-    assert [each.partition(":")[0] for each in notes] == ["not shown"], "Kueue's visibility API is not served"
+    assert [note.partition(":")[0] for note in notes] == ["not shown"], "Kueue's visibility API is not served"
 
 
 def test_the_position_is_that_of_the_visibility_api_of_kueue() -> None:

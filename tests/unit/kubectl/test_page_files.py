@@ -58,7 +58,7 @@ def test_all_imports_and_assets_exist() -> None:
             if path.suffix == ".html"
             else []
         )
-        missing += [f"{path.name}: {each}" for each in (*imports, *assets) if not each.is_file()]
+        missing += [f"{path.name}: {file}" for file in (*imports, *assets) if not file.is_file()]
     assert missing == []
 
 

@@ -54,7 +54,7 @@ def test_instances_are_counted_by_profile() -> None:
     [row] = fleet.rows([raw_device("n", raw_card(mig={"enabled": True, "instances": instances}), uses=[use])], None)
     [card] = row["devices"]
     assert card["total"] == {"nvidia.com/mig-1g.10gb.me": 3}
-    assert [each["free"] for each in card["mig"]] == [True, False, False]
+    assert [instance["free"] for instance in card["mig"]] == [True, False, False]
 
 
 def test_a_failed_card_says_once_what_ends_its_fault() -> None:
@@ -297,7 +297,7 @@ class Answers:
     def get_all(self, requests: Any) -> list[Any]:
         """Return the answer of each path's last part; a kind that is not there is not found."""
         missing = ReadError("the server could not find the requested resource", status=404)
-        return [self._answers.get(each.path.rpartition("/")[2], missing) for each in requests]
+        return [self._answers.get(request.path.rpartition("/")[2], missing) for request in requests]
 
 
 FORBIDDEN = ReadError('devices.berth.dev is forbidden: User "jane" cannot list resource "devices"', status=403)

@@ -31,7 +31,7 @@ class Server:
         self._answers, self._events = answers, events
 
     def get_all(self, requests: Sequence[Request]) -> list[Any]:
-        return [self._answer(each) for each in requests]
+        return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Any:
         name = request.path.rpartition("/")[2]

@@ -71,24 +71,21 @@ class FrontProxy:
         name = next((headers[header] for header in self.username if headers.get(header)), "")
         if not name:
             return None
-        return User(
-            name=name,
-            uid=next((headers[header] for header in self.uid if headers.get(header)), ""),
-            groups=_groups(name, [group for header in self.group for group in headers.getall(header, ())]),
-            extra=self._extra(headers),
-        )
-
-    def _is_allowed(self, peer: PeerCertificate) -> bool:
-        names = {value for part in peer.get("subject", ()) for field, value in part if field == "commonName"}
-        return not self.allowed_names or not self.allowed_names.isdisjoint(names)
-
-    def _extra(self, headers: Headers) -> tuple[tuple[str, tuple[str, ...]], ...]:
         extra: dict[str, list[str]] = {}
         for header, value in headers.items():
             for prefix in self.extra:
                 if header.lower().startswith(prefix.lower()):
                     extra.setdefault(unquote(header[len(prefix) :].lower()), []).append(value)
-        return tuple(sorted((name, tuple(values)) for name, values in extra.items()))
+        return User(
+            name=name,
+            uid=next((headers[header] for header in self.uid if headers.get(header)), ""),
+            groups=_groups(name, [group for header in self.group for group in headers.getall(header, ())]),
+            extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
+        )
+
+    def _is_allowed(self, peer: PeerCertificate) -> bool:
+        names = {value for part in peer.get("subject", ()) for field, value in part if field == "commonName"}
+        return not self.allowed_names or not self.allowed_names.isdisjoint(names)
 
 
 def _groups(name: str, groups: Sequence[str]) -> tuple[str, ...]:

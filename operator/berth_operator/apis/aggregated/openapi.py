@@ -54,7 +54,16 @@ def documents(group: str, version: str, objects: Mapping[str, type], lists: Iter
     info = {"title": group, "version": version}
     definitions = _definitions(group, version, objects)
     path = f"{V3}/apis/{group}/{version}"
-    of_group = {"openapi": "3.0.0", "info": info, "paths": _paths(lists), "components": {"schemas": definitions}}
+    # kubectl finds the schema of a resource in the paths of lists.
+    paths = {}
+    for kind in lists:
+        operation = {
+            "x-kubernetes-action": "list",
+            "x-kubernetes-group-version-kind": {"group": kind.group, "version": kind.version, "kind": kind.name},
+            "responses": {"200": {"description": "OK"}},
+        }
+        paths[f"/apis/{kind.api_version}/{kind.plural}"] = {"get": operation}
+    of_group = {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": definitions}}
     digest = hashlib.sha256(orjson.dumps(of_group)).hexdigest()[:32]
     return {
         V2: {"swagger": "2.0", "info": info, "paths": {}, "definitions": definitions},
@@ -71,16 +80,3 @@ def _definitions(group: str, version: str, objects: Mapping[str, type]) -> Schem
         schema["x-kubernetes-group-version-kind"] = [{"group": group, "version": version, "kind": name}]
         definitions[f"{group}.{version}.{name}"] = schema
     return definitions
-
-
-def _paths(kinds: Iterable[Kind]) -> Schema:
-    """Return the paths of lists, in which kubectl finds the schema of a resource."""
-    paths = {}
-    for kind in kinds:
-        operation = {
-            "x-kubernetes-action": "list",
-            "x-kubernetes-group-version-kind": {"group": kind.group, "version": kind.version, "kind": kind.name},
-            "responses": {"200": {"description": "OK"}},
-        }
-        paths[f"/apis/{kind.api_version}/{kind.plural}"] = {"get": operation}
-    return paths

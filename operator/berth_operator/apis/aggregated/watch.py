@@ -39,7 +39,12 @@ class Watch:
 
     async def run(self, write: Write) -> None:
         """Write the state and then changes, until the watch's time is over or the history has gone on without it."""
-        await self._write_state(write)
+        state, self._state = self._state, []
+        for first in range(0, len(state), BATCH):
+            events = (self._form.event("ADDED", entry) for entry in state[first : first + BATCH])
+            await self._send(write, b"".join(events))
+        if self._wanted.initial_events and self._wanted.bookmarks:
+            await self._send(write, self._form.bookmark(self._known, ends_state=True))
         try:
             while (left := self._ends_at - self._clock()) > 0:
                 await self._send(write, self._next())
@@ -58,14 +63,6 @@ class Watch:
     @property
     def _is_current(self) -> bool:
         return self._place == self._cache.end()
-
-    async def _write_state(self, write: Write) -> None:
-        state, self._state = self._state, []
-        for first in range(0, len(state), BATCH):
-            events = (self._form.event("ADDED", entry) for entry in state[first : first + BATCH])
-            await self._send(write, b"".join(events))
-        if self._wanted.initial_events and self._wanted.bookmarks:
-            await self._send(write, self._form.bookmark(self._known, ends_state=True))
 
     def _next(self) -> bytes:
         """Return the frames of further changes, and a bookmark if it is due; empty if there is neither."""

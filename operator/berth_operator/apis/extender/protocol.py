@@ -131,7 +131,7 @@ def bind_args(body: bytes) -> BindArgs:
     return BindArgs(
         namespace=_name(raw, "PodNamespace"),
         name=_name(raw, "PodName"),
-        uid=_uid(raw, "PodUID"),
+        uid=_check_uid(_get(raw, "PodUID"), "PodUID"),
         node=_name(raw, "Node"),
     )
 
@@ -194,10 +194,6 @@ def _get(raw: Object, key: str) -> Any:
 
 def _name(raw: Object, key: str) -> str:
     return _check_name(_get(raw, key), key)
-
-
-def _uid(raw: Object, key: str) -> str:
-    return _check_uid(_get(raw, key), key)
 
 
 def _check_name(value: Any, where: str) -> str:

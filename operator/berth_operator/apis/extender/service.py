@@ -58,7 +58,12 @@ class ExtenderService:
         settings = self._settings
         if not settings.extender_port:
             return
-        certificate = _certificate(settings)
+        if settings.extender_certificate is None:
+            certificate = None
+        else:
+            authorities = settings.extender_client_ca
+            clients = None if authorities is None else Clients(authorities=authorities, required=True)
+            certificate = ServedCertificate.of_files(settings.extender_certificate, settings.extender_key, clients)
         async with asyncio.TaskGroup() as tasks:
             if certificate is not None:
                 await certificate.load()
@@ -107,11 +112,3 @@ def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: F
             lease=settings.lease,
         ),
     )
-
-
-def _certificate(settings: Settings) -> ServedCertificate | None:
-    if settings.extender_certificate is None:
-        return None
-    authorities = settings.extender_client_ca
-    clients = None if authorities is None else Clients(authorities=authorities, required=True)
-    return ServedCertificate.of_files(settings.extender_certificate, settings.extender_key, clients)

@@ -203,8 +203,18 @@ class Shared:
             pair = _pair(known)
             secret = await self._renew(known, pair) if pair.is_due(self.now()) else known
             if secret is not None:
-                bundle = self._bundle(secret)
-                await self._trust(secret["data"]["ca.crt"])
+                # Only the certificates, as PEM without anything else, are trusted.
+                try:
+                    certificates = x509.load_pem_x509_certificates(_decoded(secret, "ca.crt"))
+                except ValueError as error:
+                    what = f"Secret {self.namespace}/{self.secret}: ca.crt has no certificates"
+                    raise CertificateError(f"{what}; delete the Secret to renew it") from error
+                bundle = "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
+                if self.trusting and not any(
+                    [await self._write(secret["data"]["ca.crt"], obj) for obj in self.trusting]
+                ):
+                    paths = ", ".join(obj.path for obj in self.trusting)
+                    raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
                 return _pair(secret), bundle
         raise CertificateError(f"Secret {self.namespace}/{self.secret} changed {TRIES} times while it was renewed")
 
@@ -237,22 +247,6 @@ class Shared:
                 raise
             return None
         return renewed
-
-    def _bundle(self, secret: dict[str, Any]) -> str:
-        """Return the certificates of a Secret's bundle, as PEM without anything else."""
-        try:
-            certificates = x509.load_pem_x509_certificates(_decoded(secret, "ca.crt"))
-        except ValueError as error:
-            raise CertificateError(
-                f"Secret {self.namespace}/{self.secret}: ca.crt has no certificates; delete the Secret to renew it"
-            ) from error
-        return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
-
-    async def _trust(self, bundle: str) -> None:
-        """Write the bundle to the objects that are installed."""
-        if self.trusting and not any([await self._write(bundle, obj) for obj in self.trusting]):
-            paths = ", ".join(obj.path for obj in self.trusting)
-            raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
 
     async def _write(self, bundle: str, trusting: Trusting) -> bool:
         """Write the bundle to an object, unless the object already has it; return whether the object exists."""

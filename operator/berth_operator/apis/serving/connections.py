@@ -123,7 +123,10 @@ class Connections:
             self._unknown[address] += 1
             return self._serve()
         self._count_refused()
-        self._log(address)
+        now = asyncio.get_running_loop().time()
+        if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            log.warning("too many connections", address=address, served=self.served, limit=self._limit)
         if self._refused >= MAX_REFUSED:
             return None
         self._refused += 1
@@ -142,12 +145,6 @@ class Connections:
         self.served -= 1
         if not is_known:
             self._unknown -= Counter((address,))
-
-    def _log(self, address: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
-            self._logged_at = now
-            log.warning("too many connections", address=address, served=self.served, limit=self._limit)
 
 
 class Refusal(asyncio.Protocol):

@@ -32,7 +32,12 @@ def check(settings: Settings) -> None:
         if settings.extender_certificate:
             _check_certificate("extender", settings.extender_certificate, settings.extender_key)
         if settings.extender_client_ca:
-            _check_authorities(settings.extender_client_ca)
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(settings.extender_client_ca)
+            except OSError as error:
+                raise StartError(
+                    f"--extender-client-ca {settings.extender_client_ca}: {(error.strerror or str(error)).lower()}"
+                ) from error
 
 
 def check_free(option: str, address: str, port: int) -> None:
@@ -57,10 +62,3 @@ def _check_certificate(of: str, certificate: Path, key: Path | None) -> None:
     except OSError as error:
         files = f"--{of}-certificate {certificate}" + (f" with --{of}-key {key}" if key else "")
         raise StartError(f"{files}: {(error.strerror or str(error)).lower()}") from error
-
-
-def _check_authorities(file: Path) -> None:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
-    except OSError as error:
-        raise StartError(f"--extender-client-ca {file}: {(error.strerror or str(error)).lower()}") from error

@@ -105,7 +105,23 @@ class Explainer:
         async with self._budget.turn():
             # Another request may have asked for the same pod meanwhile.
             if (kept := self._fresh(namespace, name)) is None:
-                explained = await self._explained(namespace, name)
+                cluster, key = self._cluster, keys.join(namespace, name)
+                began = time.thread_time()
+                try:
+                    pending = cluster.pending.values()
+                    pod = next((pod for pod in pending if pod.name == name and pod.namespace == namespace), None)
+                    charge = None
+                    if pod is None:
+                        charge = next((charge for charge in cluster.fleet.charges.values() if charge.pod == key), None)
+                finally:
+                    self._budget.spend(time.thread_time() - began)
+                if pod is not None:
+                    explained = await self._of_pending(pod)
+                elif charge is not None:
+                    meta = ObjectMeta(name=name, namespace=namespace, uid=charge.uid)
+                    explained = await self._of_bound(meta, charge)
+                else:
+                    explained = self._of_unknown(await self._read(key))
                 kept = orjson.dumps({"kind": EXPLANATION, "apiVersion": API_VERSION, **explained})
                 if len(self._kept) >= MAX_KEPT:
                     self._kept.clear()
@@ -115,23 +131,6 @@ class Explainer:
     def _fresh(self, namespace: str, name: str) -> bytes | None:
         at, kept = self._kept.get((namespace, name), (0.0, b""))
         return kept if kept and self._cluster.clock() - at < KEPT_SECONDS else None
-
-    async def _explained(self, namespace: str, name: str) -> PodExplanation:
-        cluster, key = self._cluster, keys.join(namespace, name)
-        began = time.thread_time()
-        try:
-            pending = cluster.pending.values()
-            pod = next((pod for pod in pending if pod.name == name and pod.namespace == namespace), None)
-            charge = None
-            if pod is None:
-                charge = next((charge for charge in cluster.fleet.charges.values() if charge.pod == key), None)
-        finally:
-            self._budget.spend(time.thread_time() - began)
-        if pod is not None:
-            return await self._of_pending(pod)
-        if charge is not None:
-            return await self._of_bound(ObjectMeta(name=name, namespace=namespace, uid=charge.uid), charge)
-        return self._of_unknown(await self._read(key))
 
     async def _of_bound(self, pod: ObjectMeta, charge: Charge) -> PodExplanation:
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)

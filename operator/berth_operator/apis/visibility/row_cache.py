@@ -163,7 +163,14 @@ class RowCache(WatchCache):
         """Render while there are watches, until cancelled."""
         shortest, longest = PAUSES
         while True:
-            await self._wait_for_watches()
+            # Until there are watches, rows that no request reads are dropped.
+            while not self._watches:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        await self._watched.wait()
+                async with self._rendering:
+                    if not self._watches and self._clock() - self._complete_at >= IDLE_SECONDS:
+                        self._drop()
             sent = self.sending.sent
             async with self._rendering:
                 spent = await self._try_render(complete=False)
@@ -171,16 +178,6 @@ class RowCache(WatchCache):
             # What watches were sent is known only now.
             rest = SHARE * (self.sending.sent - sent) * SECONDS_PER_BYTE - shortest
             await asyncio.sleep(min(longest, max(0.0, rest)))
-
-    async def _wait_for_watches(self) -> None:
-        """Return once there are watches; until then drop rows that no request reads."""
-        while not self._watches:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await self._watched.wait()
-            async with self._rendering:
-                if not self._watches and self._clock() - self._complete_at >= IDLE_SECONDS:
-                    self._drop()
 
     def _drop(self) -> None:
         self._rendered.clear()
@@ -191,7 +188,20 @@ class RowCache(WatchCache):
         """Render; if that fails, drop all rows, which ends all watches. Return the seconds that it took."""
         slices = Slices(self._turns)
         try:
-            await self._render(slices, complete=complete)
+            self._renders.inc()
+            order, is_first = dict[Key, None](), not self._has_rendered
+            async for row in slices.of(self._source.rows()):
+                if row is not None and row.key not in order and self._take(row, complete=complete, is_first=is_first):
+                    order[row.key] = None
+            # First: a rendering may be cancelled between two slices.
+            self._order = list(order)
+            async for key in slices.of(iter([key for key in self._rendered if key not in order])):
+                self._remove(key)
+            if is_first:
+                # No client knows an earlier version of this leader.
+                self.replace(self._entries, self._next())
+                self._has_rendered = True
+            self.advance(self.version)
         except Exception:
             # In the scheduler's process: a row that cannot be rendered must not end it.
             counters.VISIBILITY_FAILURES.labels("rendering").inc()
@@ -201,23 +211,6 @@ class RowCache(WatchCache):
         else:
             self._has_failed = False
         return slices.spent
-
-    async def _render(self, slices: Slices, *, complete: bool) -> None:
-        """Render the changed rows."""
-        self._renders.inc()
-        order, is_first = dict[Key, None](), not self._has_rendered
-        async for row in slices.of(self._source.rows()):
-            if row is not None and row.key not in order and self._take(row, complete=complete, is_first=is_first):
-                order[row.key] = None
-        # First: a rendering may be cancelled between two slices.
-        self._order = list(order)
-        async for key in slices.of(iter([key for key in self._rendered if key not in order])):
-            self._remove(key)
-        if is_first:
-            # No client knows an earlier version of this leader.
-            self.replace(self._entries, self._next())
-            self._has_rendered = True
-        self.advance(self.version)
 
     def _take(self, row: Row, *, complete: bool, is_first: bool) -> bool:
         """Render a row unless it is unchanged; return whether it exists."""

@@ -88,7 +88,17 @@ class VisibilityService:
         """Serve until cancelled; a failure does not end the process: the API is served again after a pause."""
         while self._settings.visibility_port:
             try:
-                await self._serve()
+                settings = self._settings
+                # A client of its own, so that reviews do not queue behind binds.
+                client = await KubeClient.connect(settings.kubeconfig, "berth-operator/visibility", limit=CONNECTIONS)
+                try:
+                    reviews = Reviews(api=client, clock=time.monotonic)
+                    front_proxy = await front_proxies.another(client, None, settings.visibility_period)
+                    while True:
+                        # If the front proxy has other authorities, all connections end and begin again.
+                        front_proxy = await self._serve_for(front_proxy, client, reviews)
+                finally:
+                    client.close()
             except Exception:
                 counters.VISIBILITY_FAILURES.labels("server").inc()
                 log.exception("visibility API not served", again_in=PAUSE_SECONDS)
@@ -99,19 +109,6 @@ class VisibilityService:
         """Delete the APIService if no replica stays; after all else, because the next leader must not wait for it."""
         if self._settings.visibility_port:
             await self._registration.leave(self._api)
-
-    async def _serve(self) -> None:
-        """Serve until cancelled; if the front proxy has other authorities, end all connections and begin again."""
-        settings = self._settings
-        # A client of its own, so that reviews do not queue behind binds.
-        client = await KubeClient.connect(settings.kubeconfig, "berth-operator/visibility", limit=CONNECTIONS)
-        try:
-            reviews = Reviews(api=client, clock=time.monotonic)
-            front_proxy = await front_proxies.another(client, None, settings.visibility_period)
-            while True:
-                front_proxy = await self._serve_for(front_proxy, client, reviews)
-        finally:
-            client.close()
 
     def lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
         """Answer from the state of this replica, which has read the cluster."""

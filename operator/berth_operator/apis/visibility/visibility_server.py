@@ -151,7 +151,24 @@ class VisibilityServer:
             return await self._relay.send(request)
         cache = leading.caches[kind]
         if not wanted.watch:
-            return await self._list(cache, form, wanted, request)
+            async with self._lists.turn():
+                if wanted.match != EXACT:
+                    # Each rendering takes room in the history, from which the rest of a list comes.
+                    await cache.refresh()
+                    if wanted.version > cache.version:
+                        raise expired(wanted.version, cache.oldest)
+                began, slices = time.thread_time(), Slices()
+                chunk = Chunk.of(cache, wanted)
+                slices.spent += time.thread_time() - began
+                try:
+                    body = b"".join([part async for part in slices.of(form.parts(chunk))])
+                finally:
+                    # Also if the client has left meanwhile.
+                    self._lists.spend(slices.spent)
+            if len(body) < MIN_COMPRESSED or "gzip" not in request.headers.get("Accept-Encoding", ""):
+                return as_json(body)
+            compressed = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
+            return as_json(compressed, HTTPStatus.OK, {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
         with cache.watched():
             await cache.refresh()
             if wanted.version > cache.version:
@@ -159,27 +176,6 @@ class VisibilityServer:
                 raise expired(wanted.version, cache.oldest)
             watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
             return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.sending.paced)
-
-    async def _list(self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request) -> web.StreamResponse:
-        """Return a list, compressed if it is large and the client accepts that."""
-        async with self._lists.turn():
-            if wanted.match != EXACT:
-                # Each rendering takes room in the history, from which the rest of a list comes.
-                await cache.refresh()
-                if wanted.version > cache.version:
-                    raise expired(wanted.version, cache.oldest)
-            began, slices = time.thread_time(), Slices()
-            chunk = Chunk.of(cache, wanted)
-            slices.spent += time.thread_time() - began
-            try:
-                body = b"".join([part async for part in slices.of(form.parts(chunk))])
-            finally:
-                # Also if the client has left meanwhile.
-                self._lists.spend(slices.spent)
-        if len(body) < MIN_COMPRESSED or "gzip" not in request.headers.get("Accept-Encoding", ""):
-            return as_json(body)
-        compressed = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
-        return as_json(compressed, HTTPStatus.OK, {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
 
     async def _explanation(self, request: web.Request) -> web.StreamResponse:
         """Return the explanation of a pod."""

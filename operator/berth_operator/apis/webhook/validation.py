@@ -67,7 +67,11 @@ class Validation:
             return ACCEPTED
         if template["spec"].get("nodeName"):
             return ACCEPTED  # no scheduler reads it
-        pod = _pod(template, body["metadata"], review.get("namespace") or "default")
+        owner, namespace = body["metadata"], review.get("namespace") or "default"
+        name = owner.get("name") or owner.get("generateName") or ""
+        metadata = {**(template.get("metadata") or {}), "name": name, "namespace": namespace, "uid": ""}
+        # With the requests that the API server sets.
+        pod = {"metadata": metadata, "spec": resources.from_limits(template["spec"])}
         # Pods of a template may be routed to our scheduler when they are created.
         is_ours = _scheduler(pod) in self.schedulers or (kind != _POD and routing.is_routed(pod))
         if not is_ours:
@@ -95,13 +99,6 @@ def _template(kind: str, body: Object) -> Object:
     for name in () if kind == _POD else _TEMPLATES[kind]:
         body = body[name]
     return body
-
-
-def _pod(template: Object, owner: Object, namespace: str) -> dict[str, Any]:
-    """Return the pod of a template, or a pod, with the requests that the API server sets."""
-    name = owner.get("name") or owner.get("generateName") or ""
-    metadata = {**(template.get("metadata") or {}), "name": name, "namespace": namespace, "uid": ""}
-    return {"metadata": metadata, "spec": resources.from_limits(template["spec"])}
 
 
 def _scheduler(pod: Object) -> str:

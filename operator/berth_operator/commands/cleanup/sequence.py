@@ -92,9 +92,23 @@ class Cleanup:
         await self._delete(installed.policies())
         kept = await self._clean_nodes()
         await self._delete(installed.written(self._order.namespace))
-        definitions = await self._definitions()
+        present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
+        ours = [item for item, obj in present if self._order.delete_definitions and not crd.is_foreign(obj)]
+        await self._delete(ours)
+        for item in ours:
+            await self._until_gone(item)
+        definitions = [item for item, _ in present if item not in ours]
         if self._order.drain and kept:
-            kept = await self._drain(kept)
+            # Until the pods that need capacity have ended; then the Nodes that still keep some are read again.
+            clock = asyncio.get_running_loop().time
+            deadline = clock() + self._order.seconds
+            pods = [pod for plan in kept for pod in plan.pods]
+            self._say(f"waiting up to {self._order.seconds:g} s for pods to end: {report.listed(map(str, pods))}")
+            while pods and clock() < deadline:
+                await asyncio.sleep(max(POLL_SECONDS, len(pods) / READS_PER_SECOND))
+                lives = await self._at_once(map(self._lives, pods))
+                pods = [pod for pod, is_live in zip(pods, lives, strict=True) if is_live]
+            kept = await self._clean_nodes()
         ours_waiting = {"fieldSelector": f"spec.nodeName=,spec.schedulerName={names.SCHEDULER}"}
         waiting = await self._list("/api/v1/pods", ours_waiting, lambda pod: pod["metadata"]["uid"])
         stays = report.stays(definitions, kept, len(waiting), await self._unanswered())
@@ -119,17 +133,6 @@ class Cleanup:
                 self._say(f"deleted {item}")
         if problems:
             raise CleanupError("\n".join(problems))
-
-    async def _definitions(self) -> list[Item]:
-        """Return the definitions that stay. If the command is to delete definitions, delete Berth's first."""
-        present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
-        if not self._order.delete_definitions:
-            return [item for item, _ in present]
-        ours = [item for item, obj in present if not crd.is_foreign(obj)]
-        await self._delete(ours)
-        for item in ours:
-            await self._until_gone(item)
-        return [item for item, _ in present if item not in ours]
 
     async def _until_gone(self, item: Item) -> None:
         """Wait until a definition is gone: the API server deletes all its objects first."""
@@ -274,18 +277,6 @@ class Cleanup:
         return report.unanswered(checks, queues)
 
     # --- pods -------------------------------------------------------------------------------------------------
-
-    async def _drain(self, kept: Sequence[Plan]) -> list[Plan]:
-        """Wait until the pods that need capacity have ended; return the plans of the Nodes that still keep some."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._order.seconds
-        pods = [pod for plan in kept for pod in plan.pods]
-        self._say(f"waiting up to {self._order.seconds:g} s for pods to end: {report.listed(map(str, pods))}")
-        while pods and clock() < deadline:
-            await asyncio.sleep(max(POLL_SECONDS, len(pods) / READS_PER_SECOND))
-            lives = await self._at_once(map(self._lives, pods))
-            pods = [pod for pod, is_live in zip(pods, lives, strict=True) if is_live]
-        return await self._clean_nodes()
 
     async def _lives(self, pod: Pod) -> bool:
         raw = await self._read(pod.path)

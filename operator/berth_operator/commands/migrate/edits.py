@@ -35,12 +35,8 @@ def written(text: str, node: yaml.Node, old: Any, new: Any) -> str:
     Raises:
         NotWritableError: the form of the text does not allow it.
     """
-    return _applied(text, sorted(set(_Writer(text).changes(node, old, new))))
-
-
-def _applied(text: str, edits: list[Edit]) -> str:
     parts, place = [], 0
-    for start, end, instead in edits:
+    for start, end, instead in sorted(set(_Writer(text).changes(node, old, new))):
         if start < place:
             raise NotWritableError("two changes at one place, by an anchor or a merge key")
         parts += [text[place:start], instead]
@@ -60,32 +56,29 @@ class _Writer:
         if old == new:
             return
         if isinstance(node, yaml.MappingNode) and isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from self._of_mapping(node, old, new)
+            pairs = {key.value: (key, value) for key, value in node.value}
+            if any(name not in pairs for name in old if name not in new or old[name] != new[name]):
+                raise NotWritableError("a merge key or an alias has what would change")
+            for name in (name for name in pairs if name in new and name in old):
+                yield from self._of_value(*pairs[name], old[name], new[name], in_flow=bool(node.flow_style))
+            added = {name: value for name, value in new.items() if name not in old}
+            removed = [name for name in pairs if name in old and name not in new]  # a key that is no text is in neither
+            for name in [name for name in removed if isinstance(pairs[name][1], yaml.MappingNode) and old[name]]:
+                other = next((key for key in added if _is_nested(added[key])), None)
+                if other is not None:  # a mapping by another name
+                    removed.remove(name)
+                    key, value = pairs[name]
+                    yield (_start(key), _end(key), _scalar(other, quoted=_is_json(key)))
+                    yield from self.changes(value, old[name], added.pop(other))
+            replaced = _paired([name for name in removed if _is_scalar(pairs[name][1])], added)
+            rest = {name: value for name, value in added.items() if name not in {pair[0] for pair in replaced.values()}}
+            write = self._flow_pairs if node.flow_style else self._block_pairs
+            yield from write(node, removed, replaced, rest)
         elif isinstance(node, yaml.SequenceNode) and len(old) == len(new) == len(node.value):
             for item, before, after in zip(node.value, old, new, strict=True):
                 yield from self.changes(item, before, after)
         else:
             yield (_start(node), _end(node), _flow(new, quoted=_is_json(node)))
-
-    def _of_mapping(self, node: yaml.MappingNode, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Edit]:
-        pairs = {key.value: (key, value) for key, value in node.value}
-        if any(name not in pairs for name in old if name not in new or old[name] != new[name]):
-            raise NotWritableError("a merge key or an alias has what would change")
-        for name in (name for name in pairs if name in new and name in old):
-            yield from self._of_value(*pairs[name], old[name], new[name], in_flow=bool(node.flow_style))
-        added = {name: value for name, value in new.items() if name not in old}
-        removed = [name for name in pairs if name in old and name not in new]  # a key that is no text is in neither
-        for name in [name for name in removed if isinstance(pairs[name][1], yaml.MappingNode) and old[name]]:
-            other = next((key for key in added if _is_nested(added[key])), None)
-            if other is not None:  # a mapping by another name
-                removed.remove(name)
-                key, value = pairs[name]
-                yield (_start(key), _end(key), _scalar(other, quoted=_is_json(key)))
-                yield from self.changes(value, old[name], added.pop(other))
-        replaced = _paired([name for name in removed if _is_scalar(pairs[name][1])], added)
-        rest = {name: value for name, value in added.items() if name not in {pair[0] for pair in replaced.values()}}
-        write = self._flow_pairs if node.flow_style else self._block_pairs
-        yield from write(node, removed, replaced, rest)
 
     def _of_value(self, key: yaml.Node, value: yaml.Node, old: Any, new: Any, *, in_flow: bool) -> Iterator[Edit]:
         if isinstance(new, Mapping) and _is_scalar(value) and new:  # null

@@ -246,17 +246,18 @@ def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]
         yield Step(
             title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin already has a node "
             "affinity, add the expression to each of its terms instead",
-            commands=tuple(_patch(plugin) for plugin in plugins),
+            commands=tuple(
+                f"kubectl patch daemonset -n {plugin.namespace} {plugin.name} --type merge -p {shlex.quote(kept_off())}"
+                for plugin in plugins
+            ),
         )
-
-
-def _patch(plugin: Program) -> str:
-    return f"kubectl patch daemonset -n {plugin.namespace} {plugin.name} --type merge -p {shlex.quote(kept_off())}"
 
 
 def of_node(use: NodeUse) -> Iterator[Step]:
     """Yield what to do with a node."""
-    node, is_empty = use.node, not _to_drain(use)
+    # Berth cannot know the cards of other systems' pods.
+    known = {BERTH, *(system.name for system in TABLE.systems if not system.drain)}
+    node, is_empty = use.node, not any(held for system, held in use.holders.items() if system not in known)
     yield Step(title="keep new pods off the node", commands=(f"kubectl cordon {node}",))
     if not is_empty:
         yield Step(
@@ -275,12 +276,6 @@ def of_node(use: NodeUse) -> Iterator[Step]:
         title="move workloads: apply their rewritten manifests. Until the last node is moved, their pods must tolerate "
         f"the taint (key {_KEY}, value {_VALUE})"
     )
-
-
-def _to_drain(use: NodeUse) -> tuple[str, ...]:
-    """Return the pods whose cards Berth cannot know."""
-    known = {system.name for system in TABLE.systems if not system.drain}
-    return tuple(pod for system, held in use.holders.items() if system not in known | {BERTH} for pod in held)
 
 
 def back(plugins: Sequence[Program]) -> Iterator[Step]:

@@ -98,7 +98,17 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
     if body["kind"] == GROUP:
         return _of_group(body, GROUPS[group]) if group in GROUPS else Rewritten(body=body)
     if not group and body["kind"] in COUNTING:
-        return _of_quota(body)
+        # What counts resources by name counts nothing of pods that request Berth's resources.
+        counted = _keys(_at(body, COUNTING[body["kind"]]))
+        found = tuple(name for name, row in TABLE.resources.items() if row.word.role in AMOUNTS and name in counted)
+        if not found:
+            return Rewritten(body=body)
+        lost = (
+            f"{', '.join(found)}: only pods that request it by this name are counted, none that was rewritten; "
+            "limit the namespace by namespaceLimits of Berth's configuration"
+        )
+        named = _Found(words=found, becomes=f"{body['kind']} as it was", lost=(lost,))
+        return Rewritten(body=body, workloads=(_workload(body, MigrationResult.PARTLY, named),))
     if (custom := CUSTOM_KINDS.get((group, body["kind"]))) is not None:
         return _of_custom(body, custom, goal)
     path = TEMPLATES.get((group, body["kind"]))
@@ -183,7 +193,12 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         raise InputError(pending.error)
     if not devices and not reading.words and scheduler not in SCHEDULERS:
         return template, None
-    _check_priority_class(spec, goal)
+    name = spec.get("priorityClassName")
+    if name and goal.priority_classes is not None and name not in goal.priority_classes:
+        raise InputError(
+            f"spec.priorityClassName: {name}; the cluster has no PriorityClass of this name, so its API server refuses "
+            "the pods, whichever scheduler they name: create it, or name another"
+        )
     written = {**reading.spec, "schedulerName": goal.scheduler}
     for kind in ("initContainers", "containers"):
         if written.get(kind):
@@ -198,15 +213,6 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         scheduler=goal.scheduler,
     )
     return changed, found
-
-
-def _check_priority_class(spec: Object, goal: Goal) -> None:
-    name = spec.get("priorityClassName")
-    if name and goal.priority_classes is not None and name not in goal.priority_classes:
-        raise InputError(
-            f"spec.priorityClassName: {name}; the cluster has no PriorityClass of this name, so its API server refuses "
-            "the pods, whichever scheduler they name: create it, or name another"
-        )
 
 
 def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:
@@ -315,20 +321,6 @@ def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
 
 
 # --- quotas ---------------------------------------------------------------------------------------------------
-
-
-def _of_quota(body: Object) -> Rewritten:
-    """Return the answer to what counts words by name: it counts nothing of pods in Berth's words."""
-    counted = _keys(_at(body, COUNTING[body["kind"]]))
-    found = tuple(name for name, row in TABLE.resources.items() if row.word.role in AMOUNTS and name in counted)
-    if not found:
-        return Rewritten(body=body)
-    lost = (
-        f"{', '.join(found)}: only pods that request it by this name are counted, none that was rewritten; "
-        "limit the namespace by namespaceLimits of Berth's configuration"
-    )
-    named = _Found(words=found, becomes=f"{body['kind']} as it was", lost=(lost,))
-    return Rewritten(body=body, workloads=(_workload(body, MigrationResult.PARTLY, named),))
 
 
 def _keys(value: Any) -> frozenset[str]:

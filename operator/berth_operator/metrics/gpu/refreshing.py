@@ -23,7 +23,7 @@ from berth_operator.metrics.gpu.sources import (
 )
 from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.cache.gpu_metrics import REASONS, Freshness
+from berth_operator.state.cache.gpu_metrics import REASONS
 
 SLICE: Final = 32
 """Cards that are written in one turn of the scheduler's loop, which takes less than a millisecond."""
@@ -121,10 +121,8 @@ class Refresher:
             self._failure = ""
             counters.GPU_METRICS_REFRESHES.labels("read").inc()
         self._cluster.gpu_metrics.apply(self._stale_after)
-        self._show(self._cluster.gpu_metrics.freshness())
-
-    def _show(self, freshness: Freshness) -> None:
-        """Show of how many GPUs metrics are known; log a change once. Without GPUs the state is empty."""
+        # A change is logged once. Without GPUs the state is empty.
+        freshness = self._cluster.gpu_metrics.freshness()
         counters.GPU_METRICS_CARDS.labels("fresh").set(freshness.fresh)
         counters.GPU_METRICS_CARDS.labels("stale").set(freshness.stale)
         state = STALE if freshness.stale else ""

@@ -351,7 +351,31 @@ def _placed() -> Iterator[dict[str, Any]]:
             if left + panel.columns > WIDTH:
                 left, top = 0, top + HEIGHT
             number += 1
-            yield _panel(panel, number, left, top)
+            custom = {"fillOpacity": 20, "stacking": {"mode": "normal" if panel.stacked else "none"}}
+            yield {
+                "id": number,
+                "type": panel.kind,
+                "title": panel.title,
+                "description": panel.text,
+                "datasource": DATASOURCE,
+                "gridPos": _at(left, top, panel.columns, HEIGHT),
+                "fieldConfig": {
+                    "defaults": {"unit": panel.unit, **({"custom": custom} if panel.kind == "timeseries" else {})},
+                    "overrides": [],
+                },
+                "targets": [
+                    {
+                        "refId": chr(ord("A") + position),
+                        "datasource": DATASOURCE,
+                        "expr": expression,
+                        "legendFormat": legend or "__auto",
+                        "instant": panel.kind != "timeseries",
+                        "range": panel.kind == "timeseries",
+                        **({"format": "table"} if panel.kind == "table" else {}),
+                    }
+                    for position, (legend, expression) in enumerate(panel.queries.items())
+                ],
+            }
             left += panel.columns
         top += HEIGHT
 
@@ -360,35 +384,9 @@ def _at(left: int, top: int, width: int = WIDTH, height: int = 1) -> dict[str, i
     return {"x": left, "y": top, "w": width, "h": height}
 
 
-def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
-    custom = {"fillOpacity": 20, "stacking": {"mode": "normal" if panel.stacked else "none"}}
-    return {
-        "id": number,
-        "type": panel.kind,
-        "title": panel.title,
-        "description": panel.text,
-        "datasource": DATASOURCE,
-        "gridPos": _at(left, top, panel.columns, HEIGHT),
-        "fieldConfig": {
-            "defaults": {"unit": panel.unit, **({"custom": custom} if panel.kind == "timeseries" else {})},
-            "overrides": [],
-        },
-        "targets": [
-            {
-                "refId": chr(ord("A") + position),
-                "datasource": DATASOURCE,
-                "expr": expression,
-                "legendFormat": legend or "__auto",
-                "instant": panel.kind != "timeseries",
-                "range": panel.kind == "timeseries",
-                **({"format": "table"} if panel.kind == "table" else {}),
-            }
-            for position, (legend, expression) in enumerate(panel.queries.items())
-        ],
-    }
-
-
-def _prometheus_rule(rules: str) -> str:
+def files(folder: Path) -> dict[Path, str]:
+    """Return the files to write, with their texts."""
+    rules = (folder / "monitoring" / "rules.yaml").read_text()
     body = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -400,15 +398,10 @@ def _prometheus_rule(rules: str) -> str:
         "spec": yaml.safe_load(rules),
     }
     head = "# The rules of ../monitoring/rules.yaml; written by `make generate`.\n"
-    return head + yaml.safe_dump(body, sort_keys=False, width=120)
-
-
-def files(folder: Path) -> dict[Path, str]:
-    """Return the files to write, with their texts."""
-    rules = (folder / "monitoring" / "rules.yaml").read_text()
     return {
         folder / "monitoring" / "dashboard.json": json.dumps(dashboard(), indent=2) + "\n",
-        folder / "monitoring-prometheus-operator" / "prometheus-rule.yaml": _prometheus_rule(rules),
+        folder / "monitoring-prometheus-operator" / "prometheus-rule.yaml": head
+        + yaml.safe_dump(body, sort_keys=False, width=120),
     }
 
 

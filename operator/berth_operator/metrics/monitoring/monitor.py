@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from berth_operator.core.advice.fleet_figures import FleetFigures, fleet_figures
+from berth_operator.core.advice.fleet_figures import fleet_figures
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import GAUGES, Family, Values
 from berth_operator.metrics.monitoring.bounds import OTHER, frequent
@@ -55,7 +55,19 @@ class Monitor:
         await self._in_slices(pending_count.count(self._cluster.queue, self._cluster.pending), STRIDE)
         pending = pending_count.values(gated=len(self._cluster.pending_pods.gated))
         await asyncio.sleep(0)
-        fleet = _of_fleet(fleet_figures(self._cluster.fleet))
+        figures = fleet_figures(self._cluster.fleet)
+        kept = frequent({model: counts.total for model, counts in figures.gpus.items()})
+        gpus: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for model, counts in figures.gpus.items():
+            shown = model if model in kept else OTHER
+            gpus[shown, "allocated"] += counts.allocated
+            gpus[shown, "free"] += counts.free
+            gpus[shown, "unavailable"] += counts.unavailable
+        fleet = {
+            gauges.GPUS: gpus,
+            gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},
+            gauges.STRANDED: {(): figures.stranded},
+        }
         await asyncio.sleep(0)
         claim_devices = ClaimDeviceCount()
         await self._in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
@@ -83,18 +95,3 @@ class Monitor:
             gauges.HEARD: {(watch,): now - age for watch, age in self._ages().items()},
             gauges.REFRESHED: {(): now},
         }
-
-
-def _of_fleet(figures: FleetFigures) -> Mapping[Family, Values]:
-    kept = frequent({model: counts.total for model, counts in figures.gpus.items()})
-    gpus: defaultdict[tuple[str, ...], float] = defaultdict(float)
-    for model, counts in figures.gpus.items():
-        shown = model if model in kept else OTHER
-        gpus[shown, "allocated"] += counts.allocated
-        gpus[shown, "free"] += counts.free
-        gpus[shown, "unavailable"] += counts.unavailable
-    return {
-        gauges.GPUS: gpus,
-        gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},
-        gauges.STRANDED: {(): figures.stranded},
-    }

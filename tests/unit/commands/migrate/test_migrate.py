@@ -57,8 +57,11 @@ def migrated(text: str, **goal: Any) -> Migrated:
 def outcomes(text: str, **goal: Any) -> list[tuple[str, str]]:
     answers = migrated(text, **goal).answers
     return [
-        (str(each.workload.outcome), each.workload.why or "; ".join(each.workload.lost) or each.workload.becomes)
-        for each in answers
+        (
+            str(answer.workload.outcome),
+            answer.workload.why or "; ".join(answer.workload.lost) or answer.workload.becomes,
+        )
+        for answer in answers
     ]
 
 
@@ -109,7 +112,7 @@ def test_all_manifests_are_answered_as_before(
 
 
 def test_every_manifest_is_in_the_answers() -> None:
-    answered = {each["file"] for each in json.loads(GOLDEN.read_text())["workloads"]}
+    answered = {workload["file"] for workload in json.loads(GOLDEN.read_text())["workloads"]}
     assert answered == {str(file.relative_to(others.FOLDER)) for file in FILES}
 
 
@@ -118,11 +121,11 @@ def as_it_is(text: str) -> str:
 
 
 def as_json(text: str) -> str:
-    return "---\n".join(orjson.dumps(each, option=orjson.OPT_INDENT_2).decode() + "\n" for each in bodies(text))
+    return "---\n".join(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n" for body in bodies(text))
 
 
 def in_one_line(text: str) -> str:
-    return "---\n".join(orjson.dumps(each).decode() + "\n" for each in bodies(text))
+    return "---\n".join(orjson.dumps(body).decode() + "\n" for body in bodies(text))
 
 
 def in_braces(text: str) -> str:

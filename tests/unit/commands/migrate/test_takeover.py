@@ -79,7 +79,7 @@ CLUSTER: Final = cluster(
 def test_what_runs_is_found() -> None:
     [found] = takeover.plan(CLUSTER).found
     assert (found.system, found.webhooks, found.pods) == ("HAMi", ("of-hami",), 3)
-    assert [each.title for each in found.programs] == [
+    assert [program.title for program in found.programs] == [
         "DaemonSet kube-system/plugin",
         "Deployment kube-system/scheduler",
     ]
@@ -102,7 +102,7 @@ def test_the_cards_of_each_node_have_their_holders_and_empty_nodes_come_first() 
 
 def test_only_nodes_with_pods_whose_cards_are_not_known_are_drained() -> None:
     steps = takeover.plan(CLUSTER).each_node
-    drained = {name for name, each in steps.items() if any("drain" in str(step.commands) for step in each)}
+    drained = {name for name, of_node in steps.items() if any("drain" in str(step.commands) for step in of_node)}
     assert drained == {"a"}
     koordinator = pod("k", "a", scheduler="koord-scheduler", limits={"koordinator.sh/gpu": "100"})
     [steps_of_a] = takeover.plan(cluster(nodes=[node("a")], pods=[koordinator])).each_node.values()
@@ -111,9 +111,9 @@ def test_only_nodes_with_pods_whose_cards_are_not_known_are_drained() -> None:
 
 def test_device_plugins_are_kept_off_by_a_patch_that_can_be_undone() -> None:
     planned = takeover.plan(CLUSTER)
-    [patch] = [each for step in planned.before for each in step.commands if "patch" in each]
+    [patch] = [command for step in planned.before for command in step.commands if "patch" in command]
     assert patch.startswith("kubectl patch daemonset -n kube-system plugin --type merge -p '{")
-    assert [each for step in planned.back for each in step.commands][-1] == (
+    assert [command for step in planned.back for command in step.commands][-1] == (
         "kubectl rollout undo -n kube-system daemonset/plugin"
     )
 
@@ -140,7 +140,7 @@ def test_the_plan_is_for_programs_too(form: str) -> None:
     assert running.of_cluster(CLUSTER, running.Streams(form=form, quiet=False, out=out, err=out)) == 0
     read = yaml.safe_load(out.getvalue())
     assert read == json.loads(json.dumps(takeover.report(takeover.plan(CLUSTER))))
-    assert [each["name"] for each in read["nodes"]] == ["b", "a"]
+    assert [node["name"] for node in read["nodes"]] == ["b", "a"]
 
 
 # --- workloads of the live cluster ------------------------------------------------------------------------------

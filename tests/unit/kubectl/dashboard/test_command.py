@@ -51,7 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
-Server(next(each for each in sys.argv if each.startswith("--unix-socket=")).partition("=")[2], Handler).serve_forever()
+Server(next(arg for arg in sys.argv if arg.startswith("--unix-socket=")).partition("=")[2], Handler).serve_forever()
 """
 
 

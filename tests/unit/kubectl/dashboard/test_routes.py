@@ -76,7 +76,7 @@ BAD = [
 
 @pytest.mark.parametrize(
     ("target", "status"),
-    [*((each, HTTPStatus.NOT_FOUND) for each in NOT_FOUND), *((each, HTTPStatus.BAD_REQUEST) for each in BAD)],
+    [*((target, HTTPStatus.NOT_FOUND) for target in NOT_FOUND), *((target, HTTPStatus.BAD_REQUEST) for target in BAD)],
 )
 def test_what_is_refused(target: str, status: HTTPStatus) -> None:
     with pytest.raises(RefusedError) as refused:
