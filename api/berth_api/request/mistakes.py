@@ -131,8 +131,8 @@ def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
             chosen = [each.strip() for each in value.split(",")]
             if value and value not in _NO_CARDS and not all(each.isdecimal() and int(each) < cards for each in chosen):
                 yield (
-                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests nothing and "
-                    "counts the container's own cards from 0; did you mean to leave it out?"
+                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests no card and "
+                    "numbers the container's own cards from 0; did you mean to leave it out?"
                 )
 
 
