@@ -134,8 +134,8 @@ def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
             is_given = all(number.isdecimal() and int(number) < cards for number in chosen)
             if value and value not in _NO_CARDS and not is_given:
                 yield (
-                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests nothing and "
-                    "counts the container's own cards from 0; did you mean to leave it out?"
+                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests no card and "
+                    "numbers the container's own cards from 0; did you mean to leave it out?"
                 )
 
 

@@ -18,13 +18,13 @@ _OWN_PROFILE: Final = (
     "another profile"
 )
 _INSTANCES: Final = "request MIG instances by their profile, such as nvidia.com/mig-1g.10gb: 1"
-_NO_MPS: Final = "Berth starts no MPS: remove it, and the pods share the card's time"
+_NO_MPS: Final = "Berth does not start MPS: remove it, and the pods use the card in turns"
 _QUEUE_MEANS: Final = "the queue whose quota the pod uses"
 _QUEUE: Final = "Berth has no queues: for quotas use the label kueue.x-k8s.io/queue-name with Kueue"
 _OTHER_VENDOR: Final = (
     "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
 )
-_LIMIT: Final = "in Berth, the amount of the request is also the limit: write it as the request"
+_LIMIT: Final = "in Berth, a request is also the limit: write this amount as the request"
 
 
 _OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"
@@ -46,12 +46,12 @@ _LIMITS: Final = (
     "requests limits"
 )
 _NO_QUEUES: Final = "queues have no effect. For quotas, use Kueue"
-_NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
-_PREEMPTS: Final = "Berth preempts by priority alone: give the pod a PriorityClass"
-_PRIORITY: Final = "the priority is that of the pods: write spec.priorityClassName in their template"
+_NO_SUBGROUPS: Final = "Berth counts all members of a group together: its parts have no minimum of their own"
+_PREEMPTS: Final = "Berth preempts only by priority: give the pod a PriorityClass"
+_PRIORITY: Final = "Berth uses the priority of the pods: write spec.priorityClassName in their template"
 _TOPOLOGY_KEYS: Final = "members are placed close together by the profile's gang.topologyKeys"
-_MIN_RESOURCES: Final = "a group that waits holds nothing, and members are placed by their own requests"
-_BACKOFF: Final = "pods that wait are tried again when what they lack may have changed"
+_MIN_RESOURCES: Final = "a waiting group holds nothing, and Berth places members by their own requests"
+_BACKOFF: Final = "Berth tries a waiting pod again when a change may have helped it"
 
 
 def _annotation(name: str, role: Role, means: str, **more: Any) -> Word:
@@ -208,7 +208,7 @@ KAI: Final = System(
                 "topologyConstraint": _TOPOLOGY_KEYS,
                 "priorityClassName": _PRIORITY,
                 "preemptibility": _PREEMPTS,
-                "markUnschedulable": "pods that wait have the condition PodScheduled with the reason",
+                "markUnschedulable": "a waiting pod shows the reason in its condition PodScheduled",
                 "schedulingBackoff": _BACKOFF,
             },
         ),
@@ -264,7 +264,7 @@ KAI: Final = System(
             "kai.scheduler/topology-preferred-placement",
             Role.NO_EFFECT,
             "the level of the topology within which the group should be",
-            answer="members are placed close together anyhow, by the profile's gang.topologyKeys",
+            answer="members are placed close together in any case, by the profile's gang.topologyKeys",
         ),
     ),
 )
@@ -372,13 +372,13 @@ KOORDINATOR: Final = System(
             f"{_GANG}total-number",
             Role.NO_EFFECT,
             "how many members the group has",
-            answer=("the group is placed as soon as its minimum fits, and further members as they are created"),
+            answer=("Berth places the group when its minimum fits, and each further member when it is created"),
         ),
         _annotation(
             f"{_GANG}waiting-time",
             Role.NO_EFFECT,
             "how long the group may wait",
-            answer=("a group that waits holds nothing and may wait; --gang-timeout limits the time of its binds"),
+            answer=("a waiting group holds nothing and may wait; --gang-timeout limits only the time of its binds"),
         ),
         _annotation(
             f"{_GANG}mode",
@@ -386,7 +386,7 @@ KOORDINATOR: Final = System(
             "what happens to the other members if one does not fit",
             choices={
                 "Strict": Choice(),
-                "NonStrict": Choice(note="a group that waits holds nothing, as with Strict"),
+                "NonStrict": Choice(note="a waiting group holds nothing, as with Strict"),
             },
         ),
         _annotation(
@@ -396,7 +396,7 @@ KOORDINATOR: Final = System(
             choices={
                 "once-satisfied": Choice(),
                 "waiting-and-running": Choice(
-                    note="once the minimum was bound, members that end cost the others nothing, as with once-satisfied"
+                    note="once the minimum is bound, members that end do not affect the others, as with once-satisfied"
                 ),
                 "only-waiting": Choice(refused="remove it: members that are bound count, too"),
             },
@@ -406,7 +406,7 @@ KOORDINATOR: Final = System(
             Role.REFUSED,
             "several groups that start together",
             answer=(
-                f"make one group of them: on all pods the same {names.POD_GROUP}, and the sum as "
+                f"make them one group: write on all pods the same {names.POD_GROUP}, and the sum as "
                 f"{names.POD_GROUP_MIN_MEMBER}"
             ),
         ),
@@ -419,7 +419,7 @@ KOORDINATOR: Final = System(
                     refused="write a required podAffinity of the members with the layer's label as its topologyKey"
                 ),
                 "PreferGather": Choice(
-                    note="members are placed close together anyhow, by the profile's gang.topologyKeys"
+                    note="members are placed close together in any case, by the profile's gang.topologyKeys"
                 ),
             },
         ),
@@ -495,7 +495,7 @@ OTHERS: Final = System(
     words=_refused(
         ("k8s.amazonaws.com/vgpu",),
         "a tenth of a card, by MPS",
-        f"request {names.PREFIX}{names.GPU_MEMORY_RATIO}: 10 in its place",
+        f"request {names.PREFIX}{names.GPU_MEMORY_RATIO}: 10 instead",
     ),
 )
 

@@ -267,7 +267,7 @@ HALF_BY_MPS = {GPU: "50", names.MPS_RESOURCE: "1"}
     [
         pytest.param({GPU: "50"}, {"annotations": {KEY: "yes"}}, "allowed are mps, hami-core, required", id="a value"),
         *(
-            pytest.param({GPU: "50"}, make(name), f"container main: variable {name} is not Berth's", id=name)
+            pytest.param({GPU: "50"}, make(name), f"container main: variable {name} may replace the limit", id=name)
             for make, name in (
                 (forged, OF_MPS[0]),
                 (forged, OF_MPS[1]),
@@ -325,7 +325,7 @@ def test_folders_of_berth_on_the_node_are_refused(arena: Arena, path: str) -> No
     try:
         # Pod Security sees the label a moment later.
         waiting.until(
-            lambda: "has a folder of Berth's" in arena.refusal(manifest), deadline=ACTIVE_SECONDS, what="the refusal"
+            lambda: "has one of Berth's folders" in arena.refusal(manifest), deadline=ACTIVE_SECONDS, what="the refusal"
         )
     finally:
         label(arena, **{"pod-security.kubernetes.io/enforce": "restricted"})

@@ -135,9 +135,7 @@ SCHEDULERS = pytest.mark.parametrize("scheduler", ["", "default-scheduler", "koo
 @KEYS
 @SCHEDULERS
 def test_a_pod_is_not_created_with_an_allocation(arena: Arena, key: str, scheduler: str) -> None:
-    spec = (
-        f"only Berth's scheduler says .* may not set, .* the annotation {key}; leave it out of new pods and templates"
-    )
+    spec = f"only Berth's scheduler says .* may not set, .* the annotation {key}; remove it from new pods and templates"
     with pytest.raises(ApiError, match=spec):
         create(arena, {key: GUARDED[key], "example.com/other": "1"}, scheduler_name=scheduler)
 
@@ -217,7 +215,7 @@ def test_a_saved_pod_is_applied_over_itself_and_not_as_a_new_one(arena: Arena, b
     path, body = pods(arena, bound), {**saved, "metadata": {**saved["metadata"], "labels": {"edited": "yes"}}}
     assert status(lambda: arena.cluster.api.request("PUT", path, body=body)) == HTTPStatus.OK
     metadata = {"name": f"copy-of-{bound}", "annotations": saved["metadata"]["annotations"]}
-    with pytest.raises(ApiError, match="a Pod saved from a cluster carries it"):
+    with pytest.raises(ApiError, match="a Pod saved from a cluster has it"):
         arena.cluster.api.post(pods(arena), {**saved, "metadata": metadata})
 
 

@@ -390,7 +390,7 @@ WARNED_BY_POLICY = [
         pytest.param(
             {},
             seeing(cards, **limits),
-            f"container main has CUDA_VISIBLE_DEVICES={cards}, which requests nothing and counts the container's own "
+            f"container main has CUDA_VISIBLE_DEVICES={cards}, which requests no card and numbers the container's own "
             "cards from 0; did you mean to leave it out?",
             id=f"cards {cards} of {limits}",
         )
@@ -424,8 +424,8 @@ WARNED_BY_POLICY = [
     pytest.param(
         {},
         {"containers": [{**overcommitted("main", gpu=("50", "50")), "securityContext": {"privileged": True}}]},
-        "container main: securityContext.privileged: true shows it all cards of the node, whatever it requests; "
-        "remove it",
+        "container main: with securityContext.privileged: true, it sees all cards of the node, whatever it "
+        "requests; remove this field",
         id="privileged",
     ),
     pytest.param(

@@ -295,7 +295,7 @@ def test_cards_that_a_container_chooses_by_itself_are_a_question(
     variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": value}]
     raw = pods.transform(pod(containers=[{"name": "a", "env": variables, "resources": {"requests": requests}}]))
     pending = pods.pending(raw)
-    question = f"container a has CUDA_VISIBLE_DEVICES={value}, which requests nothing and counts the container's own "
+    question = f"container a has CUDA_VISIBLE_DEVICES={value}, which requests no card and numbers the container's own "
     assert pending.request.questions.startswith(question) is is_asked
     assert pending.error == ""
 

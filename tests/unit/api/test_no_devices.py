@@ -11,7 +11,7 @@ from tests.builders import pod
 NONE = "it holds no device, because it requests none"
 HINT = names.ALLOCATE_HINT
 GPUS = {"kubernetes.io/gpu": "100"}
-CUDA = "which requests nothing and counts the container's own cards from 0; did you mean to leave it out?"
+CUDA = "which requests no card and numbers the container's own cards from 0; did you mean to leave it out?"
 LIMITED = {"name": "main", "resources": {"limits": GPUS}}
 
 

@@ -174,8 +174,8 @@ def test_the_minimum_of_another_systems_group_counts_and_the_rest_is_answered() 
     assert (parsed.name, parsed.minimum, parsed.problem) == ("ns/g", 3, "")
     assert parsed.notes == (
         "PodGroup ns/g of scheduling.volcano.sh: spec.minTaskMember has no effect; Berth counts all members of a "
-        "group: no part of it has a minimum of its own; spec.minResources has no effect; a group that waits holds "
-        "nothing, and members are placed by their own requests; spec.unknown has no effect"
+        "group together: its parts have no minimum of their own; spec.minResources has no effect; a waiting group "
+        "holds nothing, and Berth places members by their own requests; spec.unknown has no effect"
     )
     assert not parsed.formed  # the phase is that of its own scheduler
     assert groups.group(pod_group(), VOLCANO).notes == groups.group(raw).notes == ""

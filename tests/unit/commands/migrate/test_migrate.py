@@ -337,7 +337,8 @@ spec: {minMember: 2, minTaskMember: {worker: 2}}
 def test_a_member_and_its_group_are_rewritten() -> None:
     assert outcomes(MEMBER) == [("rewritten", "")]
     without = (
-        "spec.minTaskMember has no effect; Berth counts all members of a group: no part of it has a minimum of its own"
+        "spec.minTaskMember has no effect; Berth counts all members of a group together: its parts have no minimum of "
+        "their own"
     )
     assert outcomes(GROUP) == [("partly", without)]
 
