@@ -55,7 +55,12 @@ def read(settings: type[S], arguments: Sequence[str]) -> S:
             "; ".join(_shown(problem) for problem in error.errors() if problem["type"] != _FOLLOWS)
         ) from None
     except SettingsError as error:
-        raise StartError(_explained(error, settings)) from None
+        if isinstance(error.__cause__, JSONDecodeError) and (field := _FIELD.search(str(error))):
+            name = f"{settings.model_config.get('env_prefix', '')}{field[1]}".upper()
+            problem = f'{name} {os.environ.get(name, "")}: must be a JSON list, such as ["a", "b"]'
+        else:
+            problem = with_nearest(str(error).removeprefix("error parsing CLI: "), flags(settings))
+        raise StartError(problem) from None
 
 
 def _shown(problem: ErrorDetails) -> str:
@@ -66,13 +71,6 @@ def _shown(problem: ErrorDetails) -> str:
     option = f"--{problem['loc'][0]}".replace("_", "-")
     value = f" {problem['input']}" if isinstance(problem["input"], str | int | float) else ""
     return f"{(option + value).rstrip()}: {message}"
-
-
-def _explained(error: SettingsError, settings: type[BaseSettings]) -> str:
-    if isinstance(error.__cause__, JSONDecodeError) and (field := _FIELD.search(str(error))):
-        name = f"{settings.model_config.get('env_prefix', '')}{field[1]}".upper()
-        return f'{name} {os.environ.get(name, "")}: must be a JSON list, such as ["a", "b"]'
-    return with_nearest(str(error).removeprefix("error parsing CLI: "), flags(settings))
 
 
 def flags(settings: type[BaseSettings]) -> list[str]:

@@ -255,15 +255,13 @@ class Cluster:
             print(json.dumps(message), file=supervisor.stdin, flush=True)
         line = supervisor.stdout.readline()
         if not line:
-            raise DevclusterError(f"the cluster's supervisor died:\n{self._supervisor_log()}")
+            log = self.folder / "supervisor.log"
+            why = log.read_text() if log.exists() else "(it left no log)"
+            raise DevclusterError(f"the cluster's supervisor died:\n{why}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise DevclusterError(answer["error"])
         return answer
-
-    def _supervisor_log(self) -> str:
-        log = self.folder / "supervisor.log"
-        return log.read_text() if log.exists() else "(it left no log)"
 
     def _wait_for_nodes(self, names: set[str], deadline: float) -> None:
         def unready() -> set[str]:

@@ -245,12 +245,17 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
     if not any(amounts.values()):
         # Without an amount the card would count as free.
         raise AllocationError(f"{where}.resources: names no amount")
+    # Other programs may have their own fields in the extension.
+    listed = extension.get("vfs") if isinstance(extension, dict) else None
+    if listed is not None and (not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS):
+        raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
+    functions = tuple(_function(raw, f"{where}.extension.vfs[{i}]") for i, raw in enumerate(listed or ()))
     grant = Grant(
         type=kind,
         minor=minor,
         amounts=tuple(sorted(amounts.items())),
         id=uuid,
-        functions=_functions(extension, where),
+        functions=functions,
         exclusive=policy if isinstance(policy, str) and policy in EXCLUSIVES else "",
         parent=_parent(extension),
     )
@@ -261,16 +266,6 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
 
 def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_MINOR
-
-
-def _functions(extension: object, where: str) -> tuple[Function, ...]:
-    """Parse the virtual functions; other programs may have their own fields in the extension."""
-    listed = extension.get("vfs") if isinstance(extension, dict) else None
-    if listed is None:
-        return ()
-    if not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS:
-        raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
-    return tuple(_function(raw, f"{where}.extension.vfs[{i}]") for i, raw in enumerate(listed))
 
 
 def _parent(extension: object) -> str:

@@ -107,11 +107,16 @@ def of_resources(
     parts = _gpu_parts(requested.only(gpus))
     parts += [_simple_part(kind, requested, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in requested]
     parts += kinds.parts(requested, hints)
+    cards, hundredths = requested.get(NVIDIA_GPU, 0), requested.get(GPU, CARD)
+    if hundredths <= _MAX_CARDS:
+        hint = f"did you mean {requested.long(GPU)}: {hundredths * CARD}?"
+    else:
+        hint = f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
     return DeviceRequest(
         parts=tuple(parts),
         vendor=next(filter(None, map(_vendor, requested)), ""),
         prefix=requested.prefix,
-        hint=_hint(requested),
+        hint=hint,
     )
 
 
@@ -133,13 +138,6 @@ def _without_prefix(amounts: Amounts, written: Written) -> _Requested:
 
 _MAX_CARDS: Final = 8
 """The number of cards of a large node. A request for at most this many hundredths of a card may mean whole cards."""
-
-
-def _hint(requested: _Requested) -> str:
-    cards, hundredths = requested.get(NVIDIA_GPU, 0), requested.get(GPU, CARD)
-    if hundredths <= _MAX_CARDS:
-        return f"did you mean {requested.long(GPU)}: {hundredths * CARD}?"
-    return f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
 
 
 def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
@@ -168,7 +166,19 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
-        raise requested.error(f"{requested.text()} is not a request for GPUs; {_advice(requested)}")
+        # How to change resources that are not a request for GPUs.
+        alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
+        if alone:
+            first, *_ = sorted(alone, key=mig.is_resource)
+            advice = f"{requested.long(first)} is allowed only by itself: remove it or the others"
+        elif not requested.keys().isdisjoint((NPU_CORE, NPU_CPU, NPU_DVPP)):
+            parts = f"{NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
+            advice = f"allowed are {NPU_CORE} with {GPU_MEMORY_RATIO}, or with {parts}"
+        elif GPU_MEMORY in requested:
+            advice = f"allowed is {GPU_MEMORY} or {GPU_MEMORY_RATIO}, not both: remove one of them"
+        else:
+            advice = f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
+        raise requested.error(f"{requested.text()} is not a request for GPUs; {advice}")
     # The total is divided evenly over its cards.
     normal = _GPU_RULES[combination](requested)
     ratio = normal.get(GPU_MEMORY_RATIO, 0)
@@ -261,20 +271,6 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 
 _ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
 """Resources that are requested by themselves. MIG profiles' resources are, too."""
-
-
-def _advice(requested: _Requested) -> str:
-    """Return how to change resources that are not a request for GPUs."""
-    alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
-    if alone:
-        first, *_ = sorted(alone, key=mig.is_resource)
-        return f"{requested.long(first)} is allowed only by itself: remove it or the others"
-    if not requested.keys().isdisjoint((NPU_CORE, NPU_CPU, NPU_DVPP)):
-        parts = f"{NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
-        return f"allowed are {NPU_CORE} with {GPU_MEMORY_RATIO}, or with {parts}"
-    if GPU_MEMORY in requested:
-        return f"allowed is {GPU_MEMORY} or {GPU_MEMORY_RATIO}, not both: remove one of them"
-    return f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
 
 
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------

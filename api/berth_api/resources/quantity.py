@@ -103,12 +103,10 @@ def _exact(text: str) -> Fraction:
     match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise QuantityError(f'"{text[:MAX_LENGTH]}" is not a quantity such as 1, 500m or 16Gi')
-    return Fraction(Decimal(match["number"])) * _factor(match)
-
-
-def _factor(match: re.Match[str]) -> Fraction:
     suffix = match["suffix"]
     if suffix in _BINARY:
-        return Fraction(1 << _BINARY[suffix])
-    power = int(match["exponent"]) if match["exponent"] else _DECIMAL.get(suffix, 0)
-    return Fraction(10) ** power
+        factor = Fraction(1 << _BINARY[suffix])
+    else:
+        power = int(match["exponent"]) if match["exponent"] else _DECIMAL.get(suffix, 0)
+        factor = Fraction(10) ** power
+    return Fraction(Decimal(match["number"])) * factor

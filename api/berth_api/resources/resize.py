@@ -34,29 +34,27 @@ def held(spec: Object, status: Object, *, by_sums: bool = True) -> Amounts:
 
 def _held_by_sums(spec: Object, status: Object) -> Amounts:
     infeasible = _is_infeasible(status)
-    needed = _highest(_sums(spec, status, infeasible=infeasible))
+    # The containers' totals: requested, unless the resize is infeasible, allocated, and actual.
+    parts, statuses = resources.containers(spec), _by_name(status)
+    requested = [] if infeasible else [resources.combined(parts)]
+    allocated, actual = _allocated(status), _actual(status)
+    if allocated is not None and actual is not None:
+        sums = [*requested, allocated, actual]
+    elif requested and not statuses:
+        sums = requested
+    else:
+        known = [_known(part, statuses.get(part.name) or {}, infeasible=infeasible) for part in parts]
+        totals = (
+            resources.combined(replace(part, requests=requests) for part, requests in zip(parts, amounts, strict=True))
+            for amounts in zip(*known, strict=True)
+        )
+        sums = [*requested, *totals]
+    needed = _highest(sums)
     level = resources.level(spec)
     if level and status.get("resources") is not None:
         level = _highest([{} if infeasible else level, _actual(status) or {}, _allocated(status) or {}])
         level = {name: amount for name, amount in level.items() if resources.is_of_pod_level(name)}
     return resources.completed(needed, level, spec)
-
-
-def _sums(spec: Object, status: Object, *, infeasible: bool) -> list[Amounts]:
-    """Return the containers' totals: requested, if requests count, allocated, and actual."""
-    parts, statuses = resources.containers(spec), _by_name(status)
-    requested = [] if infeasible else [resources.combined(parts)]
-    allocated, actual = _allocated(status), _actual(status)
-    if allocated is not None and actual is not None:
-        return [*requested, allocated, actual]
-    if requested and not statuses:
-        return requested  # what is not reported counts as requested
-    known = [_known(part, statuses.get(part.name) or {}, infeasible=infeasible) for part in parts]
-    totals = (
-        resources.combined(replace(part, requests=requests) for part, requests in zip(parts, amounts, strict=True))
-        for amounts in zip(*known, strict=True)
-    )
-    return [*requested, *totals]
 
 
 def _known(part: Container, status: Object, *, infeasible: bool) -> tuple[Amounts, Amounts]:

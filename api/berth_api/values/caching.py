@@ -61,17 +61,14 @@ def size_of(value: object) -> int:
         else:
             # An array that is a view reports no data of its own.
             total += sys.getsizeof(part) + getattr(part, "nbytes", 0)
-            left.extend(_parts(part))
+            if isinstance(part, tuple | list | frozenset | set):
+                parts = list(part)
+            elif isinstance(part, dict):
+                parts = [*part, *part.values()]
+            else:
+                parts = [getattr(part, name) for name in getattr(type(part), "__dataclass_fields__", ())]
+            left.extend(parts)
     return total
-
-
-def _parts(value: Any) -> list[Any]:
-    if isinstance(value, tuple | list | frozenset | set):
-        return list(value)
-    if isinstance(value, dict):
-        return [*value, *value.values()]
-    # `dataclasses.fields` takes ten times as long.
-    return [getattr(value, name) for name in getattr(type(value), "__dataclass_fields__", ())]
 
 
 class SizedCache(Generic[K, V]):

@@ -165,7 +165,12 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     kind, resource = WORKLOADS[wanted.kind]
     workload = Controller(kind=kind, body=session.object(resource, session.namespace, wanted.name))
     labels = explanations.selector(workload.body["spec"]["selector"])
-    pods, controllers = _pods(session, labels), [*_replica_sets(session, workload, labels), workload]
+    replica_sets = []
+    if wanted.kind == "deployment":
+        source = Source(resource=REPLICA_SETS, namespace=session.namespace, labels=labels, optional=True)
+        [listed] = session.lists([source])
+        replica_sets = workloads.owned(listed or (), workload.body)
+    pods, controllers = _pods(session, labels), [*replica_sets, workload]
     said = [*workloads.without_effect(workload), *workloads.conditions(controllers)]
     if pods:
         return _of_first(session, title, pods, said, schedulers)
@@ -212,14 +217,6 @@ def _of_pod(session: Session, pod: Object, schedulers: frozenset[str]) -> Explai
 def _pods(session: Session, labels: str = "") -> list[Object]:
     [pods] = session.lists([Source(resource=PODS, namespace=session.namespace, labels=labels)])
     return list(pods or ())
-
-
-def _replica_sets(session: Session, workload: Controller, labels: str) -> list[Controller]:
-    if workload.kind != WORKLOADS["deployment"][0]:
-        return []
-    source = Source(resource=REPLICA_SETS, namespace=session.namespace, labels=labels, optional=True)
-    [listed] = session.lists([source])
-    return workloads.owned(listed or (), workload.body)
 
 
 # --- what is known of it ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from berth_api.objects.visibility import (
-    BindPoints,
     ClaimDevices,
     LackingNode,
     PodExplanation,
@@ -58,7 +57,17 @@ def text(
         groups.append((str(group["count"]), ",".join(shown) + more, "; ".join(group["reasons"])))
     lines += _section("All nodes, by what they lack:", _table(("COUNT", "NODES", "REASONS"), groups))
     if bind := explanation.get("bind"):
-        lines += _section("Scores of the chosen node and of the runners-up:", _scores(bind))
+        if not bind["kept"]:
+            scores = [f"not kept for the bind to {bind['node']}: {bind['message']}"]
+        else:
+            terms = list(dict.fromkeys(term for score in bind["scores"] for term in score["terms"]))
+            columns = (Column(title="NODE"), Column(title="TOTAL"), *(Column(title=term.upper()) for term in terms))
+            rows = [
+                (score["node"], str(score["total"]), *(str(score["terms"].get(term, 0)) for term in terms))
+                for score in bind["scores"]
+            ]
+            scores = tables.lines(columns, rows)
+        lines += _section("Scores of the chosen node and of the runners-up:", scores)
     seen = [(event["time"], event["type"], event["reason"], str(event["count"]), event["message"]) for event in events]
     return lines + _section("Events:", _table(("LAST", "TYPE", "REASON", "COUNT", "MESSAGE"), seen))
 
@@ -95,15 +104,3 @@ def _lacks(node: LackingNode) -> Iterator[str]:
     for card in node["cards"]:
         # Without amounts no other pod may use the card.
         yield f"{card['type']} {card['minor']}: {amounts.requests(card['amounts']) or 'must become free'}"
-
-
-def _scores(bind: BindPoints) -> list[str]:
-    if not bind["kept"]:
-        return [f"not kept for the bind to {bind['node']}: {bind['message']}"]
-    terms = list(dict.fromkeys(term for score in bind["scores"] for term in score["terms"]))
-    columns = (Column(title="NODE"), Column(title="TOTAL"), *(Column(title=term.upper()) for term in terms))
-    rows = [
-        (score["node"], str(score["total"]), *(str(score["terms"].get(term, 0)) for term in terms))
-        for score in bind["scores"]
-    ]
-    return tables.lines(columns, rows)

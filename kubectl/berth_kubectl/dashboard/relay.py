@@ -135,7 +135,19 @@ def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answ
     The date is the API server's, by whose clock objects have their times.
     """
     if answer.headers.get_content_type() != JSON or answer.status // 100 == REDIRECTED:
-        raise _not_json(answer)
+        try:
+            text = (
+                answer.read1(PIECE).decode(errors="replace")
+                if answer.headers.get_content_type() == "text/plain"
+                else ""
+            )
+        except (OSError, http.client.HTTPException):
+            text = ""
+        message = " ".join(text.split())[:LONGEST_MESSAGE] or f"HTTP status {answer.status} without JSON"
+        if answer.status in PASSED:
+            status = HTTPStatus(answer.status)
+            raise RelayError(status, status.phrase.replace(" ", ""), message)
+        raise _unreachable(f"the API server did not answer: {message}")
     encoding, pause, date = (answer.headers.get(name, "") for name in ("Content-Encoding", "Retry-After", "Date"))
     if encoding not in ("", "gzip"):
         raise _unreachable("the API server's answer has an unknown Content-Encoding")
@@ -155,23 +167,6 @@ def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answ
             connected.shutdown(socket.SHUT_RDWR)
 
     return Answer(status=answer.status, headers=headers, length=answer.length, read=read, break_off=break_off)
-
-
-def _not_json(answer: http.client.HTTPResponse) -> RelayError:
-    """Return the error for an answer that is no JSON.
-
-    It comes from `kubectl proxy`, from another proxy that wants a login, or from the API server: 404 for an API that
-    is not served, 503 for one whose servers cannot be reached.
-    """
-    try:
-        text = answer.read1(PIECE).decode(errors="replace") if answer.headers.get_content_type() == "text/plain" else ""
-    except (OSError, http.client.HTTPException):
-        text = ""
-    message = " ".join(text.split())[:LONGEST_MESSAGE] or f"HTTP status {answer.status} without JSON"
-    if answer.status in PASSED:
-        status = HTTPStatus(answer.status)
-        return RelayError(status, status.phrase.replace(" ", ""), message)
-    return _unreachable(f"the API server did not answer: {message}")
 
 
 def _unreachable(message: str) -> RelayError:

@@ -87,7 +87,18 @@ def missing_policy(facts: Facts) -> Iterator[Finding]:
     policies = facts.by_name("validatingadmissionpolicies")
     bindings = facts.by_name("validatingadmissionpolicybindings")
     for name in DENYING:
-        if problem := _policy_problem(name, policies, bindings, facts.installation.lease):
+        lease, spec = facts.installation.lease, bindings.get(name, {}).get("spec") or {}
+        parameter = (spec.get("paramRef") or {}).get("name", lease)
+        problem = ""
+        if name not in policies:
+            problem = "the policy is missing"
+        elif name not in bindings:
+            problem = "the policy has no ValidatingAdmissionPolicyBinding, so it has no effect"
+        elif "Deny" not in (spec.get("validationActions") or ()):
+            problem = "its binding does not deny"
+        elif name == FENCE and parameter != lease:
+            problem = f"its binding names the LeaderLease {parameter}, not {lease}"
+        if problem:
             message = f"{problem}: {_HARM.get(name, 'other accounts can write what Berth trusts')}"
             yield Finding(check="MissingPolicy", object=f"validatingadmissionpolicy/{name}", message=message, fix=APPLY)
     injects = INJECTION in facts.by_name("mutatingadmissionpolicies") and INJECTION in facts.by_name(
@@ -106,18 +117,6 @@ _HARM: Final = {
     "berth-fence-marked": "two leaders could allocate the same device",
     "berth-fence-epoch": "two leaders could allocate the same device",
 }
-
-
-def _policy_problem(name: str, policies: Mapping[str, Object], bindings: Mapping[str, Object], lease: str) -> str:
-    if name not in policies:
-        return "the policy is missing"
-    if name not in bindings:
-        return "the policy has no ValidatingAdmissionPolicyBinding, so it has no effect"
-    spec = bindings[name]["spec"]
-    if "Deny" not in (spec.get("validationActions") or ()):
-        return "its binding does not deny"
-    parameter = (spec.get("paramRef") or {}).get("name", lease)
-    return f"its binding names the LeaderLease {parameter}, not {lease}" if name == FENCE and parameter != lease else ""
 
 
 def unreachable_webhook(facts: Facts) -> Iterator[Finding]:

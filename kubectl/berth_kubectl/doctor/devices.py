@@ -40,10 +40,18 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
                     fix = f"{drain}   # then reboot it, and uncordon it"
                 elif RESET in ends and card["type"] == "gpu":
                     fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+                uses = (device.get("status") or {}).get("devices") or ()
+                key = (card["type"], card["minor"])
+                holders = [
+                    holder for use in uses if (use["type"], use["minor"]) == key for holder in use.get("holders") or ()
+                ]
+                pods = sorted({f"{holder['namespace']}/{holder['name']}" for holder in holders})
+                more = f" and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
+                held_by = f"held by {', '.join(pods[:SHOWN])}{more}" if pods else "no pod holds it"
                 yield Finding(
                     check="FailedDevice",
                     object=f"node/{node}",
-                    message=f"{what} is not allocated ({faults.text(found)}); {_held_by(device, card)}",
+                    message=f"{what} is not allocated ({faults.text(found)}); {held_by}",
                     fix=fix,
                 )
 
@@ -74,15 +82,6 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
                 "not hold the card: pods that hold it may lack memory",
                 fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request the card",
             )
-
-
-def _held_by(device: Object, card: Object) -> str:
-    uses = (device.get("status") or {}).get("devices") or ()
-    key = (card["type"], card["minor"])
-    holders = [holder for use in uses if (use["type"], use["minor"]) == key for holder in use.get("holders") or ()]
-    pods = sorted({f"{holder['namespace']}/{holder['name']}" for holder in holders})
-    more = f" and {len(pods) - SHOWN} more" if len(pods) > SHOWN else ""
-    return f"held by {', '.join(pods[:SHOWN])}{more}" if pods else "no pod holds it"
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:

@@ -63,7 +63,9 @@ class Output:
         if self.form == "json":
             self.out.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
         else:
-            self.out.write(_yaml(body))
+            import yaml
+
+            self.out.write(str(yaml.safe_dump(body, sort_keys=False, allow_unicode=True)))
 
     def lines(self, lines: list[str]) -> None:
         """Write lines."""
@@ -80,9 +82,3 @@ class Output:
 def standard(form: str = "", *, headers: bool = True) -> Output:
     """Return the output to this process's streams."""
     return Output(form=form, headers=headers, out=sys.stdout, err=sys.stderr)
-
-
-def _yaml(body: Any) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))

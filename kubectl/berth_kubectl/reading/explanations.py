@@ -19,10 +19,20 @@ def of_pod(pod: Object, schedulers: Collection[str]) -> PodExplanation:
     metadata = pod["metadata"]
     scheduled = condition(pod, "PodScheduled")
     state = state_of(pod, schedulers)
+    message = str(scheduled.get("message") or "")
+    spec = pod["spec"]
+    if state == "NotManaged":
+        message = "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
+    elif state == "Bound":
+        message = f"bound to {spec['nodeName']}{_devices(pod)}"
+    elif state == "Gated":
+        message = f"waits for its scheduling gates: {', '.join(gate['name'] for gate in spec['schedulingGates'])}"
+    else:
+        message = message or "it has no condition PodScheduled yet: no operator has decided it"
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "state": state,
-        "message": _message(state, pod, schedulers, str(scheduled.get("message") or "")),
+        "message": message,
     }
 
 
@@ -34,17 +44,6 @@ def state_of(pod: Object, schedulers: Collection[str]) -> str:
     if spec.get("nodeName"):
         return "Bound"
     return "Gated" if spec.get("schedulingGates") else "Waiting"
-
-
-def _message(state: str, pod: Object, schedulers: Collection[str], message: str) -> str:
-    spec = pod["spec"]
-    if state == "NotManaged":
-        return "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
-    if state == "Bound":
-        return f"bound to {spec['nodeName']}{_devices(pod)}"
-    if state == "Gated":
-        return f"waits for its scheduling gates: {', '.join(gate['name'] for gate in spec['schedulingGates'])}"
-    return message or "it has no condition PodScheduled yet: no operator has decided it"
 
 
 def _devices(pod: Object) -> str:

@@ -147,6 +147,14 @@ def combined(given: Given, served: Served) -> Effective:
         except words.UnitError as error:
             raise InputError(f"--memory-units: {error}") from error
     trusted, selector, agents = given.trusted_schedulers, given.node_selector, given.agent_namespace
+    note = ""
+    if "trustedSchedulers" not in served.settings:
+        if served.settings:
+            known = ", ".join(served.settings["geniusPriorities"])
+            what = f"of the operator's settings only those for pods of {known} are known"
+        else:
+            what = "the operator's settings are not known"
+        note = f"{what}: {served.why_not}; assumed are {', '.join(_assumed(given, served.settings))}"
     return Effective(
         configuration=used if given.config is None else configuration.load(given.config),
         priorities=priorities,
@@ -160,7 +168,7 @@ def combined(given: Given, served: Served) -> Effective:
         memory_units=units,
         reserved_nodes=dict(settings.get("reservedNodes", {})),
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
-        note=_note(given, served),
+        note=note,
     )
 
 
@@ -174,17 +182,6 @@ def _readable(served: Served) -> tuple[Served, Configuration]:
         return served, configuration.of_document(served.settings["configuration"], "its configuration")
     except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
         return Served(why_not=f"the operator has another version: {error}"), DEFAULT
-
-
-def _note(given: Given, served: Served) -> str:
-    if "trustedSchedulers" in served.settings:
-        return ""
-    if served.settings:
-        known = ", ".join(served.settings["geniusPriorities"])
-        what = f"of the operator's settings only those for pods of {known} are known"
-    else:
-        what = "the operator's settings are not known"
-    return f"{what}: {served.why_not}; assumed are {', '.join(_assumed(given, served.settings))}"
 
 
 def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:

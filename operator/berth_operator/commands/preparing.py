@@ -11,7 +11,6 @@ from berth_operator.commands import effective, snapshots, workload
 from berth_operator.commands.effective import NOTHING, Effective, Given, Served
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.commands.workload import WorkloadFile
 from berth_operator.core.plugins import kinds_of
 from berth_operator.settings import device_plugins
 from berth_operator.state.watches.snapshot import Snapshot
@@ -59,7 +58,12 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     """
     plugins = device_plugins.installed()
     requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
-    settings = effective.combined(inputs.settings, origin.ask(_namespaces(inputs, requested)))
+    if inputs.pod:
+        namespaces = {keys.split(inputs.pod)[0]}
+    else:
+        pods = [] if requested is None else requested.pods
+        namespaces = {pod["metadata"].get("namespace") or inputs.namespace for _, pod in pods}
+    settings = effective.combined(inputs.settings, origin.ask(namespaces))
     configured = settings.configuration.with_plugins(plugins)
     policies = configured.policies
     snapshot = Snapshot(
@@ -84,14 +88,6 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     if requested is not None:
         plan.add(requested)
     return plan, settings.note
-
-
-def _namespaces(inputs: Inputs, requested: WorkloadFile | None) -> set[str]:
-    """Return the namespaces of the pods that a command is about."""
-    if inputs.pod:
-        return {keys.split(inputs.pod)[0]}
-    pods = [] if requested is None else requested.pods
-    return {pod["metadata"].get("namespace") or inputs.namespace for _, pod in pods}
 
 
 def _text(file: str) -> str:

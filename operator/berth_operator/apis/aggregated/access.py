@@ -7,7 +7,7 @@ token, which the API server reviews. There is no anonymous access here: the API 
 by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import unquote
@@ -76,23 +76,19 @@ class FrontProxy:
             for prefix in self.extra:
                 if header.lower().startswith(prefix.lower()):
                     extra.setdefault(unquote(header[len(prefix) :].lower()), []).append(value)
+        groups = [group for header in self.group for group in headers.getall(header, ())]
+        if name != ANONYMOUS and AUTHENTICATED not in groups and UNAUTHENTICATED not in groups:
+            groups.append(AUTHENTICATED)  # the API server leaves out the group of all authenticated users
         return User(
             name=name,
             uid=next((headers[header] for header in self.uid if headers.get(header)), ""),
-            groups=_groups(name, [group for header in self.group for group in headers.getall(header, ())]),
+            groups=tuple(groups),
             extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
         )
 
     def _is_allowed(self, peer: PeerCertificate) -> bool:
         names = {value for part in peer.get("subject", ()) for field, value in part if field == "commonName"}
         return not self.allowed_names or not self.allowed_names.isdisjoint(names)
-
-
-def _groups(name: str, groups: Sequence[str]) -> tuple[str, ...]:
-    """Return a user's groups, with the group of all authenticated users, which the API server leaves out."""
-    if name == ANONYMOUS or AUTHENTICATED in groups or UNAUTHENTICATED in groups:
-        return tuple(groups)
-    return (*groups, AUTHENTICATED)
 
 
 def _listed(data: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -87,7 +87,15 @@ async def answer(
     except CallError as error:
         return refusal(unavailable(f"the API server does not answer: {error}"))
     except web.HTTPException as error:
-        return refusal(_of_http(error, request))
+        code = HTTPStatus(error.status)
+        if code is HTTPStatus.NOT_FOUND:
+            failure = not_found("the server could not find the requested resource")
+        elif code is HTTPStatus.METHOD_NOT_ALLOWED:
+            message = f"the server does not allow {request.method} on the requested resource"
+            failure = StatusError(code, "MethodNotAllowed", message)
+        else:
+            failure = StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)
+        return refusal(failure)
 
 
 async def serve_watch(
@@ -141,14 +149,3 @@ def raw_refusal(failure: StatusError) -> bytes:
         "\r\n",
     )
     return "\r\n".join(lines).encode() + body
-
-
-def _of_http(error: web.HTTPException, request: web.Request) -> StatusError:
-    """Return the failure of a request that no handler takes."""
-    code = HTTPStatus(error.status)
-    if code is HTTPStatus.NOT_FOUND:
-        return not_found("the server could not find the requested resource")
-    if code is HTTPStatus.METHOD_NOT_ALLOWED:
-        message = f"the server does not allow {request.method} on the requested resource"
-        return StatusError(code, "MethodNotAllowed", message)
-    return StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from berth_operator.commands.migrate.manifests import MigrationAnswer, Problem
-from berth_operator.commands.migrate.workloads import MigratedWorkload, MigrationResult
+from berth_operator.commands.migrate.workloads import MigrationResult
 
 Report = dict[str, Any]
 
@@ -43,7 +43,12 @@ def line_of(answer: MigrationAnswer) -> str:
     workload = answer.workload
     place = f"{answer.file}:{answer.line}" if answer.line else answer.file
     title = f"{workload.kind} {workload.namespace}{'/' if workload.namespace else ''}{workload.name}"
-    return clean(f"{place}: {title}: {workload.outcome}{_detail(workload)}")
+    if workload.outcome == MigrationResult.IMPOSSIBLE:
+        detail = f": {workload.why}"
+    else:
+        lost = f"; lost: {'; '.join(workload.lost)}" if workload.lost else ""
+        detail = f": {workload.becomes or 'no cards'}{lost}"
+    return clean(f"{place}: {title}: {workload.outcome}{detail}")
 
 
 def line_of_problem(problem: Problem) -> str:
@@ -55,13 +60,6 @@ def line_of_problem(problem: Problem) -> str:
 def clean(text: str) -> str:
     """Return a text on one line, without control characters, which manifests of others may contain."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _detail(workload: MigratedWorkload) -> str:
-    if workload.outcome == MigrationResult.IMPOSSIBLE:
-        return f": {workload.why}"
-    lost = f"; lost: {'; '.join(workload.lost)}" if workload.lost else ""
-    return f": {workload.becomes or 'no cards'}{lost}"
 
 
 class Summary:

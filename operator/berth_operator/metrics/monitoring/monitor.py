@@ -63,7 +63,7 @@ class Monitor:
             gpus[shown, "allocated"] += counts.allocated
             gpus[shown, "free"] += counts.free
             gpus[shown, "unavailable"] += counts.unavailable
-        fleet = {
+        fleet: dict[Family, Values] = {
             gauges.GPUS: gpus,
             gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},
             gauges.STRANDED: {(): figures.stranded},
