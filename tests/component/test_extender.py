@@ -124,8 +124,6 @@ BROKEN = {
     "an empty body": b"",
     "half of it": b'{"Pod": {',
     "a list": b"[]",
-    "null": b"null",
-    "a text": b'"filter"',
     "no UTF-8": b'{"Pod": "\xff"}',
     "no number of JSON": b'{"Pod": NaN}',
 }
@@ -142,18 +140,13 @@ async def test_a_body_that_is_no_json_object_is_refused(verb: str, body: bytes) 
 
 WRONG_PODS = {
     "no pod": (lambda good: without(good, "Pod"), "Pod: must be an object, not missing"),
-    "a null pod": (lambda good: having(good, None, "Pod"), "Pod: must be an object, not missing"),
-    "a list": (lambda good: having(good, [], "Pod"), "Pod: must be an object, not a list"),
     "an empty pod": (lambda good: having(good, {}, "Pod"), "Pod.metadata: must be an object, not missing"),
     "no name": (lambda good: without(good, "Pod", "metadata", "name"), "Pod.metadata.name: must be a string"),
     "no namespace": (lambda good: without(good, "Pod", "metadata", "namespace"), "Pod.metadata.namespace: must be"),
     "no UID": (lambda good: without(good, "Pod", "metadata", "uid"), "Pod.metadata.uid: must be a string"),
-    "an empty UID": (lambda good: having(good, "", "Pod", "metadata", "uid"), "Pod.metadata.uid: must have 1 to 128"),
     "a huge UID": (lambda good: having(good, "u" * 129, "Pod", "metadata", "uid"), "must have 1 to 128 characters"),
     "a path for a name": (lambda good: having(good, "../x", "Pod", "metadata", "name"), 'not "../x"'),
-    "no spec": (lambda good: without(good, "Pod", "spec"), "Pod.spec: must be an object, not missing"),
     "no containers": (lambda good: without(good, "Pod", "spec", "containers"), "Pod.spec.containers: must be a list"),
-    "a text in containers": (lambda good: having(good, ["x"], "Pod", "spec", "containers"), "Pod: is no valid pod"),
     "a number in requests": (
         lambda good: having(good, [{"name": "c", "resources": {"requests": 5}}], "Pod", "spec", "containers"),
         "Pod: is no valid pod",
@@ -164,7 +157,6 @@ WRONG_PODS = {
         lambda good: having(good, {"nominatedNodeName": ["x"]}, "Pod", "status"),
         "Pod.status.nominatedNodeName: must be a string, not a list",
     ),
-    "labels in a list": (lambda good: having(good, ["x"], "Pod", "metadata", "labels"), "Pod: is no valid pod"),
 }
 
 
@@ -179,9 +171,7 @@ async def test_a_request_without_a_valid_pod_is_refused(verb: str, change: Calla
 
 WRONG_FIELDS = {
     "names in a text": ("filter", "one", ("NodeNames",), "NodeNames: must be a list, not a string"),
-    "names in an object": ("filter", {"one": 1}, ("NodeNames",), "NodeNames: must be a list, not an object"),
     "a number as a name": ("prioritize", [1], ("NodeNames",), "NodeNames: must have only strings"),
-    "null as a name": ("filter", [None], ("NodeNames",), "NodeNames: must have only strings"),
     "victims in a list": ("preempt", ["a"], ("NodeNameToMetaVictims",), "NodeNameToMetaVictims: must be an object"),
     "victims of a node in a list": ("preempt", {"a": [1]}, ("NodeNameToMetaVictims",), "NodeNameToMetaVictims.a: must"),
     "a victim without UID": (
@@ -190,12 +180,9 @@ WRONG_FIELDS = {
         ("NodeNameToMetaVictims",),
         "Pods.UID: must be a string",
     ),
-    "a victim as a text": ("preempt", {"a": {"Pods": ["u"]}}, ("NodeNameToMetaVictims",), "Pods: must be an object"),
     "a number as a UID": ("bind", 5, ("PodUID",), "PodUID: must be a string, not a number"),
-    "an empty UID": ("bind", "", ("PodUID",), "PodUID: must have 1 to 128 characters, not 0"),
     "a path as a name": ("bind", "a/../../b", ("PodName",), 'PodName: must be a name of Kubernetes, not "a/../../b"'),
     "no namespace": ("bind", "", ("PodNamespace",), 'PodNamespace: must be a name of Kubernetes, not ""'),
-    "no node": ("bind", None, ("Node",), "Node: must be a string, not missing"),
     "a list as a node": ("bind", ["one"], ("Node",), "Node: must be a string, not a list"),
 }
 
