@@ -1,7 +1,7 @@
 """The visibility API through the real aggregator: kubectl, access, the relay of a standby, and a change of leaders.
 
-What it says of a wait is compared with what ends it by `tests/component/test_wait_answers.py`, in random clusters; here
-is one change of each kind of object.
+What it answers about a wait is compared with what ends the wait by `tests/component/test_wait_answers.py`, in random
+clusters; here is one change of each kind of object.
 """
 
 import json
@@ -265,7 +265,7 @@ class Wait:
     """A pod that waits for one node, and a change of that."""
 
     said: str
-    """What the API says of the change, of {node}."""
+    """What the API answers about the change, of {node}."""
     change: Callable[[World, str, str], object]
     """Makes it, from the case and its node."""
     ends: bool = True
