@@ -29,6 +29,9 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 
+IN_USE = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
 KUBE_SCHEDULER = [
     # NodeUnschedulable, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeDeclaredFeatures
     (cordon.REASON, "node(s) were unschedulable"),
@@ -41,13 +44,7 @@ KUBE_SCHEDULER = [
     (declared_features.REASON, "node(s) didn't match Pod's required features"),
     # VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone
     (volume_conflicts.REASON, "node(s) had no available disk"),
-    (
-        volume_in_use.REASON,
-        (
-            "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
-            "another pod"
-        ),
-    ),
+    (volume_in_use.REASON, IN_USE),
     (volume_limits.REASON, "node(s) exceed max volume count"),
     (volume_limits.not_installed("csi"), "csi CSI driver is not installed on the node"),
     (volume_affinity.MISMATCH, "node(s) didn't match PersistentVolume's node affinity"),
@@ -79,10 +76,7 @@ OWN = [
     (gang.OTHERS, "node(s) were taken by other members of the pod group"),
     (shortage.WITHHELD, "node(s) have too few GPUs that are offered to kubelet now"),
     (shortage.unknown("gpu"), "node(s) have pods whose GPU allocation is unknown"),
-    (
-        subdevices.UNLOCATED,
-        "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)",
-    ),
+    (subdevices.UNLOCATED, "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"),
     # The condition PodScheduled=False
     (messages.INVALID_REQUEST, "InvalidRequest"),
     (messages.NODE_STARTING, "NodeStarting"),

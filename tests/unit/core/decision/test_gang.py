@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
@@ -35,11 +34,11 @@ from tests.builders import (
     gang,
     grant,
     inventory,
-    label,
     listens,
     node_info,
     waiting,
 )
+from tests.unit.core.affinity_worlds import select
 from tests.unit.core.fleet.test_fleet import arrays
 from tests.volumes import claim, mounts, put, volume
 
@@ -143,12 +142,16 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
     )
 
 
+def term_of(**labels: str) -> Term:
+    """Return the term of pods with these labels on the same host."""
+    return Term(key=HOST, peers=Peers(selector=select(**labels), namespaces=("ns",)))
+
+
 def driver_and_worker() -> tuple[PendingPod, PendingPod]:
     """Return a pod, and a larger one with affinity to it, which is decided first although the other has no node."""
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
-    selector = LabelSelector(requirements=(label("role", "In", "driver"),))
-    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=Affinity(required_affinity=(term,))))
+    near = Affinity(required_affinity=(term_of(role="driver"),))
+    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=near))
 
 
 def test_a_member_with_affinity_to_another_is_placed_after_it() -> None:
@@ -170,13 +173,11 @@ def test_a_member_that_was_placed_later_is_not_the_reason() -> None:
 
 def test_members_that_must_lie_apart_lie_apart() -> None:
     made = rack(dict.fromkeys("abc", (8, "c", "z")))
-    selector = LabelSelector(requirements=(label("app", "In", "x"),))
-    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    wanted = replace(
-        asks(ONE),
-        identity=Identity(namespace="ns", labels=(("app", "x"),)),
-        affinity=Affinity(required_anti_affinity=(term,)),
+    identity, apart = (
+        Identity(namespace="ns", labels=(("app", "x"),)),
+        Affinity(required_anti_affinity=(term_of(app="x"),)),
     )
+    wanted = replace(asks(ONE), identity=identity, affinity=apart)
     assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
     failed = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))
     assert "3 of the 4 required members fit" in failed.message

@@ -18,9 +18,10 @@ from berth_operator.core.decision.gang_preemption import AT_ONCE, GangPreemption
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
+from berth_operator.core.values.affinity import Affinity, Identity
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
+from tests.unit.core.decision.test_gang import term_of
 from tests.unit.core.fleet.test_fleet import arrays
 
 HOST = "kubernetes.io/hostname"
@@ -260,10 +261,8 @@ def test_a_gang_may_find_victims_once_one_has_gone_that_it_could_not_evict() -> 
 
 def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
     made = full(2, 2, 2)
-    selector = LabelSelector(requirements=(Requirement(key="g", values=("x",)),))
-    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    own = Identity(namespace="ns", labels=(("g", "x"),))
-    wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=Affinity(required_anti_affinity=(term,)))
+    own, apart = Identity(namespace="ns", labels=(("g", "x"),)), Affinity(required_anti_affinity=(term_of(g="x"),))
+    wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=apart)
     assert nodes(preempted(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
     assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
 

@@ -1,7 +1,5 @@
 """The rules of Kubernetes' allocator that are easy to get wrong, each with the smallest cluster that shows it."""
 
-from typing import Any
-
 import pytest
 
 from berth_operator.core.dra import allocated as held
@@ -17,7 +15,6 @@ from tests.claims.objects import (
     device,
     exactly,
     first_available,
-    mig_gpu,
     request,
     slice_of,
 )
@@ -26,16 +23,6 @@ MODEL = "gpu.io/model"
 TWO = slice_of(device("a"), device("b"))
 MODELS = slice_of(device("a", model="x"), device("b", model="x"), device("c", model="y"))
 SHARED = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
-SET = {"name": "set", "counters": {"memory": {"value": "4"}, "cores": {"value": "4"}}}
-
-
-def counted(name: str, amount: str, counter: str = "memory", **fields: Any) -> Object:
-    use = {"counterSet": "set", "counters": {counter: {"value": amount}}}
-    return device(name, consumesCounters=[use], **fields)
-
-
-def partitions(*devices: Object) -> list[Object]:
-    return [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[SET])]
 
 
 def taken(*names: str) -> Allocated:
@@ -49,12 +36,6 @@ def test_the_score_prefers_first_subrequests() -> None:
     got = allocation([TWO], claim(first_available("one", exactly(3), exactly()), request()))
     assert got is not None
     assert got[0].score() == 7
-
-
-def test_requests_of_one_claim_share_a_device_that_allows_it_but_one_request_never_gets_it_twice() -> None:
-    part: Object = {"capacity": {"requests": {"memory": "1Gi"}}}
-    assert chosen([SHARED], claim(request("x", **part), request("y", **part))) == [["x:a", "y:a"]]
-    assert chosen([SHARED], claim(request(count=2, **part))) is None
 
 
 def test_a_search_that_takes_too_long_ends() -> None:
@@ -173,29 +154,6 @@ def test_a_device_of_all_that_breaks_a_constraint_ends_the_search() -> None:
         chosen([MODELS], claim(request(count=0), constraints=[{"matchAttribute": MODEL}]))
 
 
-def test_all_wants_a_device_whose_capacity_is_in_use_but_not_one_that_is_too_small() -> None:
-    sizes = {"a": "2", "b": "4"}
-    devices = (device(name, memory=size, allowMultipleAllocations=True) for name, size in sizes.items())
-    published = [slice_of(*devices)]
-    wanted = claim(request(count=0, capacity={"requests": {"memory": "3"}}))
-    assert chosen(published, wanted) == [["gpu:b"]]
-    in_use = {DeviceID("gpu.io", objects.NODE, "b"): {"memory": 2 * 10**9}}
-    assert chosen(published, wanted, allocated=Allocated(capacity=in_use)) is None
-
-
-def test_admin_access_neither_needs_nor_takes_counters_or_capacity() -> None:
-    devices, counters = mig_gpu("g")
-    published = [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[counters])]
-    admin = request("admin", adminAccess=True, where='device.attributes["gpu.io"].model == "whole"')
-    user = request("user", where='device.attributes["gpu.io"].model == "1g"')
-    got = chosen(published, claim(admin, user), allocated=taken("g-1g-0"))
-    assert got == [["admin:g", "user:g-1g-1"]]
-    shared = [slice_of(device("a", memory="8Gi", allowMultipleAllocations=True))]
-    everything = request("admin", adminAccess=True), request("user"), request("monitor", adminAccess=True)
-    assert chosen(shared, claim(*everything)) == [["admin:a", "user:a", "monitor:a"]]
-    assert chosen(shared, claim(request("user"), request("other"))) is None
-
-
 # Constraints
 
 
@@ -203,21 +161,6 @@ def test_values_of_two_types_are_not_equal() -> None:
     typed = [device(name, attributes={"model": value}) for name, value in (("a", {"int": 1}), ("b", {"bool": True}))]
     assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"matchAttribute": MODEL}])) is None
     assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"distinctAttribute": MODEL}])) is not None
-
-
-# Counters
-
-
-def test_counters_that_are_exceeded_keep_all_devices_of_the_pool_from_being_allocated() -> None:
-    published = partitions(counted("a", "3"), counted("b", "3"), counted("c", "1", "cores"), device("d"))
-    assert chosen(published, claim(request()), allocated=taken("a", "b")) == [["gpu:d"]]
-
-
-def test_shares_of_a_device_charge_its_counters_once() -> None:
-    published = partitions(counted("a", "3", allowMultipleAllocations=True))
-    assert chosen(published, claim(request("x"), request("y"))) == [["x:a", "y:a"]]
-    shared = Allocated(shared={DeviceID("gpu.io", objects.NODE, "a")})
-    assert chosen(published, claim(request()), allocated=shared) == [["gpu:a"]]
 
 
 # Capacity

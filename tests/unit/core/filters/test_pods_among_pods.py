@@ -1,5 +1,6 @@
 """Affinity, anti-affinity and topology spread: what each filter passes, against a reference and case by case."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.values.caching import size_of
 from berth_api.values.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.filters import (
     existing_anti_affinity,
@@ -18,6 +20,7 @@ from berth_operator.core.filters import (
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods import affinity_index
+from berth_operator.core.fleet.pods.affinity_index import LABEL_BYTES, MAX_CACHED, ExistingTerms
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
@@ -277,3 +280,26 @@ def test_a_selector_is_looked_up_by_a_label_without_which_it_matches_nothing(
     selector: LabelSelector, handle: tuple[str, str] | None
 ) -> None:
     assert selector.handle == handle
+
+
+# --- the cache of terms that match identities takes a bounded amount of memory ------------------------------------
+
+LARGEST_KEY, LARGEST_VALUE = 317, 63
+"""Characters that the API server allows in a label."""
+
+
+def test_no_label_is_larger_than_it_counts() -> None:
+    assert size_of(("k" * LARGEST_KEY, "v" * LARGEST_VALUE)) <= LABEL_BYTES
+
+
+def test_identities_of_many_pods_take_no_more_than_the_cache_may() -> None:
+    terms: ExistingTerms[Term] = ExistingTerms(4, lambda each: each)
+    everywhere = term(EVERYTHING)
+    terms.place(0, [everywhere], 1)
+    tracemalloc.start()
+    for number in range(1000):
+        labels = tuple((f"{place:0300}-{number}", f"{number:060}") for place in range(50))
+        assert terms.matching(Identity(namespace="ns", labels=labels), lambda _namespace: {}) == (everywhere,)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < MAX_CACHED

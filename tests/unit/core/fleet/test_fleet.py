@@ -95,6 +95,7 @@ def rich(name: str) -> Fleet:
     listed = (card(0, links=((1, 5),), **place), card(1), divided(2, "1g.10gb"), sliced(3, 4), nic)
     tables: Any = {"partitions": NVSWITCH, "partitions_only": True, "mig_single": True}
     add(made, node, inventory(*listed, **tables))
+    made.withhold(name, (1,))
     held = (grant(0, ratio=10), instance(2, 0), replica(3, 1), with_functions(0, "b"), grant(7, ratio=10))
     made.charge(charge("pod", *held, node=name, resources=(("cpu", 7),), unknown=("gpu",)))
     return made
@@ -411,6 +412,7 @@ def test_a_new_row_is_not_fresh() -> None:
         pytest.param(lambda made: made.set_fresh("unknown", fresh=True), id="freshness"),
         pytest.param(lambda made: made.remove_node("unknown"), id="node"),
         pytest.param(lambda made: made.remove_device("unknown"), id="device"),
+        pytest.param(lambda made: made.withhold("unknown", (0,)), id="withheld cards"),
     ],
 )
 def test_an_unknown_node_is_left_unknown(act: Any) -> None:

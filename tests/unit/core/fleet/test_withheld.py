@@ -22,7 +22,6 @@ from tests.builders import (
     fleet,
     grant,
     hints,
-    inventory,
     other_card,
     sliced,
     waiting,
@@ -113,27 +112,6 @@ def test_kept_columns_follow() -> None:
         made.withhold("node", minors)
         seen.append(filters.has_capacity(filters.ORDER, made, wanted, row))
     assert seen == [True, False, False, True]
-
-
-def test_a_new_inventory_withholds_nothing() -> None:
-    made = node(*cards(2), withheld=(0, 1))
-    made.put_device("node", inventory(*cards(2)))
-    assert given(made, asks({NVIDIA: 2})) == [0, 1]
-
-
-def test_an_unknown_node_stays_unknown() -> None:
-    made = fleet()
-    made.withhold("other", (0,))
-    assert "other" not in made.rows
-
-
-def test_many_nodes_keep_their_own() -> None:
-    made = fleet({f"n{number}": cards(1) for number in range(40)})
-    for number in range(39):
-        made.withhold(f"n{number}", (0,))
-    outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
-    assert isinstance(outcome, Placement)
-    assert outcome.node == "n39"
 
 
 # --- what-ifs ---------------------------------------------------------------------------------------------------

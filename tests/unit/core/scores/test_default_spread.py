@@ -24,7 +24,6 @@ from tests.unit.core import affinity_worlds, references
 from tests.unit.core.affinity_worlds import World, select
 
 REPLICA = Identity(namespace="ns", labels=(("app", "x"),), controller="set")
-OTHERS = replace(REPLICA, controller="other")
 ALONE = replace(REPLICA, controller="")
 HIDDEN = Identity(namespace="ns", labels=(("app", "y"),))
 
@@ -51,38 +50,6 @@ def scored(fleet: Fleet, request: PodRequest, fits: Sequence[str]) -> dict[str, 
 
 
 ABC = [node("a", "1"), node("b", "1"), node("c", "2")]
-ABCD = [*ABC, node("d", None)]
-ABE = [node("a", "1"), node("b", "2"), node("e", "1", host=False)]
-# With 3 nodes a replica weighs log(3 + 2) = 1.609 on its node, with 2 zones log(2 + 2) = 1.386 in its zone; to that
-# come 3 - 1 and 5 - 1. The score is 100 * (most + least - its own) / most, in whole numbers.
-CASES = [
-    pytest.param(ABC, [], ALONE, {"a": 0, "b": 0, "c": 0}, id="no replica"),
-    pytest.param(ABC, [], REPLICA, {"a": 100, "b": 100, "c": 100}, id="the first one"),
-    # On a 1.609 + 2 + 1.386 + 4 = 9, on b 2 + 1.386 + 4 = 7, on c 2 + 4 = 6.
-    pytest.param(ABC, on("a"), REPLICA, {"a": 66, "b": 88, "c": 100}, id="the second one"),
-    # On a and b 1.609 + 2 + 2 * 1.386 + 4 = 10, on c 9.
-    pytest.param(ABC, on("a", "b", "c"), REPLICA, {"a": 90, "b": 90, "c": 100}, id="one on each"),
-    pytest.param(ABC, on("a", terminating=True), REPLICA, {"a": 100, "b": 100, "c": 100}, id="one that goes"),
-    pytest.param(ABC, on("a", identity=OTHERS), REPLICA, {"a": 100, "b": 100, "c": 100}, id="of another set"),
-    pytest.param(ABC, on("a", identity=ALONE), REPLICA, {"a": 100, "b": 100, "c": 100}, id="of no set"),
-    # With 4 nodes log(6) = 1.792; with 2 zones and nodes without one log(5) = 1.609.
-    # On a 1.792 + 2 + 1.609 + 4 = 9, on b 2 + 1.609 + 4 = 8, on c 6, on d 2.
-    pytest.param(ABCD, on("a"), REPLICA, {"a": 22, "b": 33, "c": 55, "d": 100}, id="a node without a zone"),
-    # On d 1.792 + 2 = 4, on the others 6.
-    pytest.param(ABCD, on("d"), REPLICA, {"a": 66, "b": 66, "c": 66, "d": 100}, id="one without a zone"),
-    # On a 1.609 + 2 + 2 * 1.386 + 4 = 10, on b 6, on e 2 * 1.386 + 4 = 7.
-    pytest.param(ABE, on("a", "e"), REPLICA, {"a": 60, "b": 100, "e": 90}, id="a node without a host name"),
-]
-
-
-@pytest.mark.parametrize(("nodes", "placed", "identity", "expected"), CASES)
-def test_replicas_are_spread(
-    nodes: list[NodeInfo], placed: list[Charge], identity: Identity, expected: Mapping[str, float]
-) -> None:
-    fleet = World(nodes=nodes, pods=placed).fleet()
-    assert scored(fleet, pod(identity), list(expected)) == expected
-
-
 NAMED = (TopologySpreadConstraint(key="rack", selector=EVERYTHING, max_skew=1),)
 
 

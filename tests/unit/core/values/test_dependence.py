@@ -15,14 +15,20 @@ from tests.builders import asks, charge, waiting
 OLD, NEW = {"app": "llm", "pod-template-hash": "5f"}, {"app": "llm", "pod-template-hash": "6c"}
 
 
-def replica_set(name: str) -> Owner:
-    return Owner(kind="ReplicaSet", name=name, uid=f"uid-{name}")
+def of_set(name: str, **labels: str) -> dict[str, Any]:
+    return {"labels": labels, "owner": Owner(kind="ReplicaSet", name=name, uid=f"uid-{name}")}
+
+
+def of_rollout(revision: str) -> dict[str, Any]:
+    return {"labels": {"rollouts-pod-template-hash": revision, "app": "llm"}}
 
 
 def set_of(revision: str, number: int) -> dict[str, str]:
     return {"app": "llm", "controller-revision-hash": revision, "statefulset.kubernetes.io/pod-name": f"llm-{number}"}
 
 
+OF_A, OF_B = {**OLD, "tier": "a"}, {**NEW, "tier": "b"}
+PLAIN = {"labels": {"app": "llm"}}
 JOB = Owner(kind="Job", name="train", uid="uid-train")
 GANG = Membership(group="ns/g")
 
@@ -34,28 +40,16 @@ GANG = Membership(group="ns/g")
         pytest.param({"labels": OLD}, {"labels": OLD}, True, id="replicas"),
         pytest.param({"labels": OLD, "namespace": "other"}, {"labels": NEW}, False, id="of another namespace"),
         pytest.param({"labels": {**OLD, "app": "x"}}, {"labels": NEW}, False, id="another application"),
-        pytest.param(
-            {"labels": {"app": "llm"}}, {"labels": {"app": "llm"}}, False, id="equal labels without a revision"
-        ),
+        pytest.param(PLAIN, PLAIN, False, id="equal labels without a revision"),
         pytest.param({"labels": {}}, {"labels": {}}, False, id="no labels"),
         pytest.param(
-            {"labels": {**OLD, "version": "1"}, "owner": replica_set("llm-5f")},
-            {"labels": {**NEW, "version": "2"}, "owner": replica_set("llm-6c")},
+            of_set("llm-5f", **{**OLD, "version": "1"}),
+            of_set("llm-6c", **{**NEW, "version": "2"}),
             True,
             id="a rolling update that changes other labels",
         ),
-        pytest.param(
-            {"labels": {**OLD, "tier": "a"}, "owner": replica_set("llm-a-5f")},
-            {"labels": {**NEW, "tier": "b"}, "owner": replica_set("llm-b-6c")},
-            False,
-            id="two Deployments",
-        ),
-        pytest.param(
-            {"labels": {"rollouts-pod-template-hash": "5f", "app": "llm"}},
-            {"labels": {"rollouts-pod-template-hash": "6c", "app": "llm"}},
-            True,
-            id="a Rollout",
-        ),
+        pytest.param(of_set("llm-a-5f", **OF_A), of_set("llm-b-6c", **OF_B), False, id="two Deployments"),
+        pytest.param(of_rollout("5f"), of_rollout("6c"), True, id="a Rollout"),
         pytest.param({"labels": set_of("1", 0)}, {"labels": set_of("2", 1)}, True, id="a StatefulSet"),
         pytest.param({"owner": JOB}, {"owner": JOB}, True, id="one Job"),
         pytest.param({"owner": JOB, "namespace": "other"}, {"owner": JOB}, False, id="an owner of another namespace"),

@@ -26,16 +26,8 @@ def labelled(key: str, value: str = "1") -> NodeInfo:
         pytest.param(node_shows({NVIDIA: 8}), True, id="a device plugin's resource"),
         pytest.param(node_shows({NVIDIA: 0}), False, id="a resource that kubelet remembers from before"),
         pytest.param(node_shows({"example.com/thing": 8}), False, id="another extended resource"),
-        pytest.param(
-            node_shows({}, taints=[Taint(key="berth.dev/agent-not-ready")]),
-            True,
-            id="Berth's startup taint",
-        ),
-        pytest.param(
-            node_shows({}, taints=[Taint(key="node.cilium.io/agent-not-ready")]),
-            False,
-            id="another taint",
-        ),
+        pytest.param(node_shows({}, taints=[Taint(key="berth.dev/agent-not-ready")]), True, id="Berth's startup taint"),
+        pytest.param(node_shows({}, taints=[Taint(key="node.cilium.io/agent-not-ready")]), False, id="another taint"),
         pytest.param(labelled("nvidia.com/gpu.present", "true"), True, id="NVIDIA's discovery"),
         pytest.param(labelled("feature.node.kubernetes.io/pci-10de.present", "false"), False, id="says no"),
         pytest.param(labelled("karpenter.k8s.aws/instance-gpu-count", "8"), True, id="Karpenter on AWS"),
