@@ -61,27 +61,20 @@ SHARE: dict[str, int] = {GPU: 20}
 WHOLE: dict[str, int] = {NVIDIA: 1}
 
 
+WHICH_PODS_REPEL_EACH_OTHER = {
+    "others share a card": (cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)]),
+    "DeviceLevel: no card is left": (cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None]),
+    "PCIeLevel: a switch each": (trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)]),
+    "PCIeLevel: none is left": (trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None]),
+    "PCIeLevel keeps no others away": (trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)]),
+    "a pod shares a switch with itself": (trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)]),
+    "another card of the switch": (trees(2, 2), [(SHARE, PCIE), (SHARE, DEVICE)], [(0,), (1,)]),
+    "all three": (trees(2, 2), [(SHARE, DEVICE), ({SHARED: 2, RATIO: 20}, PCIE), (SHARE, PCIE)], [(0,), (2, 3), (1,)]),
+}
+
+
 @pytest.mark.parametrize(
-    ("card_infos", "requests", "expected"),
-    [
-        pytest.param(cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)], id="others share a card"),
-        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None], id="DeviceLevel: no card is left"),
-        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)], id="PCIeLevel: a switch each"),
-        pytest.param(
-            trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None], id="PCIeLevel: none is left"
-        ),
-        pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)], id="PCIeLevel keeps no others away"),
-        pytest.param(
-            trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)], id="a pod shares a switch with itself"
-        ),
-        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, DEVICE)], [(0,), (1,)], id="another card of the switch"),
-        pytest.param(
-            trees(2, 2),
-            [(SHARE, DEVICE), ({SHARED: 2, RATIO: 20}, PCIE), (SHARE, PCIE)],
-            [(0,), (2, 3), (1,)],
-            id="all three",
-        ),
-    ],
+    ("card_infos", "requests", "expected"), WHICH_PODS_REPEL_EACH_OTHER.values(), ids=WHICH_PODS_REPEL_EACH_OTHER
 )
 def test_which_pods_repel_each_other(
     card_infos: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]

@@ -93,51 +93,38 @@ def none_of(gpu: int, rdma: int) -> str:
     return f"node(s) have too few free devices under the same PCIe switches ({gpu} GPU and {rdma} RDMA requested)"
 
 
+UNDER_THE_SAME_SWITCHES = {
+    "shares of both": (BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}),
+    "two switches, two NICs": (BOARD, {}, {NVIDIA: 4, RDMA: 1}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}),
+    "the fewest switches": (BOARD, {"gpu": {0: 100}}, {NVIDIA: 2, RDMA: 1}, {"gpu": [2, 3], "rdma": [1]}),
+    "breaks no pair": (BOARD, {"gpu": {0: 100}}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}),
+    "the fullest card": (BOARD, {"gpu": {5: 20}}, {GPU: 50, RDMA: 1}, {"gpu": [5], "rdma": [2]}),
+    "no whole NIC": (
+        BOARD,
+        {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
+        {NVIDIA: 1, RDMA: 100},
+        "node(s) have too few free RDMA devices (1 requested with rdma 100)",
+    ),
+    "far": (BOARD, {"gpu": {6: 100, 7: 100}, "rdma": {0: 1, 1: 1, 2: 1}}, {NVIDIA: 1, RDMA: 100}, none_of(1, 1)),
+    "though the other is fuller": (CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}),
+    "places are unknown": ((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1)),
+    "one NIC of each switch, though the first has two": (
+        (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
+        {},
+        {NVIDIA: 2, RDMA: 200},
+        {"gpu": [0, 1], "rdma": [0, 2]},
+    ),
+    "two switches rather than the lowest minors": (
+        (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
+        {},
+        {NVIDIA: 3, RDMA: 1},
+        {"gpu": [0, 1, 3], "rdma": [0, 1]},
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("cards", "held", "amounts", "expected"),
-    [
-        pytest.param(BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="shares of both"),
-        pytest.param(
-            BOARD, {}, {NVIDIA: 4, RDMA: 1}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="two switches, two NICs"
-        ),
-        pytest.param(
-            BOARD, {"gpu": {0: 100}}, {NVIDIA: 2, RDMA: 1}, {"gpu": [2, 3], "rdma": [1]}, id="the fewest switches"
-        ),
-        pytest.param(BOARD, {"gpu": {0: 100}}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="breaks no pair"),
-        pytest.param(BOARD, {"gpu": {5: 20}}, {GPU: 50, RDMA: 1}, {"gpu": [5], "rdma": [2]}, id="the fullest card"),
-        pytest.param(
-            BOARD,
-            {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
-            {NVIDIA: 1, RDMA: 100},
-            "node(s) have too few free RDMA devices (1 requested with rdma 100)",
-            id="no whole NIC",
-        ),
-        pytest.param(
-            BOARD,
-            {"gpu": {6: 100, 7: 100}, "rdma": {0: 1, 1: 1, 2: 1}},
-            {NVIDIA: 1, RDMA: 100},
-            none_of(1, 1),
-            id="far",
-        ),
-        pytest.param(
-            CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="though the other is fuller"
-        ),
-        pytest.param((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1), id="places are unknown"),
-        pytest.param(
-            (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
-            {},
-            {NVIDIA: 2, RDMA: 200},
-            {"gpu": [0, 1], "rdma": [0, 2]},
-            id="one NIC of each switch, though the first has two",
-        ),
-        pytest.param(
-            (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
-            {},
-            {NVIDIA: 3, RDMA: 1},
-            {"gpu": [0, 1, 3], "rdma": [0, 1]},
-            id="two switches rather than the lowest minors",
-        ),
-    ],
+    ("cards", "held", "amounts", "expected"), UNDER_THE_SAME_SWITCHES.values(), ids=UNDER_THE_SAME_SWITCHES
 )
 def test_under_the_same_switches(
     cards: Sequence[CardInfo],
@@ -175,33 +162,24 @@ def test_how_many_more_than_asked_for(
 THREE = (*BOARD, *nics("fpga", B=(0,), C=(1,), D=(2,)))
 
 
-@pytest.mark.parametrize(
-    ("amounts", "types", "expected"),
-    [
-        pytest.param(
-            {NVIDIA: 2, RDMA: 1, FPGA: 1},
-            ("gpu", "rdma", "fpga"),
-            {"gpu": [2, 3], "rdma": [1], "fpga": [0]},
-            id="all three",
-        ),
-        pytest.param(
-            {NVIDIA: 4, RDMA: 1, FPGA: 100},
-            ("gpu", "rdma", "fpga"),
-            {"gpu": [4, 5, 6, 7], "rdma": [2, 3], "fpga": [1, 2]},
-            id="two switches of all three, on one NUMA node",
-        ),
-        pytest.param({RDMA: 1, FPGA: 1}, ("fpga", "rdma"), {"fpga": [0], "rdma": [1]}, id="without GPUs"),
-        pytest.param(
-            {RDMA: 1, FPGA: 200}, ("fpga", "rdma"), {"fpga": [0, 1], "rdma": [1, 2]}, id="as many as the first"
-        ),
-        pytest.param(
-            {NVIDIA: 2, RDMA: 1, FPGA: 100},
-            ("gpu", "rdma"),
-            {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
-            id="a type that is not named is placed anywhere",
-        ),
-    ],
-)
+OTHER_TYPES = {
+    "all three": ({NVIDIA: 2, RDMA: 1, FPGA: 1}, ("gpu", "rdma", "fpga"), {"gpu": [2, 3], "rdma": [1], "fpga": [0]}),
+    "two switches of all three, on one NUMA node": (
+        {NVIDIA: 4, RDMA: 1, FPGA: 100},
+        ("gpu", "rdma", "fpga"),
+        {"gpu": [4, 5, 6, 7], "rdma": [2, 3], "fpga": [1, 2]},
+    ),
+    "without GPUs": ({RDMA: 1, FPGA: 1}, ("fpga", "rdma"), {"fpga": [0], "rdma": [1]}),
+    "as many as the first": ({RDMA: 1, FPGA: 200}, ("fpga", "rdma"), {"fpga": [0, 1], "rdma": [1, 2]}),
+    "a type that is not named is placed anywhere": (
+        {NVIDIA: 2, RDMA: 1, FPGA: 100},
+        ("gpu", "rdma"),
+        {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("amounts", "types", "expected"), OTHER_TYPES.values(), ids=OTHER_TYPES)
 def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: ActualAllocation) -> None:
     assert placed(node(*THREE), wants(amounts, *types)) == expected
 

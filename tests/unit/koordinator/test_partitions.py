@@ -237,49 +237,35 @@ def test_every_card_of_a_partition_must_fit(made: Fleet, request_: PodRequest, e
 # --- why not ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("made", "request_", "message"),
-    [
-        pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs", id="no table"),
-        pytest.param(
-            switch((), partitions_only=True),
-            wants({NVIDIA: 1}),
-            "node(s) have no partition table of GPUs",
-            id="honours none",
-        ),
-        pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs", id="no such size"),
-        pytest.param(
-            switch(used=[0, 2, 4, 6]),
-            wants({NVIDIA: 2}, SPEC),
-            "node(s) have no free partition of 2 GPUs",
-            id="all broken",
-        ),
-        pytest.param(
-            switch(SCORED, used=[2, 6]),
-            wants({NVIDIA: 2}, RESTRICTED),
-            "node(s) have no free partition of 2 GPUs with the highest score",
-            id="restricted",
-        ),
-        pytest.param(
-            switch(RINGS),
-            wants({NVIDIA: 2}, {"ringBusBandwidth": "1Ti"}),
-            "node(s) have no partition of 2 GPUs with a ring bandwidth of 1Ti",
-            id="bandwidth",
-        ),
-        pytest.param(
-            switch(table((1, [0, 4])), card_infos=trees(4, 4)),
-            wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
-            "node(s) have no free partition of 2 GPUs under one PCIe switch",
-            id="topology",
-        ),
-        pytest.param(
-            switch(used=range(1, 8)),
-            wants({NVIDIA: 2}, SPEC),
-            "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
-            id="too few, whatever the partitions",
-        ),
-    ],
-)
+REASON = {
+    "no table": (switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs"),
+    "honours none": (switch((), partitions_only=True), wants({NVIDIA: 1}), "node(s) have no partition table of GPUs"),
+    "no such size": (switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs"),
+    "all broken": (switch(used=[0, 2, 4, 6]), wants({NVIDIA: 2}, SPEC), "node(s) have no free partition of 2 GPUs"),
+    "restricted": (
+        switch(SCORED, used=[2, 6]),
+        wants({NVIDIA: 2}, RESTRICTED),
+        "node(s) have no free partition of 2 GPUs with the highest score",
+    ),
+    "bandwidth": (
+        switch(RINGS),
+        wants({NVIDIA: 2}, {"ringBusBandwidth": "1Ti"}),
+        "node(s) have no partition of 2 GPUs with a ring bandwidth of 1Ti",
+    ),
+    "topology": (
+        switch(table((1, [0, 4])), card_infos=trees(4, 4)),
+        wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
+        "node(s) have no free partition of 2 GPUs under one PCIe switch",
+    ),
+    "too few, whatever the partitions": (
+        switch(used=range(1, 8)),
+        wants({NVIDIA: 2}, SPEC),
+        "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "request_", "message"), REASON.values(), ids=REASON)
 def test_the_reason(made: Fleet, request_: PodRequest, message: str) -> None:
     outcome = decide(made, waiting("pod", request_), Policy())
     assert isinstance(outcome, Failure), outcome

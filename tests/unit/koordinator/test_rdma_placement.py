@@ -60,34 +60,26 @@ FOUR = tuple(nic(minor) for minor in range(4))
 SICK = (nic(0), nic(1, healthy=False), nic(2))
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(FOUR, {}, 100, {}, [0], id="the lowest minor"),
-        pytest.param(FOUR, {0: 1}, 100, {}, [1], id="a whole one has no pod on it"),
-        pytest.param(FOUR, {2: 50}, 50, {}, [2], id="a share goes to the fullest that has capacity"),
-        pytest.param(FOUR, {1: 20, 3: 20}, 50, {}, [1], id="of equal ones to the lowest minor"),
-        pytest.param(FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2], id="each of those that are counted"),
-        pytest.param(FOUR, {3: 20}, 3, COUNT, [3, 0, 1], id="the fullest of them first"),
-        pytest.param(
-            FOUR,
-            {3: 1},
-            4,
-            COUNT | EACH,
-            "node(s) have too few free RDMA devices (4 requested with rdma 100)",
-            id="else none",
-        ),
-        pytest.param(
-            FOUR,
-            {},
-            500,
-            {},
-            "node(s) have too few healthy RDMA devices (5 requested, at most 4 on a node)",
-            id="more than there are",
-        ),
-        pytest.param((nic(7), nic(3)), {}, 200, {}, [3, 7], id="minors need not be in order"),
-    ],
-)
+SOME = {
+    "the lowest minor": (FOUR, {}, 100, {}, [0]),
+    "a whole one has no pod on it": (FOUR, {0: 1}, 100, {}, [1]),
+    "a share goes to the fullest that has capacity": (FOUR, {2: 50}, 50, {}, [2]),
+    "of equal ones to the lowest minor": (FOUR, {1: 20, 3: 20}, 50, {}, [1]),
+    "each of those that are counted": (FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2]),
+    "the fullest of them first": (FOUR, {3: 20}, 3, COUNT, [3, 0, 1]),
+    "else none": (FOUR, {3: 1}, 4, COUNT | EACH, "node(s) have too few free RDMA devices (4 requested with rdma 100)"),
+    "more than there are": (
+        FOUR,
+        {},
+        500,
+        {},
+        "node(s) have too few healthy RDMA devices (5 requested, at most 4 on a node)",
+    ),
+    "minors need not be in order": ((nic(7), nic(3)), {}, 200, {}, [3, 7]),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), SOME.values(), ids=SOME)
 def test_some(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:
@@ -132,24 +124,17 @@ def test_by_label(held: dict[int, int], amount: int, hint: dict[str, Any], expec
     assert minors(node(*MIXED, held=held), wants(amount, hint)) == expected
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(FOUR, {}, 1, ALL, [0, 1, 2, 3], id="a hundredth of each"),
-        pytest.param(
-            FOUR,
-            {1: 51},
-            50,
-            ALL,
-            "node(s) have too little free on some RDMA devices (every one requested)",
-            id="one has not",
-        ),
-        pytest.param(SICK, {}, 50, ALL, [0, 2], id="a bad one is none of them"),
-        pytest.param((), {}, 50, ALL, "node(s) have too few healthy RDMA devices (1 requested)", id="not none at all"),
-        pytest.param(FOUR, {}, 200, ALL, [0, 1], id="several whole ones are counted"),
-        pytest.param(FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3], id="every one for the pod alone"),
-    ],
-)
+EVERY_ONE = {
+    "a hundredth of each": (FOUR, {}, 1, ALL, [0, 1, 2, 3]),
+    "one has not": (FOUR, {1: 51}, 50, ALL, "node(s) have too little free on some RDMA devices (every one requested)"),
+    "a bad one is none of them": (SICK, {}, 50, ALL, [0, 2]),
+    "not none at all": ((), {}, 50, ALL, "node(s) have too few healthy RDMA devices (1 requested)"),
+    "several whole ones are counted": (FOUR, {}, 200, ALL, [0, 1]),
+    "every one for the pod alone": (FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), EVERY_ONE.values(), ids=EVERY_ONE)
 def test_every_one(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:
@@ -167,44 +152,40 @@ def test_every_one_differs_by_node() -> None:
 PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4, "C", 1), nic(5, "C", 1))
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(PLACES, {}, 300, within("NUMANode"), [0, 1, 2], id="three on the first NUMA node"),
-        pytest.param(
-            PLACES,
-            {3: 1},
-            300,
-            within("PCIe"),
-            "node(s) have too few free RDMA devices under one PCIe switch (at most 2 of 3)",
-            id="3",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            400,
-            within("NUMANode"),
-            "node(s) have too few free RDMA devices on one NUMA node (at most 3 of 4)",
-            id="4",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            200,
-            within("Device"),
-            "node(s) have too few free RDMA devices in one device (at most 1 of 2)",
-            id="2 in 1",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            50,
-            within("PCIe") | ALL,
-            "node(s) do not have all RDMA devices under one PCIe switch (at most 3)",
-            id="all in 1",
-        ),
-    ],
-)
+WITHIN_A_SCOPE = {
+    "three on the first NUMA node": (PLACES, {}, 300, within("NUMANode"), [0, 1, 2]),
+    "3": (
+        PLACES,
+        {3: 1},
+        300,
+        within("PCIe"),
+        "node(s) have too few free RDMA devices under one PCIe switch (at most 2 of 3)",
+    ),
+    "4": (
+        PLACES,
+        {},
+        400,
+        within("NUMANode"),
+        "node(s) have too few free RDMA devices on one NUMA node (at most 3 of 4)",
+    ),
+    "2 in 1": (
+        PLACES,
+        {},
+        200,
+        within("Device"),
+        "node(s) have too few free RDMA devices in one device (at most 1 of 2)",
+    ),
+    "all in 1": (
+        PLACES,
+        {},
+        50,
+        within("PCIe") | ALL,
+        "node(s) do not have all RDMA devices under one PCIe switch (at most 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), WITHIN_A_SCOPE.values(), ids=WITHIN_A_SCOPE)
 def test_within_a_scope(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:

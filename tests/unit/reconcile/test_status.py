@@ -243,28 +243,24 @@ def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charg
 # --- conditions -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("of", "expected"),
-    [
-        pytest.param(view(gpu(0)), ("True", "AgentHeard"), id="all is well"),
-        pytest.param(view(gpu(0), alive=False), ("Unknown", "AgentNotHeard"), id="agent not heard"),
-        pytest.param(view(gpu(0), has_node=False), ("False", "NodeMissing"), id="no node"),
-        pytest.param(
-            view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
-            ("False", "NoDriver"),
-            id="no driver",
-        ),
-        pytest.param(
-            view(gpu(0), conditions=[condition("DriverLoaded", "True")]), ("True", "AgentHeard"), id="driver loaded"
-        ),
-        pytest.param(
-            view(gpu(0), alive=False, conditions=[condition("DriverLoaded", "False")]),
-            ("Unknown", "AgentNotHeard"),
-            id="no driver is an old story when the agent is not heard",
-        ),
-        pytest.param(view(gpu(0), alive=False, has_node=False), ("Unknown", "AgentNotHeard"), id="neither"),
-    ],
-)
+READY = {
+    "all is well": (view(gpu(0)), ("True", "AgentHeard")),
+    "agent not heard": (view(gpu(0), alive=False), ("Unknown", "AgentNotHeard")),
+    "no node": (view(gpu(0), has_node=False), ("False", "NodeMissing")),
+    "no driver": (
+        view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
+        ("False", "NoDriver"),
+    ),
+    "driver loaded": (view(gpu(0), conditions=[condition("DriverLoaded", "True")]), ("True", "AgentHeard")),
+    "no driver is an old story when the agent is not heard": (
+        view(gpu(0), alive=False, conditions=[condition("DriverLoaded", "False")]),
+        ("Unknown", "AgentNotHeard"),
+    ),
+    "neither": (view(gpu(0), alive=False, has_node=False), ("Unknown", "AgentNotHeard")),
+}
+
+
+@pytest.mark.parametrize(("of", "expected"), READY.values(), ids=READY)
 def test_ready(of: NodeView, expected: tuple[str, str]) -> None:
     assert reported_condition(of, "Ready")[:2] == expected
 

@@ -95,77 +95,59 @@ def foreign() -> Charge:
 # --- sums -------------------------------------------------------------------------------------------------------
 
 
+NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS = {
+    "what a pod has left behind on a card that failed": (
+        view(gpu(0, health=False), charges=(left_behind(),)),
+        gpus(1, 8 * GI, 1),
+    ),
+    "foreign use of a card that failed": (view(gpu(0, health=False), charges=(foreign(),)), {}),
+    "instances are no part of these sums": (
+        view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
+        gpus(1, 8 * GI, 100),
+    ),
+    "a sliced card is": (view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100)),
+    "under strategy none a card in MIG mode is one like any other": (
+        view(gpu(0, mig=MIG), strategy="none", charges=(charge("a", grant(0, **FULL)),)),
+        gpus(1, 8 * GI, 100),
+    ),
+    "strategy single": (view(gpu(0, mig=MIG), strategy="single", charges=(charge("a", instance(0)),)), {}),
+    "MIG mode was switched on under a pod that shares the card": (
+        view(gpu(0, mig=MIG), charges=(charge("a", grant(0, **HALF)),)),
+        gpus(0.5, 4 * GI, 1),
+    ),
+    "a slice of an unhealthy card": (
+        view(gpu(0, health=False, replicas=4), charges=(charge("a", replica(0)),)),
+        gpus(0.25, 20 * GI, 1),
+    ),
+    "no cards": (view(), {}),
+    "healthy cards": (view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200)),
+    "an unhealthy card": (view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100)),
+    "a card in MIG mode": (view(gpu(0), gpu(1, mig={"enabled": True})), gpus(1, 8 * GI, 100)),
+    "two unequal cards": (view(entry(0, memory=8 * GI), entry(1, memory=GI)), gpus(2, 9 * GI, 200)),
+    "held on a healthy card": (view(gpu(0), charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 100)),
+    "held on an unhealthy card": (
+        view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL)),)),
+        gpus(2, 16 * GI, 101),
+    ),
+    "two halves on an unhealthy card": (
+        view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **HALF)), charge("b", grant(1, **HALF)))),
+        gpus(2, 16 * GI, 102),
+    ),
+    "held on a vanished card": (view(gpu(0), charges=(charge("a", grant(7, **HALF)),)), gpus(1.5, 12 * GI, 101)),
+    "Device deleted": (view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1)),
+    "Device deleted, no pod holds anything": (view(without=True), {}),
+    "other types": (
+        view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
+        {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
+    ),
+    "held on a vanished NIC": (view(charges=(charge("a", grant(0, "rdma", rdma=30)),)), {"rdma": 30}),
+}
+
+
 @pytest.mark.parametrize(
     ("of", "expected"),
-    [
-        pytest.param(
-            view(gpu(0, health=False), charges=(left_behind(),)),
-            gpus(1, 8 * GI, 1),
-            id="what a pod has left behind on a card that failed",
-        ),
-        pytest.param(view(gpu(0, health=False), charges=(foreign(),)), {}, id="foreign use of a card that failed"),
-        pytest.param(
-            view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
-            gpus(1, 8 * GI, 100),
-            id="instances are no part of these sums",
-        ),
-        pytest.param(
-            view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100), id="a sliced card is"
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), strategy="none", charges=(charge("a", grant(0, **FULL)),)),
-            gpus(1, 8 * GI, 100),
-            id="under strategy none a card in MIG mode is one like any other",
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), strategy="single", charges=(charge("a", instance(0)),)), {}, id="strategy single"
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), charges=(charge("a", grant(0, **HALF)),)),
-            gpus(0.5, 4 * GI, 1),
-            id="MIG mode was switched on under a pod that shares the card",
-        ),
-        pytest.param(
-            view(gpu(0, health=False, replicas=4), charges=(charge("a", replica(0)),)),
-            gpus(0.25, 20 * GI, 1),
-            id="a slice of an unhealthy card",
-        ),
-        pytest.param(view(), {}, id="no cards"),
-        pytest.param(view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200), id="healthy cards"),
-        pytest.param(view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100), id="an unhealthy card"),
-        pytest.param(view(gpu(0), gpu(1, mig={"enabled": True})), gpus(1, 8 * GI, 100), id="a card in MIG mode"),
-        pytest.param(view(entry(0, memory=8 * GI), entry(1, memory=GI)), gpus(2, 9 * GI, 200), id="two unequal cards"),
-        pytest.param(
-            view(gpu(0), charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 100), id="held on a healthy card"
-        ),
-        pytest.param(
-            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL)),)),
-            gpus(2, 16 * GI, 101),
-            id="held on an unhealthy card",
-        ),
-        pytest.param(
-            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **HALF)), charge("b", grant(1, **HALF)))),
-            gpus(2, 16 * GI, 102),
-            id="two halves on an unhealthy card",
-        ),
-        pytest.param(
-            view(gpu(0), charges=(charge("a", grant(7, **HALF)),)),
-            gpus(1.5, 12 * GI, 101),
-            id="held on a vanished card",
-        ),
-        pytest.param(
-            view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1), id="Device deleted"
-        ),
-        pytest.param(view(without=True), {}, id="Device deleted, no pod holds anything"),
-        pytest.param(
-            view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
-            {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
-            id="other types",
-        ),
-        pytest.param(
-            view(charges=(charge("a", grant(0, "rdma", rdma=30)),)), {"rdma": 30}, id="held on a vanished NIC"
-        ),
-    ],
+    NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS.values(),
+    ids=NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS,
 )
 def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, expected: dict[str, int]) -> None:
     assert shown(of) == expected

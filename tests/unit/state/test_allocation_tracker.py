@@ -131,50 +131,42 @@ def test_a_pod_that_says_itself_what_it_has_takes_no_card_from_others() -> None:
 # --- charges ----------------------------------------------------------------------------------------------------
 
 
+PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD = {
+    "a promise alone": ([add(bound("p", 0))], [100, 0, 0, 0]),
+    "kept": ([add(bound("p", 0)), give("p", "GPU-0")], [100, 0, 0, 0]),
+    "given another, by GpuPod": ([add(bound("p", 0)), give("p", "GPU-2")], [0, 0, 100, 0]),
+    "given another, by the Device": ([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0]),
+    "its GpuPod counts": ([add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0]),
+    "of another pod": ([add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0]),
+    "of its predecessor": ([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0]),
+    "of another node": ([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0]),
+    "of another's name": ([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0]),
+    "another scheduler's pod": ([add(foreign_pod("p")), give("p", "GPU-3")], [0, 0, 0, 100]),
+    "it says less itself": ([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0]),
+    "less than the Device says": ([add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0]),
+    "it says more itself": ([add(forger("p", 0, 1, 2)), give("p", "GPU-3")], [0, 0, 0, 100]),
+    "it asks for a NIC alone": ([add(forger("p", 0, 1, requests={RDMA: "1"}))], [0, 0, 0, 0]),
+    "it says less, and that we bound it": (
+        [add(forger("p", 0, core=1, annotations={EPOCH: "1"})), give("p", "GPU-0")],
+        [100, 0, 0, 0],
+    ),
+    "it asks for a NIC alone, and says that we bound it": (
+        [add(forger("p", 0, 1, requests={RDMA: "1"}, annotations={EPOCH: "1"}))],
+        [0, 0, 0, 0],
+    ),
+    "what it gave up stays while the other has nothing": (
+        [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
+        [100, 200, 0, 0],
+    ),
+    "two exchanged": (
+        [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), give("q", "GPU-0")],
+        [100, 100, 0, 0],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("events", "used"),
-    [
-        pytest.param([add(bound("p", 0))], [100, 0, 0, 0], id="a promise alone"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-0")], [100, 0, 0, 0], id="kept"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2")], [0, 0, 100, 0], id="given another, by GpuPod"),
-        pytest.param([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0], id="given another, by the Device"),
-        pytest.param(
-            [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
-        ),
-        pytest.param(
-            [add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0], id="of another pod"
-        ),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
-        pytest.param([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0], id="of another's name"),
-        pytest.param([add(foreign_pod("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
-        pytest.param([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0], id="it says less itself"),
-        pytest.param(
-            [add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0], id="less than the Device says"
-        ),
-        pytest.param([add(forger("p", 0, 1, 2)), give("p", "GPU-3")], [0, 0, 0, 100], id="it says more itself"),
-        pytest.param([add(forger("p", 0, 1, requests={RDMA: "1"}))], [0, 0, 0, 0], id="it asks for a NIC alone"),
-        pytest.param(
-            [add(forger("p", 0, core=1, annotations={EPOCH: "1"})), give("p", "GPU-0")],
-            [100, 0, 0, 0],
-            id="it says less, and that we bound it",
-        ),
-        pytest.param(
-            [add(forger("p", 0, 1, requests={RDMA: "1"}, annotations={EPOCH: "1"}))],
-            [0, 0, 0, 0],
-            id="it asks for a NIC alone, and says that we bound it",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
-            [100, 200, 0, 0],
-            id="what it gave up stays while the other has nothing",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), give("q", "GPU-0")],
-            [100, 100, 0, 0],
-            id="two exchanged",
-        ),
-    ],
+    ("events", "used"), PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD.values(), ids=PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD
 )
 def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int]) -> None:
     """The order of pods and reports makes no difference."""
@@ -413,6 +405,21 @@ def test_a_drift_begins_and_ends() -> None:
     assert (world.recorder.drifts, world.cluster.allocations.drifted) == (2, {})
     assert world.recorder.names(StatusKind.GPU_POD) == ["ns/p.node"]
     assert world.used() == [0, 100, 0, 0]
+
+
+def test_a_pod_that_goes_drifts_no_more() -> None:
+    world = World()
+    for event in (add(bound("p", 0)), give("p", "GPU-1"), gone(bound("p", 0))):
+        event(world)
+    assert (world.recorder.drifts, world.cluster.allocations.drifted) == (2, {})
+
+
+def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
+    confined = Cluster(grace=20.0, confined=True, clock=lambda: 0.0)
+    confined.allocations.put_gpu_pod(gpu_pod("p", "GPU-0"))
+    assert confined.names(StatusKind.GPU_POD) == ["ns/p.node"]
+    assert confined.view(StatusKind.GPU_POD, "ns/p.node") is None
+    assert confined.view(StatusKind.GPU_POD, "ns/q.node") is None
 
 
 def test_a_gpu_pod_that_cannot_be_parsed_reports_nothing() -> None:

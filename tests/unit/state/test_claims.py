@@ -150,6 +150,13 @@ def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
     assert world.cluster.fleet.cards["gpu"].users[world.cluster.fleet.rows["other"]].sum() == 1
 
 
+def test_a_device_with_admin_access_is_not_charged() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-0", adminAccess=True))
+    assert world.used() == [0, 0, 0, 0]
+
+
 def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None:
     world = World()
     world.to.put_slice(slice_of())

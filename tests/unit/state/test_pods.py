@@ -328,6 +328,12 @@ def test_what_a_pod_holds_that_asks_by_label(
     assert (len(charge.grants), charge.unknown) == held
 
 
+def test_all_containers_of_a_pod_that_asks_by_label_see_its_cards() -> None:
+    raw = pod(containers=[container("a"), container("b")], labels={names.GENIUS_NUMBER: "2"})
+    shares = pods.pending(raw).request.shares
+    assert [(share.container, share.first, share.end) for share in shares] == [("a", 0, 2), ("b", 0, 2)]
+
+
 MALFORMED = [
     pytest.param("", id="empty"),
     pytest.param("{", id="cut off"),

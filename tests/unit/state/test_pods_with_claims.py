@@ -212,30 +212,22 @@ def test_a_claim_of_a_template_must_be_the_pods() -> None:
     assert reason(outcome) == "ResourceClaim ns/x was not created for Pod ns/p (Pod is not owner)"
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        pytest.param(lambda world: world.to.remove_claim("ns/c"), 'could not find ResourceClaim "ns/c"', id="missing"),
-        pytest.param(
-            lambda world: world.put_claim(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-            'resourceclaim "c" is being deleted',
-            id="being deleted",
-        ),
-        pytest.param(
-            lambda world: world.to.remove_class("gpu"), "request gpu: device class gpu does not exist", id="class"
-        ),
-        pytest.param(
-            lambda world: world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{each}" for each in range(256)])),
-            "resourceclaim in use",
-            id="256 pods",
-        ),
-        pytest.param(
-            lambda world: world.placed("other"),
-            "resource claim ns/c is in the process of being allocated",
-            id="in flight",
-        ),
-    ],
-)
+KUBE_SCHEDULERS_WORDS = {
+    "missing": (lambda world: world.to.remove_claim("ns/c"), 'could not find ResourceClaim "ns/c"'),
+    "being deleted": (
+        lambda world: world.put_claim(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        'resourceclaim "c" is being deleted',
+    ),
+    "class": (lambda world: world.to.remove_class("gpu"), "request gpu: device class gpu does not exist"),
+    "256 pods": (
+        lambda world: world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{each}" for each in range(256)])),
+        "resourceclaim in use",
+    ),
+    "in flight": (lambda world: world.placed("other"), "resource claim ns/c is in the process of being allocated"),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), KUBE_SCHEDULERS_WORDS.values(), ids=KUBE_SCHEDULERS_WORDS)
 def test_kube_schedulers_words(change: Event, expected: str) -> None:
     world = World()
     world.put_claim()

@@ -7,7 +7,7 @@ import pytest
 
 from berth_agent import conditions
 from berth_agent.conditions import Finding
-from berth_agent.inventory.interface import label_value
+from berth_agent.inventory.interface import label_value, labels_of
 from berth_agent.publishing.publish import device_body, status_body
 from berth_agent.readings import Reading
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, Topology
@@ -36,6 +36,11 @@ def condition(status: str, time: str, kind: str = "Healthy") -> Condition:
 )
 def test_a_model_becomes_a_label(text: str, expected: str) -> None:
     assert label_value(text) == expected
+
+
+def test_a_node_without_gpus_has_no_labels() -> None:
+    nic = DeviceInfo(type="rdma", minor=0, id="0000:1a:00.0", model="NIC")
+    assert labels_of(DeviceSpec(driver_version="1", devices=[nic])) == {}
 
 
 def test_a_condition_keeps_its_time_until_its_status_flips() -> None:

@@ -229,28 +229,21 @@ async def test_mig_instances_are_listed(machine: Machine, agent: Start) -> None:
     assert cards[1].mig == Mig(enabled=False)
 
 
+STATIC_FACTS_ARE_PUBLISHED_WHERE_THEY_ARE_KNOWN = {
+    "all are known": (t4(0), {"multiprocessors": 40, "memoryBandwidth": "320064M", "encoders": 1, "decoders": 2}),
+    "model": (replace(t4(0), name="NVIDIA New"), {"multiprocessors": 40, "memoryBandwidth": "320064M"}),
+    "NVML reports none": (
+        replace(t4(0), fails={"nvmlDeviceGetNumGpuCores": NOT_SUPPORTED, "nvmlDeviceGetMemoryBusWidth": NOT_SUPPORTED}),
+        {"encoders": 1, "decoders": 2},
+    ),
+    "a vGPU": (replace(t4(0), virtualization=VGPU), {"multiprocessors": 40, "memoryBandwidth": "320064M"}),
+}
+
+
 @pytest.mark.parametrize(
     ("gpu", "expected"),
-    [
-        pytest.param(
-            t4(0),
-            {"multiprocessors": 40, "memoryBandwidth": "320064M", "encoders": 1, "decoders": 2},
-            id="all are known",
-        ),
-        pytest.param(
-            replace(t4(0), name="NVIDIA New"), {"multiprocessors": 40, "memoryBandwidth": "320064M"}, id="model"
-        ),
-        pytest.param(
-            replace(
-                t4(0), fails={"nvmlDeviceGetNumGpuCores": NOT_SUPPORTED, "nvmlDeviceGetMemoryBusWidth": NOT_SUPPORTED}
-            ),
-            {"encoders": 1, "decoders": 2},
-            id="NVML reports none",
-        ),
-        pytest.param(
-            replace(t4(0), virtualization=VGPU), {"multiprocessors": 40, "memoryBandwidth": "320064M"}, id="a vGPU"
-        ),
-    ],
+    STATIC_FACTS_ARE_PUBLISHED_WHERE_THEY_ARE_KNOWN.values(),
+    ids=STATIC_FACTS_ARE_PUBLISHED_WHERE_THEY_ARE_KNOWN,
 )
 async def test_static_facts_are_published_where_they_are_known(
     machine: Machine, agent: Start, gpu: Gpu, expected: dict[str, object]

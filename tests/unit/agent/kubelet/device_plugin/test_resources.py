@@ -163,6 +163,20 @@ def test_a_device_lists_the_replicas_of_its_cards() -> None:
     assert [(device.replicas, device.replica_resource) for device in again.devices] == 3 * [(1, "")]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "of", "name"),
+    [("mixed", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"), ("single", GPU, f"{GPU}.shared")],
+)
+def test_a_device_lists_the_replicas_of_its_instances(strategy: str, of: str, name: str) -> None:
+    chosen = options(mig_strategy=strategy, slices=3, of=of, rename=True)
+    shown = resources.shown(spec(1, mig={0: (SMALL, SMALL)}), chosen)
+    for shown_spec, expected in ((shown, (3, name)), (resources.shown(shown, options(mig_strategy=strategy)), (1, ""))):
+        (card,) = shown_spec.devices
+        assert card.mig is not None
+        assert [(instance.replicas, instance.replica_resource) for instance in card.mig.instances] == 2 * [expected]
+        assert card.replicas == 1
+
+
 def test_cards_are_counted_by_their_addresses() -> None:
     node = spec(2, mig={1: (SMALL, SMALL)})
     backwards = node.model_copy(
