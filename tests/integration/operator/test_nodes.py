@@ -2,7 +2,6 @@
 
 import pytest
 
-from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
@@ -213,15 +212,3 @@ def test_condition_that_another_manager_took_is_left_to_it(shared: World, taken:
     shared.wait_sum(node, K + "gpu", "800")
     assert words.condition(shared.shown(node), taken)["reason"] == "ByHand"
     assert _owned_conditions(shared, node)["somebody"] == {taken}
-
-
-def test_operator_needs_no_node_of_a_device(shared: World) -> None:
-    shared.nodes()
-    stray = f"{shared.arena.id}-stray"
-
-    shared.device(stray, [words.gpu(0)])
-
-    shared.pod("p", HALF)
-    assert shared.bound("p")["spec"]["nodeName"] != stray
-    with pytest.raises(ApiError, match="not found"):
-        shared.arena.get("nodes", stray)
