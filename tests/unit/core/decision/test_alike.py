@@ -128,7 +128,7 @@ def test_the_profile_and_the_pod_say_whether_a_gpu_may_be_a_slice(
     profile: Any, annotation: str | None, expected: list[str | None]
 ) -> None:
     made = mixture({"node": (sliced(0, 4), card(1))})
-    made.charge(charge("other", *[_slice(0, 0)]))
+    made.charge(charge("other", *place(mixture({"node": (sliced(0, 4),)}), waiting("x", {REPLICAS: 1})).grants))
     annotations = {} if annotation is None else {names.GPU_SUBDEVICES: annotation}
     for number, kind in enumerate(expected):
         outcome = decide(
@@ -141,11 +141,6 @@ def test_the_profile_and_the_pod_say_whether_a_gpu_may_be_a_slice(
         assert isinstance(outcome, Placement)
         assert outcome.grants[0].is_subdevice is (kind == "part")
         made.charge(outcome.charge)
-
-
-def _slice(minor: int, number: int, of: int = 4) -> Grant:
-    [grant_] = place(mixture({"node": (sliced(minor, of),)}), waiting("x", {REPLICAS: 1})).grants
-    return replace(grant_, id=f"GPU-{minor}::{number}")
 
 
 @pytest.mark.parametrize(
