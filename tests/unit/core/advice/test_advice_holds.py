@@ -303,10 +303,6 @@ PROMISES_NOTHING: Final = ("needed first: ", "No single change was found", "only
 @given(st.randoms(use_true_random=True))
 def test_what_advice_says_would_end_a_wait_does(rng: Random) -> None:
     world = random_world(rng)
-    check(world)
-
-
-def check(world: World) -> None:
     for sentence in advice(world):
         if sentence.endswith(ENDS):
             assert any(map(is_placed, carried_out(world, sentence.removesuffix(ENDS)))), (sentence, world)

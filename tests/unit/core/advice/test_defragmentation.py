@@ -182,20 +182,15 @@ def test_a_pod_that_nothing_is_known_of_stays() -> None:
 
 
 def test_only_pods_in_the_way_are_reported() -> None:
-    town = (
-        Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, controlled=False).settle("y", "a", {"cpu": 1}, controlled=False)
-    )
+    town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, controlled=False)
+    town.settle("y", "a", {"cpu": 1}, controlled=False)
     assert [each.pod for each, _ in town.advise(waiting("big", TWO)).fixed] == ["ns/x"]
 
 
 @pytest.mark.parametrize(("allowed", "leaving", "fits"), [(2, 0, True), (1, 0, False), (2, 1, False), (3, 1, True)])
 def test_no_more_are_moved_than_a_budget_allows(allowed: int, leaving: int, *, fits: bool) -> None:
-    town = (
-        Town({"a": 2, "b": 1, "c": 1, "d": 1})
-        .settle("x", "a", ONE, 0)
-        .settle("y", "a", ONE, 1)
-        .settle("z", "d", ONE, 0)
-    )
+    town = Town({"a": 2, "b": 1, "c": 1, "d": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1)
+    town.settle("z", "d", ONE, 0)
     if leaving:
         town.fleet.mark_leaving("uid-z")
     advice = town.advise(waiting("big", TWO), replace(PROTECTING, allowed=allowed))

@@ -130,16 +130,12 @@ def lacks(*cards: tuple[str, int, dict[str, int]], node: str = "a", **amounts: i
     return [(node, amounts, list(cards))]
 
 
-def wanted(globs: str) -> ModelConstraint:
-    return ModelConstraint(globs=(globs.lower(),))
-
-
 def share(core: int, ratio: int, count: int = 1) -> str:
     return f"node(s) have too few free GPUs ({count} requested with gpu-core {core} and gpu-memory-ratio {ratio})"
 
 
 WHOLE, TWO, EIGHT = asks({NVIDIA: 1}), asks({NVIDIA: 2}), asks({NVIDIA: 8})
-OF_T4, IN_ZONE = asks({NVIDIA: 1}, model=wanted(T4)), asks({NVIDIA: 1}, selector={"z": "a"})
+OF_T4, IN_ZONE = asks({NVIDIA: 1}, model=ModelConstraint(globs=(T4.lower(),))), asks({NVIDIA: 1}, selector={"z": "a"})
 BY_AFFINITY = asks({NVIDIA: 1}, affinity=[NodeTerm(labels=(label("z", "In", "a"),))])
 CPU_AND_CARD, NIC_AND_CARD, MIG_1G = asks({"cpu": 8000, NVIDIA: 1}), asks({RDMA: 100, NVIDIA: 1}), asks({PROFILE: 1})
 GPU_0, GPU_1, GPU_2 = (("gpu", minor, dict[str, int]()) for minor in range(3))
@@ -345,7 +341,8 @@ def test_a_constructed_case_is_explained(case: Case) -> None:
     made = built(case.nodes)
     explanation = explain(made, waiting(request=case.request), POLICY)
     assert isinstance(explanation.result, Failure)
-    assert _reasons(explanation) == {node: sorted(reasons) for node, reasons in case.by_node.items()}
+    reasons = {node: sorted(group["reasons"]) for group in explanation.groups for node in group["nodes"]}
+    assert reasons == {node: sorted(expected) for node, expected in case.by_node.items()}
     assert _near(explanation) == list(case.near)
     assert explanation.fits_when_empty == case.fits_when_empty
     assert another_node_helps(made, waiting(request=case.request)) == (case.fits_when_empty > 0)
@@ -358,10 +355,6 @@ def another_node_helps(made: Fleet, pod: PendingPod) -> bool:
     """Return whether another node like one that is there takes the pod."""
     found = [*filter(None, remedies.of_pod(WhatIfs(made.copy(), pod, POLICY, Budgets()), pod, POLICY))]
     return any(each.is_another and each.ends for each in found)
-
-
-def _reasons(explanation: Explanation) -> dict[str, list[str]]:
-    return {node: sorted(group["reasons"]) for group in explanation.groups for node in group["nodes"]}
 
 
 def _near(explanation: Explanation) -> list[Lacks]:

@@ -28,6 +28,7 @@ from tests.builders import (
     other_card,
 )
 
+ANY_GPU = "1 pod(s) may hold any gpu: their allocation is missing or cannot be read"
 FULL = {"gpu-core": 100, "gpu-memory": 80 * GI, "gpu-memory-ratio": 100}
 
 
@@ -103,15 +104,17 @@ def test_links_name_the_other_card() -> None:
     assert [device(of, number)["links"] for number in (0, 1)] == [{"GPU-1": "NVLink x12"}, {"GPU-0": "NVLink x12"}]
 
 
+ALL = (60.0 * GI, 0.25, 0.0, 0.0, 300.0, 400.0, float("nan"))
+
+
 @pytest.mark.parametrize(
     ("values", "metrics"),
     [
-        pytest.param((60.0 * GI, 0.25, 0.0, 0.0, 300.0, 400.0, float("nan")),
-                     {"utilization": 0.25, "memoryUsed": 20 * GI, "power": 300.0}, id="all"),
+        pytest.param(ALL, {"utilization": 0.25, "memoryUsed": 20 * GI, "power": 300.0}, id="all"),
         pytest.param((float("nan"),) * 4 + (70.0,) + (float("nan"),) * 2, {"power": 70.0}, id="power alone"),
         pytest.param(None, None, id="not measured"),
     ],
-)  # fmt: skip
+)
 def test_metrics_are_shown_while_they_are_fresh(values: Any, metrics: Any) -> None:
     of = made()
     if values is not None:
@@ -121,12 +124,8 @@ def test_metrics_are_shown_while_they_are_fresh(values: Any, metrics: Any) -> No
     assert "metrics" not in device(of)
 
 
-def cordoned(of: Fleet) -> None:
-    of.put_node(node_info("node", cordoned=True))
-
-
-def not_ready(of: Fleet) -> None:
-    of.put_node(node_info("node", ready=False))
+def node_is(**fields: Any) -> Callable[[Fleet], None]:
+    return lambda of: of.put_node(node_info("node", **fields))
 
 
 def silent(of: Fleet) -> None:
@@ -145,16 +144,11 @@ def unknown(of: Fleet) -> None:
     ("change", "flags", "blocked"),
     [
         pytest.param(lambda _: None, (True, True, True), "", id="nothing"),
-        pytest.param(cordoned, (True, False, True), "the Node is cordoned", id="cordoned"),
-        pytest.param(not_ready, (False, True, True), "the Node is not ready", id="not ready"),
+        pytest.param(node_is(cordoned=True), (True, False, True), "the Node is cordoned", id="cordoned"),
+        pytest.param(node_is(ready=False), (False, True, True), "the Node is not ready", id="not ready"),
         pytest.param(silent, (True, True, False), "agent never heard", id="silent"),
         pytest.param(without_node, (False, False, True), "there is no Node of this name", id="no Node"),
-        pytest.param(
-            unknown,
-            (True, True, True),
-            "1 pod(s) may hold any gpu: their allocation is missing or cannot be read",
-            id="unknown allocation",
-        ),
+        pytest.param(unknown, (True, True, True), ANY_GPU, id="unknown allocation"),
     ],
 )
 def test_a_row_says_why_nothing_is_allocated(
@@ -170,8 +164,7 @@ def test_a_row_says_why_nothing_is_allocated(
 def test_a_pod_that_may_hold_any_gpu_blocks_no_nic() -> None:
     of = made(gpu(), divided(1, "1g.10gb"), other_card("rdma"))
     unknown(of)
-    why = "1 pod(s) may hold any gpu: their allocation is missing or cannot be read"
-    assert [device(of, number)["blocked"] for number in range(3)] == [why, why, ""]
+    assert [device(of, number)["blocked"] for number in range(3)] == [ANY_GPU, ANY_GPU, ""]
 
 
 @pytest.mark.parametrize("change", [silent, without_node, unknown])

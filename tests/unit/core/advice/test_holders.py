@@ -14,16 +14,8 @@ PLAIN = charge("p", HALF)
 
 def test_a_row_has_the_pod_s_devices_and_whose_it_is() -> None:
     of = fleet()
-    of.charge(
-        charge(
-            "p",
-            HALF,
-            owner=Owner(kind="Job", name="train"),
-            scheduler="berth",
-            started=1_767_225_600,
-            ends=1_767_229_200,
-        )
-    )
+    job = Owner(kind="Job", name="train")
+    of.charge(charge("p", HALF, owner=job, scheduler="berth", started=1_767_225_600, ends=1_767_229_200))
     assert holder_row(of, of.charges["uid-p"], drifted=True) == {
         "metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"},
         "node": "node",

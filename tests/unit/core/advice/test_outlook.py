@@ -26,16 +26,15 @@ def said(made: Fleet, pod: PendingPod, of: Gang | None = None) -> tuple[list[str
     return [f"{answer['title']}: {answer['message']}" for answer in answers], messages
 
 
-def held(made: Fleet) -> Fleet:
-    made.charge(KEPT)
-    return made
+IN_USE = fleet({"a": cards(1)})
+IN_USE.charge(KEPT)
 
 
 @pytest.mark.parametrize(
     ("made", "pod", "answers", "changes"),
     [
         pytest.param(
-            held(fleet({"a": cards(1)})), waiting(request=ONE),
+            IN_USE, waiting(request=ONE),
             [
                 "Fits: not now; on 1 of 1 nodes if they were empty",
                 "New node: another node like a would end the wait",

@@ -35,6 +35,7 @@ from tests.builders import (
     add,
     asks,
     card,
+    cards,
     charge,
     divided,
     fleet,
@@ -57,10 +58,6 @@ GROUP = Membership(group="ns/g")
 
 def t4(minor: int = 0, **fields: Any) -> CardInfo:
     return card(minor, model=T4, memory=T4_BYTES, **fields)
-
-
-def a100s(count: int) -> tuple[CardInfo, ...]:
-    return tuple(card(minor) for minor in range(count))
 
 
 def t4s(count: int) -> tuple[CardInfo, ...]:
@@ -131,7 +128,7 @@ def test_the_profile_and_the_pod_say_whether_a_gpu_may_be_a_slice(
     profile: Any, annotation: str | None, expected: list[str | None]
 ) -> None:
     made = mixture({"node": (sliced(0, 4), card(1))})
-    made.charge(charge("other", *[_slice(0, 0)]))
+    made.charge(charge("other", *place(mixture({"node": (sliced(0, 4),)}), waiting("x", {REPLICAS: 1})).grants))
     annotations = {} if annotation is None else {names.GPU_SUBDEVICES: annotation}
     for number, kind in enumerate(expected):
         outcome = decide(
@@ -144,11 +141,6 @@ def test_the_profile_and_the_pod_say_whether_a_gpu_may_be_a_slice(
         assert isinstance(outcome, Placement)
         assert outcome.grants[0].is_subdevice is (kind == "part")
         made.charge(outcome.charge)
-
-
-def _slice(minor: int, number: int, of: int = 4) -> Grant:
-    [grant_] = place(mixture({"node": (sliced(minor, of),)}), waiting("x", {REPLICAS: 1})).grants
-    return replace(grant_, id=f"GPU-{minor}::{number}")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +197,7 @@ def test_the_cards_of_a_pod_are_of_one_model_unless_it_says_otherwise(request_: 
 
 
 def test_a_reason_names_models_only_on_nodes_with_several() -> None:
-    made = mixture({"several": (card(0), t4(1)), "one": a100s(2)}, labels={"several": "a", "one": "b"})
+    made = mixture({"several": (card(0), t4(1)), "one": cards(2)}, labels={"several": "a", "one": "b"})
     request = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"}, selector={"pool": "b"})
     outcome = decide(made, waiting("pod", request), POLICY)
     assert isinstance(outcome, Failure)
@@ -234,14 +226,14 @@ def test_a_pod_that_accepts_a_mixture_gets_cards_first_and_slices_for_the_rest()
 
 def test_cards_under_the_switches_of_nics_are_of_one_model() -> None:
     nics = [other_card("rdma", minor, pcie=switch) for minor, switch in enumerate("abc")]
-    cards = [card(0, pcie="a"), t4(1, pcie="b"), t4(2, pcie="c")]
-    made = mixture({"node": (*cards, *nics)})
+    gpus = [card(0, pcie="a"), t4(1, pcie="b"), t4(2, pcie="c")]
+    made = mixture({"node": (*gpus, *nics)})
     request = asks({NVIDIA: 2, RDMA: 2}, annotations=jointly("gpu", "rdma"))
     placement = place(made, waiting("pod", request))
     assert [each.minor for each in placement.grants if each.type == "gpu"] == [1, 2]
     assert isinstance(decide(made, waiting("more", request), POLICY), Failure)
     # There are two T4, but only one of them has a NIC under its switch.
-    made = mixture({"node": (*cards[:2], t4(2, pcie="d"), *nics)})
+    made = mixture({"node": (*gpus[:2], t4(2, pcie="d"), *nics)})
     outcome = decide(made, waiting("pod", request), POLICY)
     assert isinstance(outcome, Failure)
     assert "too few free devices under the same PCIe switches" in outcome.message
@@ -284,7 +276,7 @@ def test_the_least_memory_is_of_what_the_container_gets(
 
 
 def test_a_gang_that_no_model_can_hold_waits_and_shows_which_comes_nearest() -> None:
-    made = mixture({"a100": a100s(8), "more": a100s(8), "parts": halves(*range(2)), "t4": t4s(5)}, single=["parts"])
+    made = mixture({"a100": cards(8), "more": cards(8), "parts": halves(*range(2)), "t4": t4s(5)}, single=["parts"])
     outcome = decide_gang(made, gang(*members(20, {NVIDIA: 1})), POLICY)
     assert isinstance(outcome, Failure)
     assert outcome.message.startswith(f"PodGroup ns/g: 16 of the 20 required members fit on {A100}; next member m6: ")
@@ -294,32 +286,32 @@ def test_a_gang_that_no_model_can_hold_waits_and_shows_which_comes_nearest() -> 
 
 
 def test_a_gang_of_which_whole_cards_hold_the_minimum_takes_no_instances() -> None:
-    made = mixture({"a100": a100s(8), "parts": halves(*range(8))}, single=["parts"])
+    made = mixture({"a100": cards(8), "parts": halves(*range(8))}, single=["parts"])
     assert units(made, *decided(made, *members(12, {NVIDIA: 1}), minimum=6)) == {(A100, "whole"): 8}
     assert units(made, *decided(made, *members(12, {NVIDIA: 1}))) == {(A100, "nvidia.com/mig-3g.40gb"): 12}
 
 
 def test_a_model_that_holds_all_members_comes_before_one_that_holds_the_minimum() -> None:
-    made = mixture({"a100": a100s(4), "t4": t4s(6)})
+    made = mixture({"a100": cards(4), "t4": t4s(6)})
     assert units(made, *decided(made, *members(6, {NVIDIA: 1}), minimum=2)) == {(T4, "whole"): 6}
 
 
 def test_members_that_select_different_nodes_or_request_different_gpus_may_get_different_models() -> None:
-    made = mixture({"a100": a100s(4), "t4": t4s(4)}, labels={"a100": "big", "t4": "small"})
+    made = mixture({"a100": cards(4), "t4": t4s(4)}, labels={"a100": "big", "t4": "small"})
     big = members(2, {NVIDIA: 2}, selector={"pool": "big"})
     small = members(2, {NVIDIA: 2}, first=2, selector={"pool": "small"})
     assert units(made, *decided(made, *big, *small)) == {(A100, "whole"): 4, (T4, "whole"): 4}
 
 
 def test_members_that_differ_only_in_labels_or_cpu_get_the_same_model() -> None:
-    made = mixture({"a100": a100s(1), "t4": t4s(2)})
+    made = mixture({"a100": cards(1), "t4": t4s(2)})
     pods = [waiting(f"m{number}", asks({NVIDIA: 1, "cpu": 1000 * (1 + number)}), gang=GROUP) for number in range(2)]
     assert units(made, *decided(made, *pods)) == {(T4, "whole"): 2}
 
 
 @pytest.mark.parametrize("model", [A100, T4])
 def test_members_that_come_later_get_what_the_others_hold(model: str) -> None:
-    made = mixture({"a100": a100s(3), "t4": t4s(3)})
+    made = mixture({"a100": cards(3), "t4": t4s(3)})
     node = {A100: "a100", T4: "t4"}[model]
     first = waiting("first", asks({NVIDIA: 1}, selector=None), gang=GROUP)
     made.charge(
@@ -336,7 +328,7 @@ def test_members_that_come_later_get_what_the_others_hold(model: str) -> None:
 
 
 def test_what_members_with_another_request_hold_does_not_matter() -> None:
-    made = mixture({"a100": a100s(1), "t4": t4s(3)})
+    made = mixture({"a100": cards(1), "t4": t4s(3)})
     other = asks({NVIDIA: 1}, selector={"pool": "x"})
     made.charge(charge("first", grant(0, core=100, ratio=100), node="a100", gang=GROUP, alike_key=other.alike_key))
     placed = decided(made, *members(2, {NVIDIA: 1}), minimum=3, placed=1, nodes=("a100",), held=("uid-first",))
@@ -344,7 +336,7 @@ def test_what_members_with_another_request_hold_does_not_matter() -> None:
 
 
 def test_a_gang_preempts_pods_on_alike_cards_only() -> None:
-    made = mixture({"a100": a100s(2), "t4": t4s(3)})
+    made = mixture({"a100": cards(2), "t4": t4s(3)})
     for node, count, priority in (("a100", 2, 5), ("t4", 3, 1)):
         for minor in range(count):
             name = f"{node}-{minor}"
@@ -368,7 +360,7 @@ def test_a_pod_preempts_pods_on_alike_cards_only() -> None:
 
 
 def test_a_simulated_gang_stays_on_one_model() -> None:
-    made = mixture({"a100": a100s(2), "t4": t4s(3)})
+    made = mixture({"a100": cards(2), "t4": t4s(3)})
     unit_ = gang(*members(3, {NVIDIA: 1}), minimum=1)
     outcomes = simulate(made, [unit_], {"berth-scheduler": POLICY}).outcomes
     placements = [each.result for each in outcomes if isinstance(each.result, Placement)]
@@ -565,9 +557,9 @@ def test_what_passes_can_be_allocated_and_is_alike(
 
 
 def test_a_fleet_of_one_model_is_decided_as_if_alikeness_did_not_exist() -> None:
-    made = fleet({f"node-{number}": a100s(4) for number in range(3)})
+    made = fleet({f"node-{number}": cards(4) for number in range(3)})
     assert not made.cards["gpu"].mixed.any()
-    mixed = fleet({**{f"node-{number}": a100s(4) for number in range(3)}, "other": (t4(0), card(1))})
+    mixed = fleet({**{f"node-{number}": cards(4) for number in range(3)}, "other": (t4(0), card(1))})
     mixed.charge(charge("busy", *(grant(minor, core=100, ratio=100) for minor in range(2)), node="other"))
     for number, count in enumerate((2, 1, 4, 3, 1)):
         pods = [waiting(f"{number}", {NVIDIA: count}) for _ in range(2)]

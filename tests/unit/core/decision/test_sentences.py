@@ -20,6 +20,9 @@ from tests.builders import waiting
 
 NOW = 1_767_225_900
 """2026-01-01T00:05:00Z."""
+NOTHING_FREED = "nothing has been freed since 2026-01-01T00:00:00Z"
+SIX_FREE = "reserved on a: 6 of 8 GPUs are free, the rest is held by pod x."
+NEXT = "the next one may begin at 2026-01-01T00:50:00Z."
 SAID = "0/1 nodes are available: 1 Insufficient cpu. "
 
 
@@ -32,15 +35,7 @@ def pod_says(text: str, **fields: Any) -> LeaderLeaseStatus:
     ("text", "node", "free", "since"),
     [
         (" reserved on a.b-c: 1 of 2 GPUs are free.", "a.b-c", 1, NOW),
-        (
-            (
-                "1 node reservation was in vain; nothing has been freed since 2026-01-01T00:00:00Z; reserved on a: 6 "
-                "of 8 GPUs are free, the rest is held by pod x."
-            ),
-            "a",
-            6,
-            NOW - 300,
-        ),
+        (f"1 node reservation was in vain; {NOTHING_FREED}; {SIX_FREE}", "a", 6, NOW - 300),
         ("nothing has been freed since 2026-99-01T00:00:00Z; reserved on a: 0 of 8 GPUs are free.", "a", 0, 0),
     ],
 )
@@ -64,14 +59,7 @@ def test_no_node_reservation(text: str, fields: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("text", "count", "until"),
     [
-        (
-            (
-                "1 node reservation was in vain: nothing was freed for 15 minutes; the next one may begin at "
-                "2026-01-01T00:50:00Z."
-            ),
-            1,
-            NOW + 2700,
-        ),
+        (f"1 node reservation was in vain: nothing was freed for 15 minutes; {NEXT}", 1, NOW + 2700),
         ("2 node reservations were in vain; nothing has been freed since 2026-01-01T00:05:00Z; reserved on", 2, 0),
         ("9999 node reservations were in vain: x; the next one may begin at 9999-12-31T23:59:59Z.", 9999, 253402300799),
     ],

@@ -152,14 +152,6 @@ def test_a_request_for_any_device_leaves_the_gpus_that_can_be_divided() -> None:
     assert preferred(published, whole) == [["plain"]]
 
 
-def shareable(name: str) -> Object:
-    return device(name, memory="8Gi", allowMultipleAllocations=True)
-
-
-def part_of(memory: str) -> Object:
-    return request(capacity={"requests": {"memory": memory}})
-
-
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
@@ -170,8 +162,9 @@ def part_of(memory: str) -> Object:
 )
 def test_shares_gather(memory: str, expected: str) -> None:
     used = held(shared={"b": 4 * 2**30 * 10**9, "c": 6 * 2**30 * 10**9})
-    published = [slice_of(*map(shareable, "abc"))]
-    assert preferred(published, claim(part_of(memory)), allocated=used) == [[expected]]
+    published = [slice_of(*(device(name, memory="8Gi", allowMultipleAllocations=True) for name in "abc"))]
+    part = request(capacity={"requests": {"memory": memory}})
+    assert preferred(published, claim(part), allocated=used) == [[expected]]
 
 
 def test_the_smallest_device_is_taken_as_a_whole() -> None:

@@ -1,5 +1,7 @@
 """The rules of Kubernetes' allocator that are easy to get wrong, each with the smallest cluster that shows it."""
 
+from typing import Any
+
 import pytest
 
 from berth_operator.core.dra import allocated as held
@@ -23,6 +25,18 @@ MODEL = "gpu.io/model"
 TWO = slice_of(device("a"), device("b"))
 MODELS = slice_of(device("a", model="x"), device("b", model="x"), device("c", model="y"))
 SHARED = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
+
+
+SET = {"name": "set", "counters": {"memory": {"value": "4"}, "cores": {"value": "4"}}}
+
+
+def counted(name: str, amount: str, counter: str = "memory", **fields: Any) -> Object:
+    use = {"counterSet": "set", "counters": {counter: {"value": amount}}}
+    return device(name, consumesCounters=[use], **fields)
+
+
+def partitions(*devices: Object) -> list[Object]:
+    return [slice_of(*devices, count=2), slice_of(name="slice-1", count=2, sharedCounters=[SET])]
 
 
 def taken(*names: str) -> Allocated:
@@ -161,6 +175,21 @@ def test_values_of_two_types_are_not_equal() -> None:
     typed = [device(name, attributes={"model": value}) for name, value in (("a", {"int": 1}), ("b", {"bool": True}))]
     assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"matchAttribute": MODEL}])) is None
     assert chosen([slice_of(*typed)], claim(request(count=2), constraints=[{"distinctAttribute": MODEL}])) is not None
+
+
+# Counters
+
+
+def test_counters_that_are_exceeded_keep_all_devices_of_the_pool_from_being_allocated() -> None:
+    published = partitions(counted("a", "3"), counted("b", "3"), counted("c", "1", "cores"), device("d"))
+    assert chosen(published, claim(request()), allocated=taken("a", "b")) == [["gpu:d"]]
+
+
+def test_shares_of_a_device_charge_its_counters_once() -> None:
+    published = partitions(counted("a", "3", allowMultipleAllocations=True))
+    assert chosen(published, claim(request("x"), request("y"))) == [["x:a", "y:a"]]
+    shared = Allocated(shared={DeviceID("gpu.io", objects.NODE, "a")})
+    assert chosen(published, claim(request()), allocated=shared) == [["gpu:a"]]
 
 
 # Capacity

@@ -153,7 +153,7 @@ class Run:
     def bind_nominees(self) -> None:
         """Decide the nominated pods again, as they are when something ends."""
         for nominee in list(self.fleet.nominees.values()):
-            request = replace(nominee_request(nominee), identity=nominee.identity)
+            request = replace(asks(dict(nominee.plugin_requests)), identity=nominee.identity)
             name = nominee.pod.split("/")[1]
             again = waiting(name, request, namespace=nominee.identity.namespace, priority=nominee.priority)
             outcome = decide(self.fleet, replace(again, nominated_node=nominee.node), POLICY)
@@ -165,10 +165,6 @@ class Run:
         self.fleet.remove_device("small")
         self.fleet.put_device("small", inventory(*cards(4, memory=T4_BYTES, model=T4)))
         self.fleet.set_fresh("small", fresh=True)
-
-
-def nominee_request(nominee: Charge) -> Any:
-    return asks(dict(nominee.plugin_requests))
 
 
 SUBMIT = st.tuples(

@@ -237,10 +237,6 @@ P, Q, R = (partial(cards_of, name) for name in "pqr")
 EXCHANGES: dict[str, tuple[Story, dict[str, dict[str, str]]]] = {
     "all as promised": ([P(0, holds=[0])], {}),
     "two hold each other's": ([P(0, holds=[1]), Q(1, holds=[0])], SWAP),
-    "two of two": (
-        [P(0, 1, holds=[2, 3]), Q(2, 3, holds=[0, 1])],
-        {"p": {"GPU-0": "GPU-3", "GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1", "GPU-3": "GPU-0"}},
-    ),
     "one card of two": (
         [P(0, 1, holds=[0, 2]), Q(2, holds=[1])],
         {"p": {"GPU-1": "GPU-2"}, "q": {"GPU-2": "GPU-1"}},

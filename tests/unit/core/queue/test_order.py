@@ -24,10 +24,6 @@ def shown(queue: Units, pending: Iterable[PendingPod] = (), placed: Iterable[str
     return [place for place in places(queue, by_uid, set(placed)) if place is not None]
 
 
-def failure(message: str, wakes_on: Change) -> Failure:
-    return Failure(message=message, wakes_on=wakes_on)
-
-
 def test_active_pods_come_first_then_those_that_back_off_then_those_that_wait_for_an_event() -> None:
     queue: Units = Queue()
     for pod in (waiting("b", created="2"), waiting("a", created="1"), waiting("urgent", priority=9, created="3")):
@@ -38,7 +34,7 @@ def test_active_pods_come_first_then_those_that_back_off_then_those_that_wait_fo
     for name, request in (("fits-nowhere", {GPU: 800}), ("neither", {GPU: 900})):
         pod = waiting(name, asks(request), created=name)
         queue.put(pod)
-        queue.park(pod, failure(f"no place for {name}", Change.CAPACITY_FREED | Change.NODE_ADDED))
+        queue.park(pod, Failure(message=f"no place for {name}", wakes_on=Change.CAPACITY_FREED | Change.NODE_ADDED))
     # A pod that is parked is no longer among the active ones, which `pop` would have taken it from.
     queue._is_active.pop("uid-fits-nowhere")
     queue._is_active.pop("uid-neither")
