@@ -173,56 +173,51 @@ def test_an_invalid_combination_is_shown_with_what_to_change(requested: dict[str
     assert str(caught.value) == message
 
 
+REQUEST_WITHOUT_MEANING_IS_REFUSED_WITH_THE_REASON = {
+    "gpu one and a half": ({GPU: 150}, "gpu: 150; allowed are 1 to 100"),
+    "gpu just over one": ({GPU: 101}, "gpu: 101;"),
+    "gpu absurd": ({GPU: quantity.MAX}, f"gpu: {quantity.MAX};"),
+    "ratio": ({RATIO: 250}, "gpu-memory-ratio: 250;"),
+    "core with ratio": ({CORE: 150, RATIO: 100}, "gpu-core: 150;"),
+    "core with memory": ({CORE: 150, MEMORY: GI}, "gpu-core: 150;"),
+    "ratio with core": ({CORE: 50, RATIO: 150}, "gpu-memory-ratio: 150;"),
+    "ratio with npu-core": ({NPU_CORE: 5, RATIO: 150}, "gpu-memory-ratio: 150;"),
+    "rdma": ({RDMA: 150}, "rdma: 150;"),
+    "fpga": ({FPGA: 101}, "fpga: 101;"),
+    "ratio not divisible": (
+        {SHARED: 2, RATIO: 51},
+        "kubernetes.io/gpu-memory-ratio: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
+    ),
+    "core not divisible": (
+        {SHARED: 2, CORE: 51, MEMORY: GI},
+        "kubernetes.io/gpu-core: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
+    ),
+    "ratio over a card": (
+        {SHARED: 2, RATIO: 202},
+        "kubernetes.io/gpu-memory-ratio: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
+    ),
+    "core over a card": (
+        {SHARED: 2, CORE: 202, RATIO: 2},
+        "kubernetes.io/gpu-core: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
+    ),
+    "less than a byte": ({SHARED: 3, MEMORY: 2}, "gpu-memory: 2 is less than a byte on each of 3"),
+    "npu on two cards": ({SHARED: 2, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI}, "allowed is gpu.shared: 1"),
+    "dvpp over a card": ({SHARED: 1, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI, NPU_DVPP: 101}, "npu-dvpp: 101;"),
+    # Koordinator accepts the next two and then can never place, or overbooks, them.
+    "two cards' core by memory": (
+        {CORE: 200, MEMORY: GI},
+        "puts gpu-core 200 on each of 1 card(s); allowed are up to 100: spread it with gpu.shared",
+    ),
+    "twice the core of two cards": ({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card"),
+    "both prefixes": ({GPU: 50, "koordinator.sh/gpu": 50}, "are the same resource; request one"),
+    "one type right, the other wrong": ({NVIDIA: 1, RDMA: 150}, "rdma: 150;"),
+}
+
+
 @pytest.mark.parametrize(
     ("requested", "words"),
-    [
-        pytest.param({GPU: 150}, "gpu: 150; allowed are 1 to 100", id="gpu one and a half"),
-        pytest.param({GPU: 101}, "gpu: 101;", id="gpu just over one"),
-        pytest.param({GPU: quantity.MAX}, f"gpu: {quantity.MAX};", id="gpu absurd"),
-        pytest.param({RATIO: 250}, "gpu-memory-ratio: 250;", id="ratio"),
-        pytest.param({CORE: 150, RATIO: 100}, "gpu-core: 150;", id="core with ratio"),
-        pytest.param({CORE: 150, MEMORY: GI}, "gpu-core: 150;", id="core with memory"),
-        pytest.param({CORE: 50, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio with core"),
-        pytest.param({NPU_CORE: 5, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio with npu-core"),
-        pytest.param({RDMA: 150}, "rdma: 150;", id="rdma"),
-        pytest.param({FPGA: 101}, "fpga: 101;", id="fpga"),
-        pytest.param(
-            {SHARED: 2, RATIO: 51},
-            "kubernetes.io/gpu-memory-ratio: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
-            id="ratio not divisible",
-        ),
-        pytest.param(
-            {SHARED: 2, CORE: 51, MEMORY: GI},
-            "kubernetes.io/gpu-core: 51, kubernetes.io/gpu.shared: 2; allowed are multiples",
-            id="core not divisible",
-        ),
-        pytest.param(
-            {SHARED: 2, RATIO: 202},
-            "kubernetes.io/gpu-memory-ratio: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
-            id="ratio over a card",
-        ),
-        pytest.param(
-            {SHARED: 2, CORE: 202, RATIO: 2},
-            "kubernetes.io/gpu-core: 202, kubernetes.io/gpu.shared: 2; allowed are multiples",
-            id="core over a card",
-        ),
-        pytest.param({SHARED: 3, MEMORY: 2}, "gpu-memory: 2 is less than a byte on each of 3", id="less than a byte"),
-        pytest.param(
-            {SHARED: 2, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI}, "allowed is gpu.shared: 1", id="npu on two cards"
-        ),
-        pytest.param(
-            {SHARED: 1, NPU_CORE: 1, NPU_CPU: 1, MEMORY: GI, NPU_DVPP: 101}, "npu-dvpp: 101;", id="dvpp over a card"
-        ),
-        # Koordinator accepts the next two and then can never place, or overbooks, them.
-        pytest.param(
-            {CORE: 200, MEMORY: GI},
-            "puts gpu-core 200 on each of 1 card(s); allowed are up to 100: spread it with gpu.shared",
-            id="two cards' core by memory",
-        ),
-        pytest.param({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card", id="twice the core of two cards"),
-        pytest.param({GPU: 50, "koordinator.sh/gpu": 50}, "are the same resource; request one", id="both prefixes"),
-        pytest.param({NVIDIA: 1, RDMA: 150}, "rdma: 150;", id="one type right, the other wrong"),
-    ],
+    REQUEST_WITHOUT_MEANING_IS_REFUSED_WITH_THE_REASON.values(),
+    ids=REQUEST_WITHOUT_MEANING_IS_REFUSED_WITH_THE_REASON,
 )
 def test_a_request_without_meaning_is_refused_with_the_reason(requested: dict[str, int], words: str) -> None:
     with pytest.raises(RequestError) as caught:

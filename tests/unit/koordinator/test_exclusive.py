@@ -61,51 +61,20 @@ SHARE: dict[str, int] = {GPU: 20}
 WHOLE: dict[str, int] = {NVIDIA: 1}
 
 
+WHICH_PODS_REPEL_EACH_OTHER = {
+    "others share a card": (cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)]),
+    "DeviceLevel: no card is left": (cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None]),
+    "PCIeLevel: a switch each": (trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)]),
+    "PCIeLevel: none is left": (trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None]),
+    "PCIeLevel keeps no others away": (trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)]),
+    "a pod shares a switch with itself": (trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)]),
+    "another card of the switch": (trees(2, 2), [(SHARE, PCIE), (SHARE, DEVICE)], [(0,), (1,)]),
+    "all three": (trees(2, 2), [(SHARE, DEVICE), ({SHARED: 2, RATIO: 20}, PCIE), (SHARE, PCIE)], [(0,), (2, 3), (1,)]),
+}
+
+
 @pytest.mark.parametrize(
-    ("card_infos", "requests", "expected"),
-    [
-        pytest.param(cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)], id="others share a card"),
-        pytest.param(cards(2), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,)], id="DeviceLevel: a card each"),
-        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None], id="DeviceLevel: no card is left"),
-        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, "")], [(0,), (0,)], id="a pod without a policy may join"),
-        pytest.param(cards(1), [(SHARE, ""), (SHARE, DEVICE)], [(0,), (0,)], id="and be joined"),
-        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)], id="PCIeLevel: a switch each"),
-        pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, PCIE)], [(0,), (2,)], id="PCIeLevel: whole cards, too"),
-        pytest.param(
-            trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None], id="PCIeLevel: none is left"
-        ),
-        pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)], id="PCIeLevel keeps no others away"),
-        pytest.param(trees(2, 2), [(WHOLE, ""), (WHOLE, PCIE)], [(0,), (1,)], id="and is not kept away by others"),
-        pytest.param(
-            trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)], id="a pod shares a switch with itself"
-        ),
-        pytest.param(trees(2, 2), [({NVIDIA: 3}, PCIE), (WHOLE, PCIE)], [(0, 1, 2), None], id="a pod on both switches"),
-        pytest.param(trees(2, 2), [(WHOLE, PCIE), ({NVIDIA: 3}, PCIE)], [(0,), None], id="the large pod comes second"),
-        pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, DEVICE)], [(0,), (1,)], id="another card of the switch"),
-        pytest.param(
-            trees(1, 1), [(SHARE, PCIE), (SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,), None], id="never one card"
-        ),
-        pytest.param(trees(2, 2), [(SHARE, DEVICE), (SHARE, PCIE)], [(0,), (1,)], id="the other way round"),
-        pytest.param(
-            trees(2, 2),
-            [(SHARE, DEVICE), ({SHARED: 2, RATIO: 20}, PCIE), (SHARE, PCIE)],
-            [(0,), (2, 3), (1,)],
-            id="all three",
-        ),
-        pytest.param(cards(4), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="unknown switches may all be one"),
-        pytest.param(
-            [card(0), card(1, pcie="a")], [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="an unknown switch is held"
-        ),
-        pytest.param(
-            [card(0, pcie="a"), card(1)], [(SHARE, PCIE), (SHARE, PCIE)], [(0,), None], id="an unknown switch is free"
-        ),
-        pytest.param(
-            [card(0, pcie="a"), card(1), card(2, pcie="b")],
-            [(SHARE, PCIE), (SHARE, PCIE)],
-            [(0,), (2,)],
-            id="a switch that is known to be another",
-        ),
-    ],
+    ("card_infos", "requests", "expected"), WHICH_PODS_REPEL_EACH_OTHER.values(), ids=WHICH_PODS_REPEL_EACH_OTHER
 )
 def test_which_pods_repel_each_other(
     card_infos: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]
@@ -122,13 +91,6 @@ def test_nics_keep_to_themselves_too() -> None:
 def test_types_do_not_mind_each_other() -> None:
     made = fleet({"node": (card(0, pcie="a"), other_card("rdma", 0, pcie="a"))})
     assert one_after_another(made, wants(SHARE, PCIE), wants({RDMA: 10}, PCIE, "rdma")) == [(0,), (0,)]
-
-
-def test_a_deleted_pod_repels_no_pod() -> None:
-    made = fleet({"node": cards(1)})
-    assert one_after_another(made, wants(SHARE, DEVICE)) == [(0,)]
-    made.release("uid-pod-0")
-    assert placed(made, "next", wants(SHARE, DEVICE)) == (0,)
 
 
 @pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in (DEVICE, PCIE)])

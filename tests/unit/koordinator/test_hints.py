@@ -36,27 +36,6 @@ A_IS_B = LabelSelector(requirements=(label("a", "In", "b"),))
     [
         pytest.param({}, EVERYTHING, id="empty"),
         pytest.param({"matchLabels": {"a": "b"}}, A_IS_B, id="labels"),
-        pytest.param({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}, A_IS_B, id="expression"),
-        pytest.param(
-            {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
-            A_IS_B,
-            id="the same twice",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
-            LabelSelector(requirements=(label("a", "Exists"),)),
-            id="exists",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["c", "b"]}]},
-            LabelSelector(requirements=(label("a", "NotIn", "b", "c"),)),
-            id="not in",
-        ),
-        pytest.param(
-            {"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": []}]},
-            LabelSelector(requirements=(label("a", "DoesNotExist"),)),
-            id="does not exist",
-        ),
     ],
 )
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ("gpu", "rdma", "fpga")])
@@ -209,104 +188,71 @@ def test_without_the_annotation_the_pod_does_not_mind() -> None:
 # --- what is refused --------------------------------------------------------------------------------------------
 
 
+WHAT_MEANS_NOTHING_IS_REFUSED_BY_ITS_PLACE = {
+    "hint, cut off": ("hint", "{", "not JSON"),
+    "hint, a list": ("hint", [], "not a JSON object"),
+    "hint, another type": ("hint", {"tpu": {}}, '"tpu"; allowed are gpu, rdma, fpga'),
+    "hint, a list for a type": ("hint", {"gpu": []}, "gpu: not an object"),
+    "hint, a typo": ("hint", {"gpu": {"select": {}}}, 'gpu: "select"; allowed are selector, vfSelector'),
+    "selector, a number": ("hint", {"gpu": {"selector": 1}}, "gpu.selector: labelSelector: not an object"),
+    "selector, bare labels": ("hint", {"gpu": {"selector": {"a": "b"}}}, '"a"; allowed are matchLabels'),
+    "label, a number": ("hint", {"gpu": {"selector": {"matchLabels": {"a": 1}}}}, "matchLabels.a: 1 is not a string"),
+    "labels, a list": ("hint", {"gpu": {"selector": {"matchLabels": ["a"]}}}, "matchLabels: not an object"),
+    "no list": ("hint", {"gpu": {"selector": {"matchExpressions": {"a": 1}}}}, "matchExpressions: not a list"),
+    "operator of nodes": (
+        "hint",
+        {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}},
+        'operator "Gt"; allowed are In, NotIn, Exists, DoesNotExist',
+    ),
+    "In nothing": (
+        "hint",
+        {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}},
+        "In and NotIn need values",
+    ),
+    "Exists with a value": (
+        "hint",
+        {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}},
+        "others none",
+    ),
+    "no key": (
+        "hint",
+        {"rdma": {"vfSelector": {"matchExpressions": [{"operator": "Exists"}]}}},
+        "key must be a string",
+    ),
+    "strategy": (
+        "hint",
+        {"rdma": {"allocateStrategy": "All"}},
+        'rdma: allocateStrategy "All"; allowed are ApplyForAll, RequestsAsCount',
+    ),
+    "scope": (
+        "hint",
+        {"gpu": {"requiredTopologyScope": "Socket"}},
+        'gpu: requiredTopologyScope "Socket"; allowed are Device, PCIe, NUMANode, Node',
+    ),
+    "exclusive policy, in small letters": (
+        "hint",
+        {"gpu": {"exclusivePolicy": "pcielevel"}},
+        'gpu: exclusivePolicy "pcielevel"; allowed are DeviceLevel, PCIeLevel',
+    ),
+    "joint, a number": ("joint", "1", "not a JSON object"),
+    "joint, a word": ("joint", {"deviceTypes": "gpu"}, "deviceTypes is not a list"),
+    "joint, a type": ("joint", {"deviceTypes": ["gpu", "npu"]}, 'deviceTypes "npu"; allowed are gpu'),
+    "joint, a number for a type": ("joint", {"deviceTypes": [1]}, 'deviceTypes "1"; allowed are gpu'),
+    "joint, scope": ("joint", {"requiredScope": "SameNUMA"}, 'requiredScope "SameNUMA"; allowed are SamePCIe'),
+    "joint, a typo": ("joint", {"types": []}, '"types"; allowed are deviceTypes, requiredScope'),
+    "partition, policy": ("partition", {"allocatePolicy": "Strict"}, 'allocatePolicy "Strict"; allowed are Restricted'),
+    "partition, a word": ("partition", {"ringBusBandwidth": "fast"}, '"fast" is not a quantity'),
+    "partition, less": ("partition", {"ringBusBandwidth": "-1"}, "allowed are quantities such as 200Gi"),
+    "partition, a fraction": ("partition", {"ringBusBandwidth": 1.5}, "allowed are quantities"),
+    "partition, a truth": ("partition", {"ringBusBandwidth": True}, "allowed are quantities"),
+    "partition, a typo": ("partition", {"bandwidth": "1"}, '"bandwidth"; allowed are allocatePolicy'),
+}
+
+
 @pytest.mark.parametrize(
     ("annotation", "body", "words"),
-    [
-        pytest.param("hint", "{", "not JSON", id="hint, cut off"),
-        pytest.param("hint", [], "not a JSON object", id="hint, a list"),
-        pytest.param("hint", {"tpu": {}}, '"tpu"; allowed are gpu, rdma, fpga', id="hint, another type"),
-        pytest.param("hint", {"gpu": []}, "gpu: not an object", id="hint, a list for a type"),
-        pytest.param(
-            "hint", {"gpu": {"select": {}}}, 'gpu: "select"; allowed are selector, vfSelector', id="hint, a typo"
-        ),
-        pytest.param(
-            "hint", {"gpu": {"selector": 1}}, "gpu.selector: labelSelector: not an object", id="selector, a number"
-        ),
-        pytest.param(
-            "hint", {"gpu": {"selector": {"a": "b"}}}, '"a"; allowed are matchLabels', id="selector, bare labels"
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"selector": {"matchLabels": {"a": 1}}}},
-            "matchLabels.a: 1 is not a string",
-            id="label, a number",
-        ),
-        pytest.param(
-            "hint", {"gpu": {"selector": {"matchLabels": ["a"]}}}, "matchLabels: not an object", id="labels, a list"
-        ),
-        pytest.param(
-            "hint", {"gpu": {"selector": {"matchExpressions": {"a": 1}}}}, "matchExpressions: not a list", id="no list"
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}},
-            'operator "Gt"; allowed are In, NotIn, Exists, DoesNotExist',
-            id="operator of nodes",
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}},
-            "In and NotIn need values",
-            id="In nothing",
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}},
-            "others none",
-            id="Exists with a value",
-        ),
-        pytest.param(
-            "hint",
-            {"rdma": {"vfSelector": {"matchExpressions": [{"operator": "Exists"}]}}},
-            "key must be a string",
-            id="no key",
-        ),
-        pytest.param(
-            "hint",
-            {"rdma": {"allocateStrategy": "All"}},
-            'rdma: allocateStrategy "All"; allowed are ApplyForAll, RequestsAsCount',
-            id="strategy",
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"requiredTopologyScope": "Socket"}},
-            'gpu: requiredTopologyScope "Socket"; allowed are Device, PCIe, NUMANode, Node',
-            id="scope",
-        ),
-        pytest.param(
-            "hint",
-            {"gpu": {"exclusivePolicy": "pcielevel"}},
-            'gpu: exclusivePolicy "pcielevel"; allowed are DeviceLevel, PCIeLevel',
-            id="exclusive policy, in small letters",
-        ),
-        pytest.param("joint", "1", "not a JSON object", id="joint, a number"),
-        pytest.param("joint", {"deviceTypes": "gpu"}, "deviceTypes is not a list", id="joint, a word"),
-        pytest.param(
-            "joint", {"deviceTypes": ["gpu", "npu"]}, 'deviceTypes "npu"; allowed are gpu', id="joint, a type"
-        ),
-        pytest.param(
-            "joint", {"deviceTypes": [1]}, 'deviceTypes "1"; allowed are gpu', id="joint, a number for a type"
-        ),
-        pytest.param(
-            "joint", {"requiredScope": "SameNUMA"}, 'requiredScope "SameNUMA"; allowed are SamePCIe', id="joint, scope"
-        ),
-        pytest.param("joint", {"types": []}, '"types"; allowed are deviceTypes, requiredScope', id="joint, a typo"),
-        pytest.param(
-            "partition",
-            {"allocatePolicy": "Strict"},
-            'allocatePolicy "Strict"; allowed are Restricted',
-            id="partition, policy",
-        ),
-        pytest.param("partition", {"ringBusBandwidth": "fast"}, '"fast" is not a quantity', id="partition, a word"),
-        pytest.param(
-            "partition", {"ringBusBandwidth": "-1"}, "allowed are quantities such as 200Gi", id="partition, less"
-        ),
-        pytest.param("partition", {"ringBusBandwidth": 1.5}, "allowed are quantities", id="partition, a fraction"),
-        pytest.param("partition", {"ringBusBandwidth": True}, "allowed are quantities", id="partition, a truth"),
-        pytest.param(
-            "partition", {"bandwidth": "1"}, '"bandwidth"; allowed are allocatePolicy', id="partition, a typo"
-        ),
-    ],
+    WHAT_MEANS_NOTHING_IS_REFUSED_BY_ITS_PLACE.values(),
+    ids=WHAT_MEANS_NOTHING_IS_REFUSED_BY_ITS_PLACE,
 )
 @pytest.mark.parametrize(
     "resources", [pytest.param(ALL_TYPES, id="devices"), pytest.param({"cpu": 1}, id="no devices")]

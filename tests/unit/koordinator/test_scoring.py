@@ -122,28 +122,16 @@ def test_pods_without_devices_do_not_mind() -> None:
     assert card_packing.score(made, asks({"cpu": 1}), made.present) is None
 
 
-@pytest.mark.parametrize(
-    ("strategy", "nodes", "amounts", "node"),
-    [
-        # Charged for one card only, each pod would go to the other node.
-        pytest.param(
-            "LeastAllocated",
-            {"a": [0, 0, 0, 100], "b": [0] * 4 + [100] * 4},
-            {NVIDIA: 3},
-            "b",
-            id="spread, whole cards",
-        ),
-        pytest.param(
-            "MostAllocated", {"a": [0, 0, 0, 100], "b": [0] * 4 + [100] * 4}, {NVIDIA: 3}, "a", id="packed, whole cards"
-        ),
-        pytest.param(
-            "LeastAllocated", {"a": [0, 70], "b": [30, 30]}, {SHARED: 2, RATIO: 40}, "b", id="spread, shares of two"
-        ),
-        pytest.param(
-            "MostAllocated", {"a": [80, 0], "b": [50, 50]}, {SHARED: 2, RATIO: 40}, "b", id="packed, shares of two"
-        ),
-    ],
-)
+NODE_THAT_IS_TAKEN = {
+    # Charged for one card only, each pod would go to the other node.
+    "spread, whole cards": ("LeastAllocated", {"a": [0, 0, 0, 100], "b": [0] * 4 + [100] * 4}, {NVIDIA: 3}, "b"),
+    "packed, whole cards": ("MostAllocated", {"a": [0, 0, 0, 100], "b": [0] * 4 + [100] * 4}, {NVIDIA: 3}, "a"),
+    "spread, shares of two": ("LeastAllocated", {"a": [0, 70], "b": [30, 30]}, {SHARED: 2, RATIO: 40}, "b"),
+    "packed, shares of two": ("MostAllocated", {"a": [80, 0], "b": [50, 50]}, {SHARED: 2, RATIO: 40}, "b"),
+}
+
+
+@pytest.mark.parametrize(("strategy", "nodes", "amounts", "node"), NODE_THAT_IS_TAKEN.values(), ids=NODE_THAT_IS_TAKEN)
 def test_the_node_that_is_taken(strategy: str, nodes: Use, amounts: dict[str, int], node: str) -> None:
     policy = Policy(weights=tuple(CARD_STRATEGIES[strategy].items()), card_strategy=strategy)
     outcome = decide(used(nodes), waiting("pod", asks(amounts)), policy)
