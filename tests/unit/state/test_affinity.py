@@ -113,36 +113,31 @@ def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -
     assert not parsed.required_anti_affinity
 
 
-SPREADS = [
-    pytest.param({}, TopologySpreadConstraint(key="zone", selector=X, max_skew=1), id="defaults"),
-    pytest.param(
+SPREADS = {
+    "defaults": ({}, TopologySpreadConstraint(key="zone", selector=X, max_skew=1)),
+    "everything said": (
         {"maxSkew": 3, "minDomains": 4, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"},
         TopologySpreadConstraint(
             key="zone", selector=X, max_skew=3, min_domains=4, honor_affinity=False, honor_taints=True
         ),
-        id="everything said",
     ),
-    pytest.param(
-        {"labelSelector": None}, TopologySpreadConstraint(key="zone", selector=NOTHING, max_skew=1), id="no selector"
-    ),
-    pytest.param(
+    "no selector": ({"labelSelector": None}, TopologySpreadConstraint(key="zone", selector=NOTHING, max_skew=1)),
+    "keys of its own labels": (
         {"matchLabelKeys": ["tier", "missing"]},
         TopologySpreadConstraint(
             key="zone", selector=LabelSelector(requirements=(*X.requirements, label("tier", "In", "1"))), max_skew=1
         ),
-        id="keys of its own labels",
     ),
-    pytest.param(
+    "keys and an empty selector": (
         {"matchLabelKeys": ["tier"], "labelSelector": {}},
         TopologySpreadConstraint(
             key="zone", selector=LabelSelector(requirements=(label("tier", "In", "1"),)), max_skew=1
         ),
-        id="keys and an empty selector",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("fields", "expected"), SPREADS)
+@pytest.mark.parametrize(("fields", "expected"), SPREADS.values(), ids=SPREADS)
 def test_a_spread_is_read(fields: Raw, expected: TopologySpreadConstraint) -> None:
     raw = pod(labels={"app": "x", "tier": "1"}, topologySpreadConstraints=[spread(**fields)])
     parsed = pods.pending(raw).request.affinity
@@ -244,8 +239,8 @@ def leaves(name: str = "there") -> Act:
     return lambda cluster: cluster.remove_bound(f"uid-{name}")
 
 
-def node_is(name: str, zone: str | None = None, **fields: Any) -> Act:
-    return lambda cluster: cluster.node_cache.put_node(node(name, labels={"zone": zone} if zone else {}, **fields))
+def node_is(name: str, labels: Raw | None = None, **fields: Any) -> Act:
+    return lambda cluster: cluster.node_cache.put_node(node(name, labels=labels or {}, **fields))
 
 
 def node_goes(name: str) -> Act:
@@ -268,178 +263,116 @@ FULLEST: Raw = {
 """A pod for the domain that has the most of its kind already."""
 LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
 
-WAKES = [
-    pytest.param(
-        "pod-affinity", {"affinity": pod_affinity(term())}, [], placed(), Change.POD_ASSIGNED, id="its peer comes"
-    ),
-    pytest.param(
-        "pod-affinity",
-        {"affinity": pod_affinity(term())},
-        [placed(labels=OTHER_KIND)],
-        placed(),
-        Change.POD_LABELS,
-        id="a pod becomes its peer",
-    ),
-    pytest.param(
+WITH_PEERS: Raw = {"affinity": pod_affinity(term())}
+ELSEWHERE: Raw = {"labels": OWN, **WITH_PEERS, "nodeSelector": {"zone": "2"}}
+APART: Raw = {"affinity": pod_anti_affinity(term())}
+APART_FROM_TEAM: Raw = {"affinity": pod_anti_affinity(term(**TEAM))}
+ON_BOTH = [placed(), placed("second", "b")]
+IN_RACK, IN_TEAM = {"rack": "1"}, namespace_is({"team": "x"})
+
+WAKES = {
+    "its peer comes": ("pod-affinity", WITH_PEERS, [], placed(), Change.POD_ASSIGNED),
+    "a pod becomes its peer": ("pod-affinity", WITH_PEERS, [placed(labels=OTHER_KIND)], placed(), Change.POD_LABELS),
+    "a namespace becomes its peers'": (
         "pod-affinity",
         {"affinity": pod_affinity(term(**TEAM))},
         [placed()],
-        namespace_is({"team": "x"}),
+        IN_TEAM,
         Change.NAMESPACE_LABELS,
-        id="a namespace becomes its peers'",
     ),
-    pytest.param(
+    "its peer's node gets the key": (
         "pod-affinity",
         {"affinity": pod_affinity(term(key="rack"))},
         [placed()],
-        lambda cluster: cluster.node_cache.put_node(node("a", labels={"rack": "1"})),
+        node_is("a", IN_RACK),
         Change.NODE_LABELS,
-        id="its peer's node gets the key",
     ),
-    pytest.param(
+    "it becomes the first of its kind": ("pod-affinity", ELSEWHERE, [placed()], leaves(), Change.POD_DELETED),
+    "the first of its kind goes with its node": (
         "pod-affinity",
-        {"labels": OWN, "affinity": pod_affinity(term()), "nodeSelector": {"zone": "2"}},
-        [placed()],
-        leaves(),
-        Change.POD_DELETED,
-        id="it becomes the first of its kind",
-    ),
-    pytest.param(
-        "pod-affinity",
-        {"labels": OWN, "affinity": pod_affinity(term()), "nodeSelector": {"zone": "2"}},
+        ELSEWHERE,
         [placed()],
         node_goes("a"),
         Change.NODE_REMOVED,
-        id="the first of its kind goes with its node",
     ),
-    pytest.param(
+    "the pod that it avoids leaves": ("pod-anti-affinity", APART, ON_BOTH, leaves(), Change.POD_DELETED),
+    "the pod that it avoids becomes another": (
         "pod-anti-affinity",
-        {"affinity": pod_anti_affinity(term())},
-        [placed(), placed("second", "b")],
-        leaves(),
-        Change.POD_DELETED,
-        id="the pod that it avoids leaves",
-    ),
-    pytest.param(
-        "pod-anti-affinity",
-        {"affinity": pod_anti_affinity(term())},
-        [placed(), placed("second", "b")],
+        APART,
+        ON_BOTH,
         placed(labels=OTHER_KIND),
         Change.POD_LABELS,
-        id="the pod that it avoids becomes another",
     ),
-    pytest.param(
+    "the pod that it avoids is no longer of that team": (
         "pod-anti-affinity",
-        {"affinity": pod_anti_affinity(term(**TEAM))},
-        [namespace_is({"team": "x"}), placed(), placed("second", "b")],
+        APART_FROM_TEAM,
+        [IN_TEAM, *ON_BOTH],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
-        id="the pod that it avoids is no longer of that team",
     ),
-    pytest.param(
+    "the pod that it avoids is in no zone any more": (
         "pod-anti-affinity",
-        {"affinity": pod_anti_affinity(term())},
-        [placed(), placed("second", "b")],
+        APART,
+        ON_BOTH,
         node_is("b"),
         Change.NODE_LABELS,
-        id="the pod that it avoids is in no zone any more",
     ),
-    pytest.param(
+    "the pod that it avoids goes with its node": (
         "pod-anti-affinity",
         {"affinity": pod_anti_affinity(term(key="region"))},
-        [
-            lambda cluster: cluster.node_cache.put_node(node("a", labels={"region": "1"})),
-            lambda cluster: cluster.node_cache.put_node(node("b", labels={"region": "1"})),
-            placed(),
-        ],
+        [node_is("a", {"region": "1"}), node_is("b", {"region": "1"}), placed()],
         node_goes("a"),
         Change.NODE_REMOVED,
-        id="the pod that it avoids goes with its node",
     ),
-    pytest.param(
+    "the pod with anti-affinity leaves": (
         "existing-anti-affinity",
         {"labels": OWN},
-        [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
+        [placed(**APART), placed("second", "b", **APART)],
         leaves(),
         Change.POD_DELETED,
-        id="the pod with anti-affinity leaves",
     ),
-    pytest.param(
+    "the pod with anti-affinity is in no zone any more": (
         "existing-anti-affinity",
         {"labels": OWN},
-        [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
+        [placed(**APART), placed("second", "b", **APART)],
         node_is("b"),
         Change.NODE_LABELS,
-        id="the pod with anti-affinity is in no zone any more",
     ),
-    pytest.param(
+    "the anti-affinity now selects another namespace": (
         "existing-anti-affinity",
         {"labels": OWN},
-        [
-            namespace_is({"team": "x"}),
-            placed(affinity=pod_anti_affinity(term(**TEAM))),
-            placed("second", "b", affinity=pod_anti_affinity(term(**TEAM))),
-        ],
+        [IN_TEAM, placed(**APART_FROM_TEAM), placed("second", "b", **APART_FROM_TEAM)],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
-        id="the anti-affinity now selects another namespace",
     ),
-    pytest.param(
-        "topology-spread",
-        FULLEST,
-        [placed()],
-        leaves(),
-        Change.POD_DELETED,
-        id="one of the fullest domain leaves",
-    ),
-    pytest.param(
-        "topology-spread",
-        FULLEST,
-        [placed()],
-        placed("second", "b"),
-        Change.POD_ASSIGNED,
-        id="the emptiest domain fills",
-    ),
-    pytest.param(
+    "one of the fullest domain leaves": ("topology-spread", FULLEST, [placed()], leaves(), Change.POD_DELETED),
+    "the emptiest domain fills": ("topology-spread", FULLEST, [placed()], placed("second", "b"), Change.POD_ASSIGNED),
+    "one of the fullest domain begins to terminate": (
         "topology-spread",
         FULLEST,
         [placed()],
         placed(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
         Change.POD_LABELS,
-        id="one of the fullest domain begins to terminate",
     ),
-    pytest.param(
-        "topology-spread",
-        FULLEST,
-        [placed()],
-        node_goes("b"),
-        Change.NODE_REMOVED,
-        id="the emptiest domain goes",
-    ),
-    pytest.param(
+    "the emptiest domain goes": ("topology-spread", FULLEST, [placed()], node_goes("b"), Change.NODE_REMOVED),
+    "a node gets the key": (
         "topology-spread",
         {"labels": OWN, "topologySpreadConstraints": [spread(key="rack", topologyKey="rack")]},
         [],
-        lambda cluster: cluster.node_cache.put_node(node("a", labels={"rack": "1"})),
+        node_is("a", IN_RACK),
         Change.NODE_LABELS,
-        id="a node gets the key",
     ),
-    pytest.param(
+    "the emptiest domain is tainted": (
         "topology-spread",
-        {
-            "labels": OWN,
-            "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")],
-            "nodeSelector": {"zone": "1"},
-        },
+        {**FULLEST, "topologySpreadConstraints": [spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")]},
         [placed()],
-        node_is("b", "2", **LOCKED),
+        node_is("b", {"zone": "2"}, **LOCKED),
         Change.NODE_TAINTS,
-        id="the emptiest domain is tainted",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("name", "fields", "before", "act", "event"), WAKES)
+@pytest.mark.parametrize(("name", "fields", "before", "act", "event"), WAKES.values(), ids=WAKES)
 def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[Act], act: Act, event: Change) -> None:
     cluster = with_nodes(a="1", b="2")
     for pending in before:
@@ -456,7 +389,7 @@ def test_what_makes_a_pod_fit_wakes_it(name: str, fields: Raw, before: Sequence[
 def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
     names = {"pod-affinity", "pod-anti-affinity", "existing-anti-affinity", "topology-spread"}
     awaited = {(each.NAME, change) for each in filters.ORDER if each.NAME in names for change in each.WAKES_ON}
-    tested = {(case.values[0], case.values[4]) for case in WAKES}
+    tested = {(name, event) for name, *_, event in WAKES.values()}
     # A new node may help every waiting pod; a node that goes helps only pods that share its topology domain.
     elsewhere = {(name, Change.NODE_ADDED) for name in names} | {("existing-anti-affinity", Change.NODE_REMOVED)}
     assert awaited - tested == elsewhere

@@ -128,61 +128,45 @@ def test_a_pod_that_says_itself_what_it_has_takes_no_card_from_others() -> None:
     assert [each.grants[0].minor for each in placed] == [1, 1]
 
 
-def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_card() -> None:
-    world = World(count=2)
-    add(forger("p", 0, core=1))(world)
-    assert world.unknown() == 1
-    add(pod("a", {GPU: "50"}))(world)
-    assert isinstance(world.decided()[0], Failure)
-
-
 # --- charges ----------------------------------------------------------------------------------------------------
 
 
+PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD = {
+    "a promise alone": ([add(bound("p", 0))], [100, 0, 0, 0]),
+    "kept": ([add(bound("p", 0)), give("p", "GPU-0")], [100, 0, 0, 0]),
+    "given another, by GpuPod": ([add(bound("p", 0)), give("p", "GPU-2")], [0, 0, 100, 0]),
+    "given another, by the Device": ([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0]),
+    "its GpuPod counts": ([add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0]),
+    "of another pod": ([add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0]),
+    "of its predecessor": ([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0]),
+    "of another node": ([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0]),
+    "of another's name": ([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0]),
+    "another scheduler's pod": ([add(foreign_pod("p")), give("p", "GPU-3")], [0, 0, 0, 100]),
+    "it says less itself": ([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0]),
+    "less than the Device says": ([add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0]),
+    "it says more itself": ([add(forger("p", 0, 1, 2)), give("p", "GPU-3")], [0, 0, 0, 100]),
+    "it asks for a NIC alone": ([add(forger("p", 0, 1, requests={RDMA: "1"}))], [0, 0, 0, 0]),
+    "it says less, and that we bound it": (
+        [add(forger("p", 0, core=1, annotations={EPOCH: "1"})), give("p", "GPU-0")],
+        [100, 0, 0, 0],
+    ),
+    "it asks for a NIC alone, and says that we bound it": (
+        [add(forger("p", 0, 1, requests={RDMA: "1"}, annotations={EPOCH: "1"}))],
+        [0, 0, 0, 0],
+    ),
+    "what it gave up stays while the other has nothing": (
+        [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
+        [100, 200, 0, 0],
+    ),
+    "two exchanged": (
+        [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), give("q", "GPU-0")],
+        [100, 100, 0, 0],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("events", "used"),
-    [
-        pytest.param([add(bound("p", 0))], [100, 0, 0, 0], id="a promise alone"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-0")], [100, 0, 0, 0], id="kept"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2")], [0, 0, 100, 0], id="given another, by GpuPod"),
-        pytest.param([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0], id="given another, by the Device"),
-        pytest.param(
-            [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
-        ),
-        pytest.param(
-            [add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0], id="of another pod"
-        ),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
-        pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
-        pytest.param([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0], id="of another's name"),
-        pytest.param([add(foreign_pod("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
-        pytest.param([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0], id="it says less itself"),
-        pytest.param(
-            [add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0], id="less than the Device says"
-        ),
-        pytest.param([add(forger("p", 0, 1, 2)), give("p", "GPU-3")], [0, 0, 0, 100], id="it says more itself"),
-        pytest.param([add(forger("p", 0, 1, requests={RDMA: "1"}))], [0, 0, 0, 0], id="it asks for a NIC alone"),
-        pytest.param(
-            [add(forger("p", 0, core=1, annotations={EPOCH: "1"})), give("p", "GPU-0")],
-            [100, 0, 0, 0],
-            id="it says less, and that we bound it",
-        ),
-        pytest.param(
-            [add(forger("p", 0, 1, requests={RDMA: "1"}, annotations={EPOCH: "1"}))],
-            [0, 0, 0, 0],
-            id="it asks for a NIC alone, and says that we bound it",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1")],
-            [100, 200, 0, 0],
-            id="what it gave up stays while the other has nothing",
-        ),
-        pytest.param(
-            [add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), give("q", "GPU-0")],
-            [100, 100, 0, 0],
-            id="two exchanged",
-        ),
-    ],
+    ("events", "used"), PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD.values(), ids=PODS_ARE_CHARGED_FOR_WHAT_THEY_HOLD
 )
 def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int]) -> None:
     """The order of pods and reports makes no difference."""
@@ -191,13 +175,6 @@ def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int
         for event in order:
             event(world)
         assert world.used() == used
-
-
-def test_what_a_pod_gave_up_is_free_once_no_pod_claims_what_it_has() -> None:
-    world = World()
-    for event in (add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), gone(bound("q", 1))):
-        event(world)
-    assert world.used() == [0, 100, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -238,28 +215,6 @@ def test_a_pod_that_kubelet_may_still_report_is_not_reported_at_once() -> None:
     assert [charge.pod for charge in world.recorder.unknown] == ["ns/share", "ns/slow"]
 
 
-def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_them() -> None:
-    world = World(count=8)
-    world.pods.apply("ADDED", pod("half", {GPU: "50"}))
-    [placed] = world.decided()
-    assert isinstance(placed, Placement)
-    assert [grant.minor for grant in placed.grants] == [0]
-    world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
-    world.report(withheld=[0])
-    for number in range(1, 8):
-        add(foreign_pod(f"s{number}"))(world)
-        give(f"s{number}", f"GPU-{number}")(world)
-    assert world.used() == [50, *[100] * 7]
-    for name, requests in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
-        world.pods.apply("ADDED", pod(name, requests))
-    outcomes = world.decided()
-    assert [isinstance(outcome, Placement) and [grant.minor for grant in outcome.grants] for outcome in outcomes] == [
-        [0],
-        False,
-        False,
-    ]
-
-
 # --- what is left behind ----------------------------------------------------------------------------------------
 
 
@@ -273,16 +228,6 @@ def test_the_devices_of_a_pod_that_was_removed_by_force_stay_charged_while_they_
     world.report(held=[])
     assert world.used() == [0, 0, 0, 0]
     assert isinstance(world.decided()[0], Placement)
-
-
-def test_a_pod_that_was_gone_before_the_operator_came_is_charged_too() -> None:
-    world = World()
-    hold(held("p", "GPU-1"))(world)
-    assert world.used() == [0, 100, 0, 0]
-    add(bound("p", 1))(world)
-    assert world.used() == [0, 100, 0, 0]
-    gone(bound("p", 1))(world)
-    assert world.used() == [0, 100, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -320,15 +265,6 @@ def test_what_is_left_behind_survives_its_device() -> None:
     assert world.used() == [0, 0, 0, 0]
 
 
-def test_nothing_is_left_of_a_node_that_is_gone() -> None:
-    world = World()
-    world.report(held=[held("p", "GPU-0")], foreign=[{"type": "gpu", "minor": 1, "processes": 1}])
-    world.cluster.node_cache.remove_device("node")
-    world.cluster.node_cache.remove_node("node")
-    assert "node" not in world.cluster.fleet.rows
-    assert not world.cluster.fleet.charges
-
-
 def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
     world = World()
     world.report(held=[held("p", "GPU-0")])
@@ -336,18 +272,6 @@ def test_what_is_said_of_a_pod_that_waits_does_not_touch_it() -> None:
     [placed] = world.decided()
     assert isinstance(placed, Placement)
     assert [grant.minor for grant in placed.grants] == [1]
-
-
-def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:
-    world = World()
-    world.cluster.node_cache.put_node(node("other"))
-    world.cluster.node_cache.put_device(
-        device("other", entry(0), status={"bootID": "boot-1", "held": [held("p", "GPU-0")]})
-    )
-    add(bound("p", 2))(world)
-    assert world.used() == [0, 0, 100, 0]
-    gone(bound("p", 2))(world)
-    assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_holder_that_is_no_pod_is_never_a_victim_and_has_no_affinity() -> None:
@@ -401,13 +325,6 @@ def test_cards_that_pods_use_and_do_not_hold_are_kept_only_where_that_is_switche
     assert world.used() == [0, 0, 0, 0]
 
 
-def test_foreign_use_stays_when_the_inventory_changes() -> None:
-    world = World()
-    world.report(foreign=FOREIGN)
-    world.put_device(generation=2)
-    assert world.used() == [0, 100, 0, 0]
-
-
 def test_a_card_that_is_no_longer_withheld_wakes_the_pods_that_wait_for_it() -> None:
     world = World(count=1)
     world.report(withheld=[0])
@@ -418,15 +335,6 @@ def test_a_card_that_is_no_longer_withheld_wakes_the_pods_that_wait_for_it() -> 
     world.report(withheld=[])
     [placed] = world.decided()
     assert isinstance(placed, Placement)
-
-
-def test_a_new_inventory_keeps_what_is_withheld() -> None:
-    world = World(count=1)
-    world.report(withheld=[0])
-    world.count = 2
-    world.put_device(generation=2)
-    world.pods.apply("ADDED", pod("p", {NVIDIA: "2"}))
-    assert isinstance(world.decided()[0], Failure)
 
 
 def test_the_agents_report_is_read_only_when_it_changes() -> None:
@@ -559,13 +467,3 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
     kept = [each for part in parts for each in part.values() if isinstance(each, dict)]
     # The agent's report and the boot id belong to the node, and stay.
     assert sorted(map(len, kept)) == [0, 0, 0, 1, 1]
-
-
-def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:
-    world = World()
-    add(bound("p", 0))(world)
-    world.recorder.clear()
-    give("p", "GPU-1")(world)
-    assert world.recorder.names(StatusKind.DEVICE) == ["node"]
-    give("p", "GPU-1")(world)
-    assert world.recorder.names(StatusKind.DEVICE) == ["node"]

@@ -90,6 +90,13 @@ class World:
         return view
 
 
+def sliced(own: OwnPools = OWN) -> World:
+    """Return a world whose node has the slice of its four GPUs."""
+    world = World(own)
+    world.to.put_slice(slice_of())
+    return world
+
+
 def slice_of(*minors: int, **fields: Any) -> Raw:
     return resource_slice(*map(gpu, minors or range(4)), **fields)
 
@@ -116,8 +123,7 @@ def test_the_cards_of_a_claim_are_charged_whatever_comes_first(order: tuple[str,
 
 @pytest.mark.parametrize("end", ["deallocated", "deleted", "another of its name"])
 def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", "gpu-2", "gpu-3"))
     parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     if end == "deallocated":
@@ -131,8 +137,7 @@ def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None
 
 
 def test_what_cannot_be_read_leaves_what_was_known() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0"))
     world.to.put_claim({**allocated("c"), "status": {"allocation": {"devices": {"results": "none"}}}})
     world.to.put_slice({**slice_of(), "spec": {"driver": 1}})
@@ -151,15 +156,13 @@ def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
 
 
 def test_a_device_with_admin_access_is_not_charged() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", adminAccess=True))
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", pods=["uid-both"]))
     assert world.used() == [100, 100, 0, 0]
     world.pods.apply("ADDED", pod("both", {GPU: "100"}, on="node", allocated=whole(0)))
@@ -170,8 +173,7 @@ def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None
 
 @pytest.mark.parametrize("bound_by", ["kube-scheduler", "Berth"])
 def test_a_resource_that_a_claim_provides_is_charged_to_the_claim(bound_by: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-2", pods=["uid-p"]))
     mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
     status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
@@ -219,14 +221,6 @@ def test_a_claim_whose_device_no_slice_lists_may_hold_any_card_of_its_type(drive
         assert (world.unknown(), world.used()) == (0, [100, 0, 0, 0])
 
 
-def test_a_claim_is_shown_as_the_holder_of_its_card() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    world.to.put_claim(allocated("c", "gpu-0"))
-    [holder] = status.wanted(world.view(), str).devices[0].holders
-    assert (holder.namespace, holder.name, holder.uid) == ("ns", "resourceclaim/c", "uid-claim-c")
-
-
 def test_an_older_generation_of_a_pool_does_not_decide_what_a_device_is() -> None:
     world = World()
     renamed = listed("gpu-0", {"uuid": "GPU-3"})
@@ -248,8 +242,7 @@ def claimed(*devices: str, name: str = "c") -> list[Raw]:
 
 
 def test_what_containers_have_of_a_deleted_claim_stays_charged_until_they_end() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1"))
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0", "gpu-1")})
     assert world.used() == [100, 100, 0, 0]
@@ -263,8 +256,7 @@ def test_what_containers_have_of_a_deleted_claim_stays_charged_until_they_end() 
 
 
 def test_a_device_that_another_claim_holds_now_is_charged_once() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0")})
     assert world.used() == [100, 0, 0, 0]
     world.to.put_claim(allocated("new", "gpu-0"))
@@ -272,16 +264,14 @@ def test_a_device_that_another_claim_holds_now_is_charged_once() -> None:
 
 
 def test_what_an_agent_reported_before_a_reboot_is_not_charged() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0")})
     world.cluster.node_cache.put_node(node(boot="boot-2"))
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_copy_is_independent() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", pods=["a"]))
     copied = world.cluster.fleet.copy()
     world.to.remove_claim("ns/c")
@@ -329,8 +319,7 @@ def test_cards_that_a_slice_lists_are_not_given_by_name() -> None:
     ids=["driver", "pool", "every driver"],
 )
 def test_the_configuration_gives_pools_to_berth(own: OwnPools) -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     assert isinstance(world.decision(), Failure)
     world.cluster.set_own_pools(own)
     assert isinstance(world.decision(400), Placement)
@@ -340,8 +329,7 @@ def test_the_configuration_gives_pools_to_berth(own: OwnPools) -> None:
 
 
 def test_cards_of_a_driver_that_is_gone_are_kept_for_its_return() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     world.to.remove_slice("node-gpu.nvidia.com")
     world.later(claims.KEPT_SECONDS - 1)
     assert isinstance(world.decision(), Failure)
@@ -361,19 +349,6 @@ def test_a_card_that_its_driver_lists_no_more_is_given_at_once() -> None:
     assert isinstance(world.decision(200), Placement)
 
 
-def test_cards_of_each_slice_of_a_pool_are_kept_until_all_slices_are_back() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of(0, 1, name="a", count=2))
-    world.to.put_slice(slice_of(2, 3, name="b", count=2))
-    world.to.remove_slice("a")
-    world.to.remove_slice("b")
-    assert isinstance(world.decision(), Failure)
-    world.to.put_slice(slice_of(0, 1, name="c", count=2))
-    assert isinstance(world.decision(), Failure)
-    world.to.put_slice(slice_of(2, name="d", count=2))
-    assert isinstance(world.decision(), Placement)
-
-
 def test_nodes_whose_slices_a_pool_does_not_list_any_more_are_given_back() -> None:
     world = World(OwnPools())
     world.to.put_slice(slice_of(pool="rack"))
@@ -383,8 +358,7 @@ def test_nodes_whose_slices_a_pool_does_not_list_any_more_are_given_back() -> No
 
 
 def test_a_pool_that_becomes_berths_while_its_driver_is_gone_is_given_by_name() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     world.to.remove_slice("node-gpu.nvidia.com")
     world.cluster.set_own_pools(OWN)
     assert isinstance(world.decision(400), Placement)
@@ -408,8 +382,7 @@ def test_what_a_claim_holds_stays_charged_while_its_driver_is_gone(driver: str) 
 
 
 def test_pods_wake_when_a_slice_goes() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     world.to.remove_slice("node-gpu.nvidia.com")
     assert popped(world.cluster.queue, 200.0) is None
@@ -470,8 +443,7 @@ def test_a_taint_in_a_slice_counts_as_health(effect: str, *, kept: bool) -> None
 )
 @pytest.mark.parametrize("kind", ["device taint rules", "device taint rules of v1beta2"])
 def test_a_taint_rule_counts_as_health_until_it_is_gone(kind: str, selector: dict[str, str] | None, cards: int) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     rule = taint_rule(selector=selector, tainted=taint(effect="NoExecute"))
     world.tables[kind].apply("ADDED", rule)
     assert sum(bool(use.barred) for use in status.wanted(world.view(), str).devices) == cards
@@ -486,18 +458,8 @@ def test_taints_of_an_older_generation_are_over() -> None:
     assert isinstance(world.decision(400), Placement)
 
 
-def test_rules_of_berth_are_for_other_schedulers() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
-    for labels in ({"berth.dev/own-pool": "x"}, {}):
-        world.to.put_rule({**rule, "metadata": {"name": "r", "labels": labels}})
-        assert isinstance(world.decision(400), Placement)
-
-
 def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0"))
     assert world.used() == [100, 0, 0, 0]
     others = [entry(0, id="GPU-3"), entry(1, id="GPU-1"), entry(2, id="GPU-2"), entry(3, id="GPU-0")]
@@ -608,8 +570,7 @@ def come_back(world: World, *cards: Raw) -> None:
 
 
 def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_other_cards() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-1"))
     leave(world)
     come_back(world, entry(0, id="GPU-8"), entry(1, id="GPU-9"))
@@ -626,8 +587,7 @@ def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_oth
 
 @pytest.mark.parametrize("end", ["deallocated", "deleted"])
 def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_is_back(end: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-1"))
     leave(world)
     if end == "deallocated":
@@ -637,14 +597,6 @@ def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_i
     come_back(world)
     world.to.put_slice(slice_of())
     assert (world.unknown(), world.used()) == (0, [0, 0, 0, 0])
-
-
-def test_what_is_kept_of_the_slices_of_a_node_that_is_gone_ends() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
-    leave(world)
-    world.later(claims.KEPT_SECONDS + 1)
-    assert not list(world.cluster.fleet.claims.nodes())
 
 
 @pytest.mark.parametrize("kind", ["device classes", "resource claims"])

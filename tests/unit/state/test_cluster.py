@@ -30,7 +30,6 @@ from tests.builders import (
     node,
     parked,
     pod,
-    relist,
     whole,
 )
 from tests.recorder import Recorder
@@ -140,72 +139,7 @@ def test_a_pod_that_begins_to_terminate_wakes_no_pod_that_lacks_capacity() -> No
     world.placed()
 
 
-@pytest.mark.parametrize("answer", ["finish_binding", "forget"])
-def test_a_pod_deleted_while_assumed_frees_its_card_whatever_the_answer(answer: str) -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.pods.apply("DELETED", HALF)
-    assert world.users() == [0, 0]
-    getattr(world.cluster.placements, answer)("uid-a")
-    assert world.users() == [0, 0]
-    assert len(world.cluster.queue) == 0
-
-
-def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, labels={"genius/priority": "5"}))
-    assert world.decided() == []
-    world.cluster.placements.forget("uid-a")
-    world.now += 1.0
-    assert world.placed().pod.weight == 5
-
-
-def test_a_pod_that_another_binds_elsewhere_is_charged_there() -> None:
-    world = World()
-    world.cluster.node_cache.put_node(node("other"))
-    world.cluster.node_cache.put_device(device("other", entry(0)))
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    world.recorder.clear()
-    world.pods.apply("ADDED", pod("a", {GPU: "50"}, on="other", allocated=half()))
-    assert world.users() == [0, 0]
-    assert world.cluster.fleet.charges["uid-a"].node == "other"
-    assert set(world.dirty) == {"node", "other"}
-
-
 # --- repeated lists ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("bound_at", "requested_at", "kept"),
-    [
-        pytest.param(100.0, 101.0, False, id="bound before, so it came and went"),
-        pytest.param(102.0, 101.0, True, id="bound later, so the list may not have it"),
-        pytest.param(None, 101.0, True, id="no answer yet"),
-    ],
-)
-def test_an_assumed_pod_that_a_list_does_not_show(bound_at: float | None, requested_at: float, *, kept: bool) -> None:
-    world = World()
-    world.pods.apply("ADDED", HALF)
-    world.placed()
-    if bound_at is not None:
-        world.now = bound_at
-        world.cluster.placements.finish_binding("uid-a")
-    relist(world.pods, [], requested_at=requested_at)
-    assert bool(world.cluster.fleet.charges) is kept
-
-
-def test_the_same_list_again_changes_nothing() -> None:
-    world = World()
-    relist(world.pods, [BOUND], requested_at=1.0)
-    before = world.cluster.fleet.charges["uid-a"]
-    world.recorder.clear()
-    relist(world.pods, [BOUND], requested_at=2.0)
-    assert world.cluster.fleet.charges["uid-a"] is before
-    assert world.dirty == []
 
 
 def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
@@ -216,28 +150,6 @@ def test_a_pod_made_again_under_its_name_holds_its_own() -> None:
     assert [grant.minor for grant in placement.grants] == [1]
     world.pods.apply("DELETED", BOUND)
     assert world.users() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        pytest.param("node device pod", id="node first"),
-        pytest.param("pod device node", id="pod first"),
-        pytest.param("device pod node", id="device first"),
-    ],
-)
-def test_after_a_restart_the_same_state_is_built_in_whatever_order(order: str) -> None:
-    cluster = Cluster(grace=20.0, clock=lambda: 0.0)
-    steps = {
-        "node": lambda: cluster.node_cache.put_node(node()),
-        "device": lambda: cluster.node_cache.put_device(device("node", entry(0), entry(1))),
-        "pod": lambda: cluster.put_bound(BOUND),
-    }
-    for step in order.split():
-        steps[step]()
-    cluster.put_pending(pod("b", {GPU: "100"}))
-    [outcome] = decided(cluster)
-    assert [grant.minor for grant in outcome.grants] == [1]
 
 
 def test_a_bound_pod_may_ask_for_what_no_node_has_yet() -> None:
@@ -264,15 +176,6 @@ def test_a_pod_that_is_not_to_be_scheduled_does_not_wait(gate: Raw) -> None:
     world.pods.apply("MODIFIED", pod("a", {GPU: "50"}, **gate))
     assert world.decided() == []
     assert world.recorder.settled == ["uid-a"]
-
-
-def test_a_pod_whose_gate_is_lifted_waits() -> None:
-    world = World()
-    world.pods.apply("ADDED", pod("a", schedulingGates=[{"name": "x"}]))
-    assert world.recorder.work == 0
-    world.pods.apply("MODIFIED", pod("a"))
-    assert world.recorder.work == 1
-    world.placed()
 
 
 def test_a_pod_that_means_nothing_is_decided_once_and_again_when_it_is_changed() -> None:
@@ -315,16 +218,6 @@ def test_pods_of_one_second_are_decided_in_the_order_in_which_the_watch_showed_t
     assert [each.pod.name for each in world.decided() if isinstance(each, Placement)] == ["c", "a", "b"]
 
 
-def test_a_failed_bind_wakes_those_that_wait_for_its_card() -> None:
-    world = World()
-    world.pods.apply("ADDED", pod("a", {NVIDIA: "2"}))
-    world.placed()
-    world.pods.apply("ADDED", pod("b", {NVIDIA: "1"}))
-    assert isinstance(world.decided()[0], Failure)
-    world.cluster.placements.forget("uid-a")
-    assert [outcome.pod.name for outcome in world.decided() if isinstance(outcome, Placement)] == ["b"]
-
-
 # --- unknown allocations ----------------------------------------------------------------------------------------
 
 LOST = pod("lost", {NVIDIA: "1"}, on="node")
@@ -353,14 +246,6 @@ def test_it_is_reported_when_node_and_device_are_known_too() -> None:
 
 
 # --- nodes and Devices ------------------------------------------------------------------------------------------
-
-
-def test_a_device_deleted_and_made_again_keeps_what_its_pods_hold() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    world.cluster.node_cache.remove_device("node")
-    world.cluster.node_cache.put_device(device("node", entry(0), entry(1), uid="another"))
-    assert world.users() == [1, 0]
 
 
 def test_a_node_without_device_takes_pods_without_devices() -> None:
@@ -441,14 +326,6 @@ def test_a_lease_of_before_the_start_shows_since_when_the_agent_is_silent() -> N
     assert world.cluster.node_cache.view("node").last_renewal == "2026-01-02T03:04:05.678901Z"
 
 
-def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    world.now += 1000.0
-    world.cluster.node_cache.check_alive("node")
-    assert world.users() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
@@ -492,16 +369,6 @@ def test_a_lease_that_says_nothing_changes_nothing(raw: Raw) -> None:
 
 
 # --- snapshots for readers --------------------------------------------------------------------------------------
-
-
-def test_a_view_holds_all_that_is_known_of_a_node() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    view = world.cluster.node_cache.view("node")
-    assert view.node is not None
-    assert view.device is not None
-    assert (view.node.uid, view.device.name, view.alive, view.ours) == ("uid-node", "node", True, True)
-    assert [charge.pod for charge in view.charges] == ["ns/a"]
 
 
 def test_a_view_of_an_unknown_object_is_empty() -> None:
@@ -601,17 +468,6 @@ def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, 
     placed = [each.pod.name for each in world.decided() if isinstance(each, Placement)]
     assert placed == (["a", "waits"] if wakes else ["a"])
     assert not world.cluster.fleet.nominees
-
-
-def test_a_pod_that_has_left_is_leaving_no_more() -> None:
-    world = World()
-    world.pods.apply("ADDED", BOUND)
-    world.cluster.fleet.mark_leaving("uid-a")
-    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    world.pods.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], **deleted}})
-    assert world.cluster.fleet.leaving == {"uid-a"}
-    world.pods.apply("DELETED", BOUND)
-    assert not world.cluster.fleet.leaving
 
 
 # --- the typical mix --------------------------------------------------------------------------------------------

@@ -77,75 +77,61 @@ def test_a_card_that_cannot_be_handed_out_stands_in_the_inventory_all_the_same(f
     assert dict(record.inventory.cards[0].amounts)["gpu-memory"] == A100_BYTES
 
 
-def test_a_card_that_is_only_capable_of_mig_is_whole() -> None:
-    assert usable(device("n", entry(0, mig={"enabled": False}))) == [("gpu", 0)]
-
-
-CONTRADICTIONS = [
-    pytest.param(
+CONTRADICTIONS = {
+    "one UUID twice": (
         [entry(0, id="GPU-X"), entry(1, id="GPU-X"), entry(2)],
         ["spec.devices[0].id: GPU-X is used more than once", "spec.devices[1].id: GPU-X is used more than once"],
         [2],
-        id="one UUID twice",
     ),
-    pytest.param(
+    "a link to nothing": (
         [entry(0, links=[{"minor": 5, "type": "NVLink"}]), entry(1)],
         ["spec.devices[0].links: minor 5 is not another gpu device"],
         [1],
-        id="a link to nothing",
     ),
-    pytest.param(
+    "a link to itself": (
         [entry(0, links=[{"minor": 0, "type": "NVLink"}]), entry(1)],
         ["spec.devices[0].links: minor 0 is not another gpu device"],
         [1],
-        id="a link to itself",
     ),
-    pytest.param(
+    "a word for memory": (
         [with_resources(0, memory="lots"), entry(1)],
         [f'spec.devices[0].resources.{MEMORY}: "lots" is not a quantity'],
         [1],
-        id="a word for memory",
     ),
-    pytest.param(
+    "negative memory": (
         [with_resources(0, memory="-1Gi"), entry(1)],
         [f"spec.devices[0].resources.{MEMORY}: -1Gi is negative; allowed are quantities from 0"],
         [1],
-        id="negative memory",
     ),
-    pytest.param(
+    "two cards' core": (
         [with_resources(0, memory="1Gi", core="200"), entry(1)],
         [f"spec.devices[0].resources.{CORE}: 200; allowed is 100 for a card"],
         [1],
-        id="two cards' core",
     ),
-    pytest.param(
+    "half a card's ratio": (
         [with_resources(0, memory="1Gi", ratio="50"), entry(1)],
         [f"spec.devices[0].resources.{RATIO}: 50; allowed is 100 for a card"],
         [1],
-        id="half a card's ratio",
     ),
-    pytest.param(
+    "two amounts under two prefixes": (
         [with_resources(0, memory="1Gi", other="2Gi"), entry(1)],
         ["spec.devices[0].resources.koordinator.sh/gpu-memory: 2Gi differs from the amount under the other prefix"],
         [1],
-        id="two amounts under two prefixes",
     ),
-    pytest.param(
+    "no memory": (
         [with_resources(0, core="100"), entry(1)],
         [f"spec.devices[0].resources: a healthy GPU has no {MEMORY}"],
         [1],
-        id="no memory",
     ),
-    pytest.param(
+    "zero memory": (
         [with_resources(0, memory="0"), entry(1)],
         [f"spec.devices[0].resources: a healthy GPU has no {MEMORY}"],
         [1],
-        id="zero memory",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("entries", "problems", "left"), CONTRADICTIONS)
+@pytest.mark.parametrize(("entries", "problems", "left"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_contradiction_is_named_and_excludes_its_cards_alone(
     entries: list[Raw], problems: list[str], left: list[int]
 ) -> None:
@@ -257,52 +243,48 @@ INSTANCES = {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1, "nvidi
 WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100}
 
 
+WHAT_A_CARD_IS_DIVIDED_INTO = {
+    "mixed by default": ({"mig": MIG}, {}, False, INSTANCES),
+    "mixed": ({"mig": MIG}, {"migStrategy": "mixed"}, False, INSTANCES),
+    "single": ({"mig": ALIKE}, {"migStrategy": "single"}, False, {"nvidia.com/mig-1g.10gb": 4}),
+    "none: a card like any other": ({"mig": MIG}, {"migStrategy": "none"}, True, {}),
+    "not in MIG mode": ({"mig": MIG | {"enabled": False}}, {}, True, {}),
+    "no instances": ({"mig": {"enabled": True}}, {}, False, {}),
+    "unhealthy, with all its instances": ({"mig": MIG, "health": False}, {}, False, {}),
+    "parts of instances are not offered": ({"mig": PARTS}, {}, False, {"nvidia.com/mig-3g.40gb": 1}),
+    "but under single each is a GPU": (
+        {"mig": PARTS | {"instances": PARTS["instances"][:2]}},
+        {"migStrategy": "single"},
+        False,
+        {"nvidia.com/mig-1c.3g.40gb": 2},
+    ),
+    "sliced instances": ({"mig": sliced("")}, {}, False, {"nvidia.com/mig-1g.10gb": 12}),
+    "sliced instances under another name": (
+        {"mig": sliced("nvidia.com/mig-1g.10gb.shared")},
+        {},
+        False,
+        {"nvidia.com/mig-1g.10gb.shared": 12},
+    ),
+    "sliced instances that are GPUs": (
+        {"mig": sliced("nvidia.com/gpu")},
+        {"migStrategy": "single"},
+        False,
+        {"nvidia.com/mig-1g.10gb": 12},
+    ),
+    "that are no GPUs": ({"mig": sliced("nvidia.com/gpu.shared")}, {"migStrategy": "single"}, False, {}),
+    "none: a card that is sliced like any other": (
+        {"mig": MIG, "replicas": 2},
+        {"migStrategy": "none"},
+        True,
+        {"nvidia.com/gpu.shared": 2},
+    ),
+    "sliced": ({"replicas": 4}, {}, True, {"nvidia.com/gpu.shared": 4}),
+    "not sliced": ({"replicas": 1}, {}, True, {}),
+}
+
+
 @pytest.mark.parametrize(
-    ("fields", "spec", "healthy", "subdevices"),
-    [
-        pytest.param({"mig": MIG}, {}, False, INSTANCES, id="mixed by default"),
-        pytest.param({"mig": MIG}, {"migStrategy": "mixed"}, False, INSTANCES, id="mixed"),
-        pytest.param({"mig": ALIKE}, {"migStrategy": "single"}, False, {"nvidia.com/mig-1g.10gb": 4}, id="single"),
-        pytest.param({"mig": MIG}, {"migStrategy": "none"}, True, {}, id="none: a card like any other"),
-        pytest.param({"mig": MIG | {"enabled": False}}, {}, True, {}, id="not in MIG mode"),
-        pytest.param({"mig": {"enabled": True}}, {}, False, {}, id="no instances"),
-        pytest.param({"mig": MIG, "health": False}, {}, False, {}, id="unhealthy, with all its instances"),
-        pytest.param({"mig": PARTS}, {}, False, {"nvidia.com/mig-3g.40gb": 1}, id="parts of instances are not offered"),
-        pytest.param(
-            {"mig": PARTS | {"instances": PARTS["instances"][:2]}},
-            {"migStrategy": "single"},
-            False,
-            {"nvidia.com/mig-1c.3g.40gb": 2},
-            id="but under single each is a GPU",
-        ),
-        pytest.param({"mig": sliced("")}, {}, False, {"nvidia.com/mig-1g.10gb": 12}, id="sliced instances"),
-        pytest.param(
-            {"mig": sliced("nvidia.com/mig-1g.10gb.shared")},
-            {},
-            False,
-            {"nvidia.com/mig-1g.10gb.shared": 12},
-            id="sliced instances under another name",
-        ),
-        pytest.param(
-            {"mig": sliced("nvidia.com/gpu")},
-            {"migStrategy": "single"},
-            False,
-            {"nvidia.com/mig-1g.10gb": 12},
-            id="sliced instances that are GPUs",
-        ),
-        pytest.param(
-            {"mig": sliced("nvidia.com/gpu.shared")}, {"migStrategy": "single"}, False, {}, id="that are no GPUs"
-        ),
-        pytest.param(
-            {"mig": MIG, "replicas": 2},
-            {"migStrategy": "none"},
-            True,
-            {"nvidia.com/gpu.shared": 2},
-            id="none: a card that is sliced like any other",
-        ),
-        pytest.param({"replicas": 4}, {}, True, {"nvidia.com/gpu.shared": 4}, id="sliced"),
-        pytest.param({"replicas": 1}, {}, True, {}, id="not sliced"),
-    ],
+    ("fields", "spec", "healthy", "subdevices"), WHAT_A_CARD_IS_DIVIDED_INTO.values(), ids=WHAT_A_CARD_IS_DIVIDED_INTO
 )
 def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, subdevices: dict[str, int], *, healthy: bool) -> None:
     card = only(entry(0, **fields), **spec)
@@ -340,19 +322,6 @@ def test_the_memory_of_instances_is_that_of_the_device() -> None:
         "nvidia.com/mig-1g.10gb": 9 * 2**30,
         "nvidia.com/mig-3g.40gb.shared": 13 * 2**30,
     }
-
-
-def test_each_instance_has_its_name() -> None:
-    assert [name for name, _ in only(entry(0, mig=MIG)).instances] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "single"), [pytest.param(each, each == "single", id=each) for each in ("none", "single", "mixed")]
-)
-def test_what_a_card_means_under_a_strategy(strategy: str, *, single: bool) -> None:
-    raw = device("n", entry(0, mig=MIG))
-    raw["spec"]["migStrategy"] = strategy
-    assert devices.record(raw).inventory.mig_single is single
 
 
 @pytest.mark.parametrize(
@@ -403,39 +372,32 @@ def test_virtual_functions_are_read_by_group() -> None:
     assert dict(card.amounts) == {"rdma": 100, allocation.FUNCTIONS: 3}
 
 
-PART_CONTRADICTIONS = [
-    pytest.param(
+PART_CONTRADICTIONS = {
+    "an instance twice": (
         entry(0, mig=MIG | {"instances": [MIG["instances"][0]] * 2}),
         "spec.devices[0].mig.instances[0].id: MIG-0 is used more than once",
-        id="an instance twice",
     ),
-    pytest.param(
+    "an instance with a card's id": (
         entry(0, mig=MIG | {"instances": [MIG["instances"][0] | {"id": "GPU-1"}]}),
         "spec.devices[0].mig.instances[0].id: GPU-1 is used more than once",
-        id="an instance with a card's id",
     ),
-    pytest.param(
+    "no profile": (
         entry(0, mig=MIG | {"instances": [MIG["instances"][0] | {"profile": "small"}]}),
         "spec.devices[0].mig.instances[0].profile: small is not of the form 1g.10gb",
-        id="no profile",
     ),
-    pytest.param(
-        entry(0, mig=MIG, replicas=2), "spec.devices[0].replicas: 2 of a card in MIG mode", id="instances and slices"
-    ),
-    pytest.param(
+    "instances and slices": (entry(0, mig=MIG, replicas=2), "spec.devices[0].replicas: 2 of a card in MIG mode"),
+    "a sliced NIC": (
         entry(0, type="rdma", id="R", resources={}, replicas=2),
         "spec.devices[0].replicas: 2 of a device that is no GPU; allowed is 1",
-        id="a sliced NIC",
     ),
-    pytest.param(
+    "a virtual function twice": (
         entry(0, type="rdma", id="R", resources={}, vfGroups=[{"vfs": [{"minor": 0, "busID": "x"}]}] * 2),
         "spec.devices[0].vfGroups: virtual function x is listed 2 times; allowed is once",
-        id="a virtual function twice",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("raw", "problem"), PART_CONTRADICTIONS)
+@pytest.mark.parametrize(("raw", "problem"), PART_CONTRADICTIONS.values(), ids=PART_CONTRADICTIONS)
 def test_parts_that_contradict_each_other_exclude_their_card(raw: Raw, problem: str) -> None:
     record = devices.record(device("n", raw, entry(1)))
     assert record.problems[0].startswith(problem)
@@ -526,21 +488,6 @@ def test_what_changes_without_the_generation_is_read_all_the_same(labels: Raw, a
     assert (changed.inventory, changed.problems) != (first.inventory, first.problems)
     back = devices.record(device("n", entry(0)), known=changed)
     assert (back.inventory, back.problems) == (first.inventory, first.problems)
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        pytest.param([entry(0, id="GPU-X"), entry(0, type="rdma", id="GPU-X", resources={})], id="one id, two types"),
-        pytest.param([entry(0, health=False, resources={})], id="an unhealthy card may not know its memory"),
-        pytest.param(
-            [entry(0, links=[{"minor": 1, "type": "NVLink"}]), entry(1, links=[{"minor": 0, "type": "NVLink"}])],
-            id="links to each other",
-        ),
-    ],
-)
-def test_what_only_looks_like_a_contradiction(entries: list[Raw]) -> None:
-    assert devices.record(device("n", *entries)).problems == ()
 
 
 @pytest.mark.parametrize(

@@ -12,27 +12,19 @@ Raw = dict[str, Any]
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({}, (), id="none"),
-        pytest.param({"containers": [container(restartPolicyRules=None)]}, (), id="null"),
-        pytest.param({"containers": [container(restartPolicyRules=[{"action": "Restart"}])]}, (), id="another action"),
-        pytest.param({"containers": [container(restartPolicyRules=RULES)]}, (features.RESTART_ALL,), id="restart all"),
-        pytest.param(
-            {"initContainers": [container(restartPolicyRules=RULES)]},
-            (features.RESTART_ALL,),
-            id="by an init container",
-        ),
-        pytest.param({"hostNetwork": True}, (), id="host network"),
-        pytest.param({"hostUsers": False}, (), id="users of its own"),
-        pytest.param({"hostNetwork": True, "hostUsers": True}, (), id="host network, the host's users"),
-        pytest.param(
-            {"hostNetwork": True, "hostUsers": False},
-            (features.USERS_ON_HOST_NETWORK,),
-            id="host network, users of its own",
-        ),
-    ],
-)
+POD_NEEDS = {
+    "none": ({}, ()),
+    "null": ({"containers": [container(restartPolicyRules=None)]}, ()),
+    "another action": ({"containers": [container(restartPolicyRules=[{"action": "Restart"}])]}, ()),
+    "restart all": ({"containers": [container(restartPolicyRules=RULES)]}, (features.RESTART_ALL,)),
+    "by an init container": ({"initContainers": [container(restartPolicyRules=RULES)]}, (features.RESTART_ALL,)),
+    "host network": ({"hostNetwork": True}, ()),
+    "users of its own": ({"hostUsers": False}, ()),
+    "host network, the host's users": ({"hostNetwork": True, "hostUsers": True}, ()),
+    "host network, users of its own": ({"hostNetwork": True, "hostUsers": False}, (features.USERS_ON_HOST_NETWORK,)),
+}
+
+
+@pytest.mark.parametrize(("fields", "expected"), POD_NEEDS.values(), ids=POD_NEEDS)
 def test_a_pod_needs(fields: Raw, expected: tuple[str, ...]) -> None:
     assert pods.pending(pod(**fields)).request.features == expected

@@ -114,15 +114,6 @@ def test_of_several_samples_of_a_card_the_first_that_is_its_own_counts() -> None
         assert (dropped, world.free(), world.cluster.waker.version) == ({OTHER_NODE: 1}, {"GPU-a0": 20}, before)
 
 
-def test_a_sample_of_a_mig_instance_is_none_of_its_card() -> None:
-    world = World()
-    instance = {"id": "MIG-1", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
-    divided = entry(0, memory=str(MEMORY), id="GPU-a0", mig={"enabled": True, "instances": [instance]})
-    world.cluster.node_cache.put_device(device("a", divided, generation=2))
-    assert world.measure(sample("MIG-1", 1, node="a"), sample("MIG-1", 1)) == {OTHER_NODE: 1, UNKNOWN_CARD: 1}
-    assert world.free() == {}
-
-
 def test_a_device_that_changes_during_a_refresh_is_not_mixed_up() -> None:
     world = World()
     world.cluster.gpu_metrics.begin()
@@ -205,17 +196,6 @@ def test_of_nodes_that_fill_up_alike_only_the_one_with_measured_memory_is_taken(
     assert passing[[rows["a"], rows["b"]]].tolist() == [False, True]
 
 
-def test_a_card_that_was_chosen_before_is_not_chosen_once_its_memory_is_used() -> None:
-    world = World()
-    world.cluster.node_cache.remove_node("b")
-    request = pods.pending(pod(labels={"genius/gpu-memory-each": str(40 * 1024)})).request
-    row, chosen = world.cluster.fleet.rows["a"], []
-    for full in ("", "GPU-a0", "GPU-a1"):
-        world.measure(*([sample(full, 30)] if full else []), *all_cards(80))
-        chosen += [each.id for each in Policy().choose(world.cluster.fleet, row, request)]
-    assert chosen == ["GPU-a0", "GPU-a1", "GPU-a0"]
-
-
 @pytest.mark.parametrize(("foreign", "victims"), [(40, ["ns/low"]), (50, [])])
 def test_a_pod_is_preempted_if_its_memory_is_what_is_missing(foreign: int, victims: list[str]) -> None:
     """Of 80 GiB the pod of lower priority has 30; processes outside Kubernetes use the rest of what is not free."""
@@ -233,19 +213,6 @@ def test_a_pod_is_preempted_if_its_memory_is_what_is_missing(foreign: int, victi
     assert ([victim.pod for victim in found.victims] if found else []) == victims
 
 
-def test_pods_of_a_burst_do_not_all_get_the_memory_that_was_measured() -> None:
-    world = World()
-    world.measure(sample("GPU-a1", 50), *all_cards(30))
-    for _ in range(2):
-        world.put_waiting(gpu_memory_each=str(40 * 1024))
-        outcome = world.decide()
-        if isinstance(outcome, Placement):
-            world.cluster.placements.assume(outcome)
-            world.cluster.put_pending(pod("next", labels={"genius/gpu-memory-each": str(40 * 1024)}))
-    assert isinstance(outcome, Failure)
-    assert dict(outcome.reasons) == {REASON: 2}
-
-
 @pytest.mark.parametrize(
     ("requests", "labels"),
     [
@@ -259,23 +226,3 @@ def test_no_other_request_is_compared_with_measured_memory(requests: dict[str, s
     world.measure(*all_cards(0))
     world.cluster.put_pending(pod(requests=requests, labels=labels))
     assert isinstance(world.decide(), Placement)
-
-
-def test_a_pod_that_leaves_takes_its_memory_along() -> None:
-    world = World()
-    amounts = {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory-ratio": "75"}
-    for name in "ab":
-        for minor in range(2):
-            grants = {"gpu": [{"minor": minor, "id": f"GPU-{name}{minor}", "resources": amounts}]}
-            bound = pod(f"{name}{minor}", amounts, on=name, allocated=grants, uid=f"{name}{minor}")
-            world.cluster.put_bound(bound)
-    # What pods use of their own shares is charged already: nothing more is missing when they leave.
-    world.measure(*all_cards(25))
-    world.put_waiting(gpu_memory_each=str(40 * 1024))
-    outcome = world.decide()
-    assert isinstance(outcome, Failure)
-    assert REASON not in dict(outcome.reasons)
-    world.cluster.remove_bound("a0")
-    placement = world.decide()
-    assert isinstance(placement, Placement)
-    assert [grant.id for grant in placement.grants] == ["GPU-a0"]

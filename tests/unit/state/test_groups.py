@@ -21,36 +21,26 @@ def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
     return {ANNOTATIONS: {key: value for key, value in values.items() if value is not None}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({}, None, id="none"),
-        pytest.param({LABELS: {names.POD_GROUP_LABEL: "g"}}, Membership(group="ns/g"), id="by label"),
-        pytest.param({LABELS: {names.OLD_POD_GROUP_LABEL: "g"}}, Membership(group="ns/g"), id="by the older label"),
-        pytest.param(
-            {LABELS: {names.POD_GROUP_LABEL: "g", names.OLD_POD_GROUP_LABEL: "g"}},
-            Membership(group="ns/g"),
-            id="by both alike",
-        ),
-        pytest.param({LABELS: {names.POD_GROUP_LABEL: ""}}, None, id="an empty label"),
-        pytest.param(by("g", "3"), Membership(group="ns/g", minimum=3), id="by annotations"),
-        pytest.param(
-            {ANNOTATIONS: {f"{GANG}name": "g", f"{GANG}min-available": "3"}},
-            Membership(group="ns/g", minimum=3),
-            id="by the annotations of another system",
-        ),
-        pytest.param(
-            {ANNOTATIONS: {"scheduling.k8s.io/group-name": "g"}},
-            Membership(group="ns/g"),
-            id="by the object of another system",
-        ),
-        pytest.param(
-            {**by("g", "3"), "schedulerName": "x"},
-            Membership(group="ns/g", minimum=3, scheduler="x"),
-            id="of another scheduler",
-        ),
-    ],
-)
+GANG_OF_A_POD = {
+    "none": ({}, None),
+    "by label": ({LABELS: {names.POD_GROUP_LABEL: "g"}}, Membership(group="ns/g")),
+    "by the older label": ({LABELS: {names.OLD_POD_GROUP_LABEL: "g"}}, Membership(group="ns/g")),
+    "by both alike": ({LABELS: {names.POD_GROUP_LABEL: "g", names.OLD_POD_GROUP_LABEL: "g"}}, Membership(group="ns/g")),
+    "an empty label": ({LABELS: {names.POD_GROUP_LABEL: ""}}, None),
+    "by annotations": (by("g", "3"), Membership(group="ns/g", minimum=3)),
+    "by the annotations of another system": (
+        {ANNOTATIONS: {f"{GANG}name": "g", f"{GANG}min-available": "3"}},
+        Membership(group="ns/g", minimum=3),
+    ),
+    "by the object of another system": ({ANNOTATIONS: {"scheduling.k8s.io/group-name": "g"}}, Membership(group="ns/g")),
+    "of another scheduler": (
+        {**by("g", "3"), "schedulerName": "x"},
+        Membership(group="ns/g", minimum=3, scheduler="x"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "expected"), GANG_OF_A_POD.values(), ids=GANG_OF_A_POD)
 def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
     assert groups.of_pod(pod(**fields)) == expected
     assert pods.pending(pod(**fields)).gang == expected

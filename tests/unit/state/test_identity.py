@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import names
@@ -244,7 +244,6 @@ OPERATIONS: Final = st.one_of(
 )
 
 
-@settings(max_examples=100)
 @given(st.lists(OPERATIONS, min_size=5, max_size=30))
 def test_no_device_is_given_out_twice_whatever_its_minor_becomes(operations: list[tuple[str, Any]]) -> None:
     world = World()
@@ -268,12 +267,6 @@ def fits(world: World, requests: Mapping[str, str], **annotations: str) -> list[
     return [grant.id for grant in outcome.grants] if isinstance(outcome, Placement) else []
 
 
-def why(world: World, requests: Mapping[str, str]) -> str:
-    outcome = decide(world.cluster.fleet, pods.pending(pod("asks", requests), world.cluster.kinds), Policy())
-    assert isinstance(outcome, Failure)
-    return outcome.message
-
-
 def holding(requests: Mapping[str, str], *devices: Raw) -> tuple[World, list[str]]:
     """Return a node of these devices with one pod, and the ids that the pod got."""
     world = World()
@@ -281,24 +274,6 @@ def holding(requests: Mapping[str, str], *devices: Raw) -> tuple[World, list[str
     world.bind(requests, {})
     [raw] = world.bound.values()
     return world, [each["id"] for _, each in entries(raw)]
-
-
-@pytest.mark.parametrize("requests", [{NVIDIA: "1"}, {GPU: "100"}, {GPU: "50"}], ids=["whole", "all", "share"])
-@pytest.mark.parametrize("restarted", [False, True])
-def test_reboot_without_the_first_card(requests: Mapping[str, str], *, restarted: bool) -> None:
-    world = World()
-    world.publish([plain("GPU-a"), plain("GPU-b")])
-    for _ in range(2):
-        world.bind({GPU: "100"}, {})
-    world.end("uid-p1")
-    world.publish([plain("GPU-b")])
-    if restarted:
-        world.restart(0)
-    assert fits(world, requests) == []
-    world.publish([plain("GPU-c"), plain("GPU-b")])
-    assert fits(world, requests) == ["GPU-c"]
-    world.publish([plain("GPU-b"), plain("GPU-c"), plain("GPU-a")])
-    assert sorted({*fits(world, {NVIDIA: "2"})}) == ["GPU-a", "GPU-c"]
 
 
 def test_a_card_that_is_gone_keeps_its_holder_until_the_pod_ends() -> None:
@@ -310,44 +285,6 @@ def test_a_card_that_is_gone_keeps_its_holder_until_the_pod_ends() -> None:
     assert fits(world, {NVIDIA: "2"}) == []
     world.end("uid-p1")
     assert fits(world, {NVIDIA: "2"}) == ["GPU-x", "GPU-a"]
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_device_that_comes_back_after_its_object_was_deleted(*, restarted: bool) -> None:
-    world, _ = holding({GPU: "100"}, plain("GPU-a"), plain("GPU-b"))
-    world.cluster.node_cache.remove_device("node")
-    if restarted:
-        world.restart(1)
-    world.publish([plain("GPU-b"), plain("GPU-a")])
-    world.cluster.node_cache.put_lease(lease())
-    assert fits(world, {GPU: "100"}) == ["GPU-b"]
-
-
-@pytest.mark.parametrize(
-    ("requests", "annotations", "devices", "left"),
-    [
-        pytest.param({RDMA: "100"}, {}, [nic("n0"), nic("n1")], "n1", id="a NIC"),
-        pytest.param({FPGA: "100"}, {}, [fpga("f0"), fpga("f1")], "f1", id="an FPGA"),
-    ],
-)
-def test_swapped_minors_of_other_types(
-    requests: dict[str, str], annotations: dict[str, str], devices: list[Raw], left: str
-) -> None:
-    world, _ = holding(requests, *devices)
-    world.publish(devices[::-1])
-    assert fits(world, requests, **annotations) == [left]
-
-
-def test_virtual_functions_count_on_their_nic_wherever_it_is() -> None:
-    world = World()
-    world.publish([nic("n0"), nic("n1")])
-    every_nic = {RDMA: "1"}, hints(rdma={"vfSelector": {}})
-    world.bind(*every_nic)
-    world.publish([nic("n1"), nic("n0")])
-    for _ in range(4):
-        world.bind(*every_nic)
-    assert len(world.bound) == 4
-    world.check_charges()
 
 
 def test_a_virtual_function_is_enough_to_know_the_nic() -> None:
@@ -445,9 +382,9 @@ def test_an_instance_of_which_no_card_is_known_withholds_all_instances() -> None
     assert fits(world, {MIG: "1"}) == ["MIG-GPU-m-1"]
     assert accounted(world) == ("True", "")
     world.publish([redivided("GPU-m"), plain("GPU-a")])
-    assert "1 node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)" in why(
-        world, {MIG: "1"}
-    )
+    outcome = decide(world.cluster.fleet, pods.pending(pod("asks", {MIG: "1"}), world.cluster.kinds), Policy())
+    assert isinstance(outcome, Failure)
+    assert "withhold MIG devices (pods hold MIG devices that the Device no longer lists)" in outcome.message
     assert fits(world, {NVIDIA: "1"}) == ["GPU-a"]
     status, message = accounted(world)
     assert status == "False"
@@ -487,25 +424,6 @@ def test_what_kubelet_gave_is_found_by_its_id() -> None:
     assert view.consistency[0] == "True"
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_what_a_pod_that_is_gone_still_holds_is_found_by_its_id(*, restarted: bool) -> None:
-    world, _ = holding({NVIDIA: "1"}, plain("GPU-a"), plain("GPU-b"))
-    reported = {"bootID": "boot-1", "held": [held_by("p1", "GPU-a", 0)]}
-    world.device["status"] = reported
-    world.cluster.node_cache.put_device(world.device)
-    world.end("uid-p1")
-    world.publish([plain("GPU-b"), plain("GPU-a")], **reported)
-    if restarted:
-        world.restart(2)
-    assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
-    assert fits(world, {NVIDIA: "2"}) == []
-
-
-def held_by(name: str, unit: str, minor: int) -> Raw:
-    devices = [{"type": "gpu", "minor": minor, "id": unit}]
-    return {"podUID": f"uid-{name}", "namespace": "ns", "pod": name, "container": "main", "devices": devices}
-
-
 # --- status -------------------------------------------------------------------------------------------------------
 
 
@@ -523,24 +441,3 @@ def test_a_device_shows_holders_at_the_minor_of_now_and_cards_that_are_gone_by_i
     ]
     # Never less than live pods request: the cards that are present, and in addition the card that is gone.
     assert sums.wanted(world.cluster.node_cache.view("node"))[GPU] == 300
-
-
-def test_a_nominee_keeps_its_card_when_minors_change() -> None:
-    world = World()
-    world.publish([plain("GPU-a"), plain("GPU-b")])
-    waiting = pods.pending(pod("first", {GPU: "100"}), world.cluster.kinds)
-    outcome = decide(world.cluster.fleet, waiting, Policy())
-    assert isinstance(outcome, Placement)
-    world.cluster.fleet.nominate(outcome.charge)
-    world.publish([plain("GPU-b"), plain("GPU-a")])
-    assert fits(world, {GPU: "100"}) == ["GPU-b"]
-    world.cluster.fleet.withdraw(outcome.charge.uid)
-    assert fits(world, {NVIDIA: "2"}) == ["GPU-b", "GPU-a"]
-
-
-def test_a_pod_that_changes_after_the_minors_did_is_not_charged_again() -> None:
-    world, _ = holding({GPU: "100"}, plain("GPU-a"), plain("GPU-b"))
-    world.publish([plain("GPU-b"), plain("GPU-a")])
-    before = world.cluster.fleet.charges["uid-p1"]
-    world.touch("uid-p1")
-    assert world.cluster.fleet.charges["uid-p1"] is before

@@ -12,8 +12,6 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from tests.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
 
-Raw = dict[str, Any]
-
 GPU_LABEL = {"nvidia.com/gpu.present": "true"}
 POD = waiting("a", {NVIDIA: 1})
 BOOT = 1_800_000_000.0
@@ -74,13 +72,6 @@ def test_a_node_stops_starting_when_its_time_is_over_and_reasons_are_reviewed() 
     assert world.cluster.waker.version > version
 
 
-def test_a_clock_that_is_ahead_does_not_make_it_longer() -> None:
-    world = World()
-    world.created(-300)
-    world.pass_time(601)
-    assert world.condition() == "Unschedulable"
-
-
 def test_no_node_is_starting_without_the_timeout() -> None:
     world = World(timeout=0)
     world.created(0)
@@ -105,15 +96,6 @@ def test_once_the_device_and_its_plugin_are_there_the_pod_is_placed() -> None:
     world.created(0, offered={NVIDIA: 1})
     assert world.condition() == "placed"
     assert world.condition(waiting("b", {NVIDIA: 2})) == "Unschedulable"
-
-
-def test_an_agent_alone_does_not_show_that_there_will_be_devices() -> None:
-    world = World()
-    world.created(0, labels={})
-    world.cluster.node_cache.put_device(device("node"))
-    assert world.condition() == "Unschedulable"
-    world.created(0)
-    assert world.condition() == "NodeStarting"
 
 
 def test_a_new_node_of_an_old_name_is_new() -> None:

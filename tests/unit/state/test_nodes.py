@@ -59,30 +59,26 @@ def test_a_bare_node_is_read() -> None:
     assert nodes.device_sums({"metadata": {"name": "n"}}, "capacity") == {}
 
 
+WHAT_IS_DIFFERENT_IS_REPORTED = {
+    "nothing": ({}, Change(0)),
+    "labels": ({"labels": {"a": "b"}}, Change.NODE_LABELS),
+    "taints": ({"taints": [{"key": "a", "effect": "NoSchedule"}]}, Change.NODE_TAINTS),
+    "cordon": ({"unschedulable": True}, Change.NODE_TAINTS),
+    "readiness": (ready("False"), Change.NODE_TAINTS),
+    "silence": (ready("Unknown"), Change.NODE_TAINTS),
+    "allocatable": ({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE),
+    "what a device plugin offers": ({"allocatable": {NVIDIA: "7"}}, Change.NODE_ALLOCATABLE),
+    "sums that Berth writes": ({"allocatable": {RATIO: "100"}}, Change.NODE_ALLOCATABLE),
+    "partition policy": ({"labels": {names.PARTITION_POLICY_LABEL: "Honor"}}, Change.NODE_LABELS | Change.DEVICE),
+    "features": ({"features": ["x"]}, Change.NODE_FEATURES),
+    "capacity": ({"capacity": {"cpu": "1"}}, Change(0)),
+    "images are only a preference": ({"images": [{"names": ["x"], "sizeBytes": 1}]}, Change(0)),
+    "several": ({"labels": {"a": "b"}, "unschedulable": True}, Change.NODE_LABELS | Change.NODE_TAINTS),
+}
+
+
 @pytest.mark.parametrize(
-    ("fields", "change"),
-    [
-        pytest.param({}, Change(0), id="nothing"),
-        pytest.param({"labels": {"a": "b"}}, Change.NODE_LABELS, id="labels"),
-        pytest.param({"taints": [{"key": "a", "effect": "NoSchedule"}]}, Change.NODE_TAINTS, id="taints"),
-        pytest.param({"unschedulable": True}, Change.NODE_TAINTS, id="cordon"),
-        pytest.param(ready("False"), Change.NODE_TAINTS, id="readiness"),
-        pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
-        pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
-        pytest.param({"allocatable": {NVIDIA: "7"}}, Change.NODE_ALLOCATABLE, id="what a device plugin offers"),
-        pytest.param({"allocatable": {RATIO: "100"}}, Change.NODE_ALLOCATABLE, id="sums that Berth writes"),
-        pytest.param(
-            {"labels": {names.PARTITION_POLICY_LABEL: "Honor"}},
-            Change.NODE_LABELS | Change.DEVICE,
-            id="partition policy",
-        ),
-        pytest.param({"features": ["x"]}, Change.NODE_FEATURES, id="features"),
-        pytest.param({"capacity": {"cpu": "1"}}, Change(0), id="capacity"),
-        pytest.param({"images": [{"names": ["x"], "sizeBytes": 1}]}, Change(0), id="images are only a preference"),
-        pytest.param(
-            {"labels": {"a": "b"}, "unschedulable": True}, Change.NODE_LABELS | Change.NODE_TAINTS, id="several"
-        ),
-    ],
+    ("fields", "change"), WHAT_IS_DIFFERENT_IS_REPORTED.values(), ids=WHAT_IS_DIFFERENT_IS_REPORTED
 )
 def test_what_is_different_is_reported(fields: Raw, change: Change) -> None:
     assert nodes.change(nodes.info(node()), nodes.info(node(**fields))) == change

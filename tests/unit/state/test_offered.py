@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.allocation import REPLICAS, mig
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
-from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.values.request import PendingPod
@@ -23,8 +21,6 @@ from tests.builders import (
     container,
     device,
     entry,
-    every_pod,
-    gang,
     half,
     node,
     pod,
@@ -36,8 +32,6 @@ from tests.builders import (
 Raw = dict[str, Any]
 
 CARDS = 8
-MIG = mig.resource("1g.10gb")
-INSTANCE = {"id": "MIG-0-0", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
 SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 
@@ -81,23 +75,6 @@ def test_a_pod_is_bound_only_where_the_node_offers_enough(
     offered: Mapping[str, int], requested: int, *, fits: bool
 ) -> None:
     assert message(cluster(offered), pod("a", {NVIDIA: requested})) == ("" if fits else SHORT.format(NVIDIA))
-
-
-@pytest.mark.parametrize(
-    ("resource", "fields"),
-    [
-        pytest.param(REPLICAS, {"replicas": 4}, id="slices"),
-        pytest.param(
-            MIG,
-            {"mig": {"enabled": True, "instances": [INSTANCE]}},
-            id="instances",
-        ),
-    ],
-)
-def test_so_it_is_with_every_name_of_the_plugin(resource: str, fields: Raw) -> None:
-    waits = pod("a", {resource: 1})
-    assert message(cluster({}, entry(0, **fields)), waits) == SHORT.format(resource)
-    assert message(cluster({resource: 1}, entry(0, **fields)), waits) == ""
 
 
 @pytest.mark.parametrize("resource", ["kubernetes.io/gpu", "koordinator.sh/gpu"])
@@ -159,16 +136,6 @@ def test_all_pods_of_the_node_count_by_kube_schedulers_arithmetic(other: Raw, *,
     assert message(of, pod("a", {NVIDIA: 7})) == ("" if fits else SHORT.format(NVIDIA))
 
 
-def test_what_is_assumed_and_nominated_counts_too() -> None:
-    of = cluster({NVIDIA: 2})
-    first = decided(of, pod("a", {NVIDIA: 1}))
-    assert isinstance(first, Placement)
-    of.placements.assume(first)
-    assert message(of, pod("b", {NVIDIA: 2})) == SHORT.format(NVIDIA)
-    of.placements.forget("uid-a")
-    assert isinstance(decide(of.fleet, of.pending["uid-b"], Policy()), Placement)
-
-
 # --- waking -----------------------------------------------------------------------------------------------------
 
 
@@ -183,25 +150,6 @@ def test_a_node_that_offers_more_wakes_the_pods_that_wait_for_it(before: Mapping
     assert message(of, pod("a", {NVIDIA: 8}))
     of.node_cache.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
-
-
-def test_a_deleted_pod_wakes_the_pods_that_wait_for_what_it_used() -> None:
-    of = cluster({NVIDIA: 1})
-    table = every_pod(of)
-    table.apply("ADDED", pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
-    assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
-    table.apply("DELETED", pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
-    assert wakes(of)
-
-
-def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
-    of = cluster({NVIDIA: 8})
-    of.put_bound(pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
-    of.node_cache.put_node(node(offered={NVIDIA: 0}))
-    assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
-    of.node_cache.put_node(node(offered={NVIDIA: 8}))
-    assert wakes(of)
-    assert message(of, pod("b", {NVIDIA: 8})).startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
 
 
 # --- DeviceClasses ----------------------------------------------------------------------------------------------
@@ -245,14 +193,6 @@ def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
 # --- what-ifs ---------------------------------------------------------------------------------------------------
 
 
-def crowded(offered: int, *minors: int) -> Cluster:
-    """Return a node with a pod of low priority on each of some cards."""
-    of = cluster({NVIDIA: offered})
-    for minor in minors:
-        of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))
-    return of
-
-
 def high(count: int = 1) -> PendingPod:
     of = cluster({})
     of.put_pending(pod("high", {NVIDIA: count}, priority=9))
@@ -269,25 +209,16 @@ def high(count: int = 1) -> PendingPod:
     ],
 )
 def test_preemption_gives_back_what_victims_hold(offered: int, requested: int, victims: int) -> None:
-    of = crowded(offered, 0, 1)
+    of = cluster({NVIDIA: offered})
+    for minor in (0, 1):
+        of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))
     proposal = preempt(of.fleet, high(requested), Policy(), Budgets())
     assert proposal is not None
     assert len(proposal.victims) == victims
 
 
-@pytest.mark.parametrize("offered", [0, 1])
-def test_no_pod_is_evicted_where_even_an_empty_node_offers_too_little(offered: int) -> None:
-    assert preempt(crowded(offered, 0, 1).fleet, high(2), Policy(), Budgets()) is None
-
-
 def members(count: int) -> tuple[PendingPod, ...]:
     return tuple(waiting(f"m{each}", {NVIDIA: 1}) for each in range(count))
-
-
-@pytest.mark.parametrize(("offered", "fits"), [(2, True), (1, False)])
-def test_a_gang_needs_what_all_its_members_use(offered: int, *, fits: bool) -> None:
-    outcome = decide_gang(cluster({NVIDIA: offered}).fleet, gang(*members(2)), Policy())
-    assert (not isinstance(outcome, Failure)) is fits
 
 
 def test_a_simulation_counts_what_is_offered() -> None:

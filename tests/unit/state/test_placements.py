@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from berth_api.names import POD_GROUP_LABEL
-from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.kubelet_allocation import leftover_uid
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind
-from tests.builders import GPU, NVIDIA, container, device, entry, half, held, node, pod, pod_group, popped, whole
+from tests.builders import GPU, NVIDIA, container, device, entry, half, node, pod, pod_group, popped, whole
 from tests.recorder import Recorder
 
 Raw = dict[str, Any]
@@ -184,30 +183,12 @@ def test_a_forgotten_pod_backs_off_once(before: str) -> None:
     assert world.state == "assumed"
 
 
-@pytest.mark.parametrize("before", ["confirmed", "found bound"])
-def test_a_refused_binding_of_a_confirmed_pod_puts_nothing_into_the_queue(before: str) -> None:
-    world = World()
-    for step in (*TO[before], forget):
-        step(world)
-    assert not world.is_queued
-    assert world.recorder.settled == [UID]
-
-
 def test_a_pod_deleted_while_assumed_is_not_decided_again_when_its_binding_is_refused() -> None:
     world = World()
     for step in (assume, deleted, forget):
         step(world)
     assert not world.is_queued
     assert UID not in world.cluster.pending
-
-
-def test_a_pod_that_is_confirmed_after_it_was_forgotten_leaves_the_queue() -> None:
-    world = World()
-    for step in (assume, forget, seen_bound):
-        step(world)
-    world.now += 100
-    assert popped(world.cluster.queue, world.now) is None
-    assert world.state == "confirmed"
 
 
 # --- listeners --------------------------------------------------------------------------------------------------
@@ -316,21 +297,6 @@ def test_a_member_counts_as_waiting_or_bound_through_all_states() -> None:
     assert (world.state, counts(world.cluster)) == ("confirmed", (0, 1))
     deleted(world)
     assert counts(world.cluster) == (0, 0)
-
-
-def test_what_a_removed_pods_containers_still_hold_stays_charged() -> None:
-    world = World()
-    deleted(world)
-    world.cluster.put_bound(pod("a", {NVIDIA: "1"}, on="node", allocated=whole(0)))
-    status = {"bootID": "boot-1", "held": [held("a", "GPU-0")]}
-    world.cluster.node_cache.put_device(device("node", entry(0), status=status))
-    deleted(world)
-    assert world.state == "no node"
-    assert leftover_uid("node", UID) in world.cluster.fleet.charges
-    world.cluster.put_pending(pod("b", {NVIDIA: "1"}))
-    waiting = popped(world.cluster.queue, world.now)
-    assert waiting is not None
-    assert isinstance(decide(world.cluster.fleet, waiting, Policy()), Failure)
 
 
 @pytest.mark.parametrize(

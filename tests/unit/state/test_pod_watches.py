@@ -39,17 +39,6 @@ def test_a_list_removes_only_pods_that_it_could_show(cluster: Cluster) -> None:
     assert not cluster.fleet.charges
 
 
-def test_a_bind_is_one_event(cluster: Cluster) -> None:
-    pods = WatchedPods(PodTable(cluster), lambda _name: True)
-    pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
-    assert list(cluster.pending) == ["uid-a"]
-    pods.apply("MODIFIED", held("a", 2, "ours"))
-    assert not cluster.pending
-    assert [grant.minor for grant in cluster.fleet.charges["uid-a"].grants] == [2]
-    pods.apply("DELETED", held("a", 2, "ours"))
-    assert not cluster.fleet.charges
-
-
 def test_pods_pass_from_one_watch_to_another(cluster: Cluster) -> None:
     table = PodTable(cluster)
     relist(WatchedPods(table, "ours".__eq__), [held("a", 0, "ours"), held("b", 1, "ours")])

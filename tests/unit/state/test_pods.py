@@ -7,7 +7,6 @@ import pytest
 
 from berth_api import names
 from berth_api.admission.injection import VARIABLE
-from berth_api.request import Kinds
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
 from tests.builders import (
@@ -67,12 +66,6 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert request.unsupported == ()
 
 
-def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class() -> None:
-    first = pods.pending(pod("a", {GPU: "50"}, annotations={"app": "x"}, created="1"))
-    second = pods.pending(pod("b", {GPU: "50"}, annotations={"app": "y"}, created="2"))
-    assert first.request == second.request
-
-
 @pytest.mark.parametrize(("name", "text"), [(names.GPU_SUBDEVICES, "never"), (names.MIXED_GPUS, "true")])
 def test_pods_that_accept_different_gpus_are_of_different_classes(name: str, text: str) -> None:
     first, second = (pods.pending(pod("a", {NVIDIA: "2"}, annotations=each)) for each in ({}, {name: text}))
@@ -97,17 +90,13 @@ def test_words_of_another_system_are_cards_that_kubelet_does_not_count() -> None
     assert (part.count, part.amounts) == (2, (("gpu-memory", 3000 * 2**20),))
     assert [(share.container, share.first, share.end) for share in request.shares] == [("main", 0, 2)]
     assert request.uninjected == ()
-    charge = pods.charge(bound(raw, halves(0, 1)))
+    charge = pods.charge(bound(raw, {"gpu": [*half(0)["gpu"], *half(1)["gpu"]]}))
     assert [(grant.minor, grant.amounts) for grant in charge.grants] == [(0, part.amounts), (1, part.amounts)]
 
 
 def bound(raw: Raw, allocated: Raw) -> Raw:
     annotations = {**raw["metadata"]["annotations"], names.EPOCH: "1", names.ALLOCATED: json.dumps(allocated)}
     return {"metadata": {**raw["metadata"], "annotations": annotations}, "spec": {**raw["spec"], "nodeName": "node"}}
-
-
-def halves(*minors: int) -> Raw:
-    return {"gpu": [half(minor)["gpu"][0] for minor in minors]}
 
 
 def test_a_pod_that_kubelet_would_give_devices_as_well_has_not_been_admitted_by_us() -> None:
@@ -127,15 +116,6 @@ def test_amounts_in_annotations_are_charged_as_they_were_allocated() -> None:
     raw["metadata"]["annotations"] = {"gpu-fraction": "0.1"}
     charge = pods.charge(bound(raw, half()))
     assert dict(charge.grants[0].amounts)["gpu-memory-ratio"] == 50
-
-
-def test_amounts_that_a_label_spreads_are_charged_as_they_were_allocated() -> None:
-    raw = pod("a", {"aliyun.com/gpu-mem": "8"}, labels={"aliyun.com/gpu-count": "2"})
-    [part] = pods.pending(raw).request.devices.parts
-    assert (part.count, part.amounts) == (2, (("gpu-memory", 4 * 2**30),))
-    charge = pods.charge(bound(raw, halves(0, 1)))
-    assert len(charge.grants) == 2
-    assert charge.unknown == ()
 
 
 def test_of_another_schedulers_pod_the_cards_are_unknown() -> None:
@@ -184,12 +164,6 @@ def test_isolation_and_mig_instances_in_one_pod_are_not_supported() -> None:
     assert pods.pending(raw).request.unsupported == ("isolation of shares with slices or MIG instances in one pod",)
 
 
-def test_units_are_those_of_the_settings() -> None:
-    kinds = Kinds(units={"aliyun.com/gpu-mem": 2**20})
-    [part] = pods.pending(pod("a", {"aliyun.com/gpu-mem": "500"}), kinds).request.devices.parts
-    assert part.amounts == (("gpu-memory", 500 * 2**20),)
-
-
 def test_a_bound_member_of_a_gang_has_the_key_that_it_had_while_it_waited() -> None:
     labels = {names.POD_GROUP_LABEL: "g"}
     for annotations in ({}, {names.MODEL_GLOBS: "*A100*"}, {names.MIXED_GPUS: "true"}):
@@ -224,14 +198,6 @@ def test_a_pod_without_a_condition(status: Raw) -> None:
     assert pods.pending(pod(status=status)).last_message == ""
 
 
-def test_a_pod_without_optional_fields_is_read() -> None:
-    raw = {
-        "metadata": {"uid": "u", "namespace": "ns", "name": "a"},
-        "spec": {"containers": [{"name": "main"}], "initContainers": None, "tolerations": None, "nodeSelector": None},
-    }
-    assert pods.pending(raw).request.resources == (("pods", 1),)
-
-
 BAD = [
     pytest.param({"annotations": {name: text}}, f"annotation {name}: {words}", id=f"{name.rpartition('/')[2]}, {id_}")
     for name in (names.ALLOCATE_HINT, names.JOINT_ALLOCATE, names.PARTITION_SPEC)
@@ -252,20 +218,9 @@ BAD = [
     pytest.param({"annotations": {names.MODEL_GLOBS: ","}}, "berth.dev/gpu-model", id="model, no glob"),
     pytest.param({"annotations": {names.MODEL_EXACT: "x" * 2000}}, "gpu.model: 2000 characters", id="model, long"),
     pytest.param({"labels": {names.MODEL_REGEX: "("}}, "genius/gpu-model", id="model, no expression"),
-    pytest.param({"requests": {GPU: "150"}}, f"{GPU}: 150; allowed are 1 to 100", id="one and a half cards"),
     pytest.param({"requests": {GPU: "-1"}}, f"spec.containers[0].resources.requests.{GPU}", id="negative"),
     pytest.param({"requests": {GPU: "many"}}, f"spec.containers[0].resources.requests.{GPU}", id="a word for a number"),
-    pytest.param({"requests": {CORE: "50"}}, f"{CORE}: 50", id="core alone"),
-    pytest.param({"requests": {MEMORY: "1Gi", RATIO: "5"}}, "not both", id="memory and ratio"),
-    pytest.param({"requests": {NVIDIA: "1", GPU: "50"}}, "only by itself", id="two protocols"),
-    pytest.param({"requests": {RDMA: "150"}}, "rdma: 150", id="one and a half NICs"),
-    pytest.param({"requests": {"nvidia.com/mig-small": "1"}}, "names no MIG profile", id="MIG, no profile"),
     pytest.param({"annotations": {names.ISOLATION_KEY: "yes"}}, "mps, hami-core, required, none", id="isolation"),
-    pytest.param({"annotations": {names.GPU_TOPOLOGY: "far"}}, "allowed are nvlink, pcie, numa", id="topology"),
-    pytest.param({"annotations": {names.GPU_TOPOLOGY_POLICY: "required"}}, "gpu-topology-policy", id="policy alone"),
-    pytest.param({"annotations": {names.MIN_GPU_MEMORY: "x"}}, '"x" is not a quantity', id="smallest memory"),
-    pytest.param({"labels": {names.GENIUS_NUMBER: "two"}}, "allowed are whole numbers", id="number, a word"),
-    pytest.param({"labels": {names.GENIUS_NUMBER: "2"}, "requests": {NVIDIA: "2"}}, "by one of the two", id="both"),
     pytest.param({"overhead": {"cpu": "x"}}, "spec.overhead.cpu", id="overhead"),
     pytest.param({"resources": {"requests": {"cpu": "x"}}}, "spec.resources.requests.cpu", id="the pod's own"),
 ]
@@ -299,45 +254,6 @@ def test_parts_of_cards_cannot_lie_together_with_others(name: str) -> None:
     annotations = {names.JOINT_ALLOCATE: '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'}
     pending = pods.pending(pod("a", {name: "1", RDMA: "1"}, annotations=annotations))
     assert f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances" in pending.request.unsupported
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"affinity": None}, id="no affinity"),
-        pytest.param(
-            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}},
-            id="preferred affinity",
-        ),
-        pytest.param({"affinity": {"podAffinity": {}, "podAntiAffinity": None}}, id="no affinity to pods"),
-        pytest.param({"volumes": [{"configMap": {}}, {"persistentVolumeClaim": {"claimName": "x"}}]}, id="volumes"),
-        pytest.param({"containers": [container(ports=[{"hostPort": 80}])]}, id="host port"),
-        pytest.param({"resourceClaims": []}, id="no claims"),
-        pytest.param({"requests": {NPU_CORE: "40", RATIO: "200"}}, id="whole NPUs"),
-        pytest.param({"labels": {names.GENIUS_NUMBER: "2"}}, id="cards by label"),
-        pytest.param({"requests": {NVIDIA: "1"}, "annotations": {names.GPU_TOPOLOGY: "nvlink"}}, id="one card's links"),
-    ]
-    + [
-        pytest.param({"requests": {NVIDIA: "2", RDMA: "1"}, "annotations": {name: text}}, id=f"{name} {text}")
-        for name, text in (
-            (names.ALLOCATE_HINT, "{}"),
-            (names.ALLOCATE_HINT, '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}'),
-            (names.ALLOCATE_HINT, '{"gpu": {"requiredTopologyScope": "PCIe"}}'),
-            (names.ALLOCATE_HINT, '{"gpu": {"exclusivePolicy": "PCIeLevel"}}'),
-            (names.PARTITION_SPEC, "{}"),
-            (names.MIN_GPU_MEMORY, "1Gi"),
-            (names.GPU_TOPOLOGY, "nvlink"),
-            (names.GPU_SUBDEVICES, "never"),
-            (names.MIXED_GPUS, "true"),
-            (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
-            (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
-            (names.ALLOCATE_HINT, '{"rdma": {"requiredTopologyScope": "PCIe"}}'),
-            (names.JOINT_ALLOCATE, '{"deviceTypes": ["gpu", "rdma"]}'),
-        )
-    ],
-)
-def test_what_needs_no_honouring_is_not_named(fields: Raw) -> None:
-    assert pods.pending(pod(**fields)).request.unsupported == ()
 
 
 @pytest.mark.parametrize(
@@ -432,12 +348,6 @@ MALFORMED = [
 def test_a_malformed_allocation_leaves_unknown_what_the_pod_asked_for(text: str) -> None:
     charge = pods.charge(pod("a", {NVIDIA: "1", RDMA: "100"}, on="node", allocated=text))
     assert (charge.grants, charge.unknown) == ((), ("gpu", "rdma"))
-
-
-@pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(text: str) -> None:
-    charge = pods.charge(pod("a", on="node", claims=text))
-    assert (charge.grants, charge.unknown) == ((), ())
 
 
 @pytest.mark.parametrize(

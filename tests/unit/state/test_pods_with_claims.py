@@ -9,7 +9,6 @@ from berth_operator.core.decision.cycle import MAX_COMPARED, Failure, Placement,
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
-from berth_operator.core.queue import event_labels
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
@@ -97,26 +96,7 @@ def reason(outcome: Placement | Failure) -> str:
     return text
 
 
-def test_the_events_that_a_pod_with_claims_waits_for_are_those_of_kube_scheduler() -> None:
-    world = World(gpus=1)
-    world.put_claim(request(count=2))
-    outcome = world.decision()
-    assert isinstance(outcome, Failure)
-    kinds = ("DeviceClass", "ResourceClaim", "ResourceSlice")
-    assert {f"resource.k8s.io/{kind}Update" for kind in kinds} <= {*event_labels.awaited(outcome.wakes_on)}
-
-
 # --- which claims -----------------------------------------------------------------------------------------------
-
-
-def test_a_claim_gets_the_first_device_of_an_own_pool() -> None:
-    world = World()
-    world.put_claim()
-    placement = world.decision()
-    assert isinstance(placement, Placement)
-    assert (placement.node, got(placement)) == ("node", [["gpu-0"]])
-    assert [grant.minor for grant in placement.claims.grants] == [0]
-    assert not placement.grants
 
 
 def test_without_own_pools_the_reason_names_the_setting() -> None:
@@ -232,36 +212,22 @@ def test_a_claim_of_a_template_must_be_the_pods() -> None:
     assert reason(outcome) == "ResourceClaim ns/x was not created for Pod ns/p (Pod is not owner)"
 
 
-def _without_claim(world: World) -> None:
-    world.to.remove_claim("ns/c")
+KUBE_SCHEDULERS_WORDS = {
+    "missing": (lambda world: world.to.remove_claim("ns/c"), 'could not find ResourceClaim "ns/c"'),
+    "being deleted": (
+        lambda world: world.put_claim(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        'resourceclaim "c" is being deleted',
+    ),
+    "class": (lambda world: world.to.remove_class("gpu"), "request gpu: device class gpu does not exist"),
+    "256 pods": (
+        lambda world: world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{each}" for each in range(256)])),
+        "resourceclaim in use",
+    ),
+    "in flight": (lambda world: world.placed("other"), "resource claim ns/c is in the process of being allocated"),
+}
 
 
-def _deleting(world: World) -> None:
-    world.put_claim(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-
-
-def _without_class(world: World) -> None:
-    world.to.remove_class("gpu")
-
-
-def _in_use(world: World) -> None:
-    world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{each}" for each in range(256)]))
-
-
-def _assumed(world: World) -> None:
-    world.placed("other")
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        pytest.param(_without_claim, 'could not find ResourceClaim "ns/c"', id="missing"),
-        pytest.param(_deleting, 'resourceclaim "c" is being deleted', id="being deleted"),
-        pytest.param(_without_class, "request gpu: device class gpu does not exist", id="class"),
-        pytest.param(_in_use, "resourceclaim in use", id="256 pods"),
-        pytest.param(_assumed, "resource claim ns/c is in the process of being allocated", id="in flight"),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), KUBE_SCHEDULERS_WORDS.values(), ids=KUBE_SCHEDULERS_WORDS)
 def test_kube_schedulers_words(change: Event, expected: str) -> None:
     world = World()
     world.put_claim()
@@ -293,17 +259,6 @@ def test_pods_in_a_row_never_get_one_device_whatever_the_api_server_shows() -> N
     assert given[3] == str(world.placed("more", "more").claims.allocations[0].results[0].device.id)
 
 
-def test_what_a_failed_bind_left_allocated_stays_held() -> None:
-    world = World(gpus=1)
-    world.put_claim(name="c0")
-    world.write(world.placed("p0", "c0"))
-    world.cluster.placements.forget("uid-p0")
-    world.put_claim(name="c1")
-    assert reason(world.decision("p1", "c1")) == NOT_ALL
-    world.put_claim(name="c0")
-    assert isinstance(world.decision("p1", "c1"), Placement)
-
-
 def test_the_api_server_confirms_what_was_assumed() -> None:
     world = World()
     world.put_claim()
@@ -333,14 +288,6 @@ def test_an_allocated_claim_is_shared_on_its_nodes() -> None:
     }
 
 
-def test_a_claim_that_is_reserved_for_the_pod_is_used_and_checked_before_the_bind() -> None:
-    world = World()
-    world.to.put_claim(allocated("c", "gpu-0", pods=["uid-p"]))
-    placement = world.decision()
-    assert isinstance(placement, Placement)
-    assert (placement.claims.allocations, placement.claims.reserved) == ((), ("ns/c",))
-
-
 @pytest.mark.parametrize(
     "own",
     [OwnPools(drivers=frozenset({"other"})), OwnPools(pools=frozenset({PoolID("other", "node")}))],
@@ -358,20 +305,6 @@ def test_only_devices_of_own_pools_are_given(own: OwnPools, fields: Raw) -> None
     else:
         assert isinstance(outcome, Placement)
         assert got(outcome) == [["x"]]
-
-
-def test_cards_that_pods_hold_by_name_are_not_given_to_claims() -> None:
-    world = World()
-    world.put_claim()
-    first = decide(world.cluster.fleet, _by_name(world, "n1"), Policy())
-    assert isinstance(first, Placement)
-    world.cluster.placements.assume(first)
-    held = first.grants[0].minor
-    assert got(world.placed()) == [[f"gpu-{1 - held}"]]
-    world.put_claim(name="d")
-    assert reason(world.decision("q", "d")) == NOT_ALL
-    world.cluster.placements.forget("uid-n1")
-    assert got(world.placed("q", "d")) == [[f"gpu-{held}"]]
 
 
 def _by_name(world: World, name: str) -> PendingPod:
@@ -604,20 +537,6 @@ def test_two_claims_of_a_pod_get_two_devices() -> None:
     assert reason(world.decision("q", "e", "f", "c")) == "resource claim ns/c is in the process of being allocated"
 
 
-def test_what_ifs_are_independent() -> None:
-    world = World(gpus=1)
-    world.put_claim()
-    fleet = world.cluster.fleet
-    copy = fleet.copy()
-    placement = world.decision()
-    assert isinstance(placement, Placement)
-    copy.charge(placement.charge)
-    assert isinstance(world.decision(), Placement)
-    assert isinstance(decide(copy, world.pending("q"), Policy()), Failure)
-    copy.release("uid-p")
-    assert isinstance(decide(copy, world.pending("q"), Policy()), Placement)
-
-
 # --- hostile claims ---------------------------------------------------------------------------------------------
 
 
@@ -708,24 +627,6 @@ def _park(world: World) -> None:
     assert isinstance(outcome, Failure)
     world.cluster.queue.park(pending, outcome)
     assert not woken(world)
-
-
-def test_pods_wake_when_their_claim_comes() -> None:
-    world = World()
-    _park(world)
-    world.put_claim(name="other")
-    assert not woken(world)
-    world.put_claim()
-    assert woken(world) == ["p"]
-
-
-def test_pods_wake_when_a_class_comes() -> None:
-    world = World()
-    world.to.remove_class("gpu")
-    world.put_claim()
-    _park(world)
-    world.to.put_class({"metadata": {"name": "gpu"}, "spec": {}})
-    assert woken(world) == ["p"]
 
 
 def _take_by_name(world: World) -> None:

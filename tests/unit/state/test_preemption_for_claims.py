@@ -12,12 +12,11 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit, preempt
 from berth_operator.core.decision.victims import Preemption
-from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from tests.builders import GPU, pod
 from tests.claims.objects import request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 from tests.unit.state.test_pods_with_claims import World, woken
 
 
@@ -150,32 +149,6 @@ def test_a_pod_that_holds_a_card_by_claim_is_evicted_for_one_by_name() -> None:
     assert [grant.minor for grant in preemption.nominee.grants] == [0]
 
 
-def test_cpu_is_freed_for_pods_with_claims() -> None:
-    world = World(gpus=1)
-    world.cluster.put_bound(pod("low", {"cpu": "100"}, on="node"))
-    world.put_claim()
-    preemption = evicted(world, high(world, requests={"cpu": "1"}))
-    assert (victims(preemption), devices(preemption)) == (["low"], ["gpu-0"])
-
-
-def test_a_what_if_leaves_the_fleet_as_it_was() -> None:
-    world = World(gpus=2)
-    held(world, "one", "gpu-0", pods=["low"])
-    held(world, "two", "gpu-1", pods=["other", "third"])
-    world.put_claim(request(count=2))
-    pending = high(world)
-    decide(world.cluster.fleet, pending, Policy())
-    before = _state(world.cluster.fleet)
-    assert len(victims(evicted(world, pending))) == 3
-    assert _state(world.cluster.fleet) == before
-
-
-def _state(fleet: Fleet) -> list[object]:
-    parts = (vars(fleet.claims), vars(fleet.claims.supply), vars(fleet.claims.supply.holdings), vars(fleet))
-    plain = [each.copy() for part in parts for each in part.values() if isinstance(each, dict | set)]
-    return [*plain, fleet.requested.tolist(), *(card.used.tolist() for card in fleet.cards.values())]
-
-
 # --- until the devices are free --------------------------------------------------------------------------------
 
 
@@ -302,16 +275,3 @@ def test_a_pod_wakes_for_the_classes_of_its_claims_alone(name: str, expected: li
     park(world, high(world))
     world.to.put_class({"metadata": {"name": name}, "spec": {}})
     assert woken(world) == expected
-
-
-def test_a_pod_does_not_wake_for_claims_and_slices_that_do_not_help_it() -> None:
-    world = World("a", "b", gpus=1)
-    held(world, "theirs", "gpu-0", pods=["equal"], node="a", priority=10)
-    world.to.put_slice(resource_slice(node="b"))
-    world.put_claim()
-    park(world, high(world))
-    world.put_claim(name="other")
-    world.to.put_claim(allocated("other", "gpu-9", node="b"))
-    world.put_claim(name="other")
-    world.to.put_slice(resource_slice(listed("x"), node="b", driver="example.com"))
-    assert not woken(world)

@@ -70,15 +70,10 @@ def test_every_pod_that_fits_after_a_pod_was_deleted_was_woken(
             assert isinstance(decide(cluster.fleet, pending, Policy()), Failure), pending.name
 
 
-def raw(kind: str, name: str) -> Raw:
-    requests, fields = WANTED[kind]
-    return pod(name, requests, **fields)
-
-
 def test_pods_that_do_not_fit_there_are_not_woken() -> None:
     cluster = cluster_of([(kind, name) for name in NODES for kind in ("whole", "other", "cpu")])
-    for kind in WANTED:
-        cluster.put_pending(raw(kind, kind))
+    for kind, (requests, fields) in WANTED.items():
+        cluster.put_pending(pod(kind, requests, **fields))
     assert len(decided(cluster)) == len(WANTED)
 
     cluster.remove_bound("uid-held-0")

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from berth_client.reflector import Sink
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sinks
 from berth_operator.state.watches.sinks import Table
-from tests.builders import GPU, NVIDIA, device, entry, every_pod, half, lease, node, pod, relist, whole
+from tests.builders import GPU, device, entry, every_pod, half, lease, node, pod, relist
 
 Raw = dict[str, Any]
 
@@ -61,16 +60,6 @@ def test_what_only_a_list_that_broke_off_showed_is_gone_after_the_next() -> None
     assert log.take() == ["put b", "remove a"]
 
 
-def test_what_came_and_went_by_events_counts() -> None:
-    log = Log()
-    relist(log.table, objects("a"))
-    log.table.apply("ADDED", {"name": "b"})
-    log.table.apply("DELETED", {"name": "a"})
-    log.take()
-    relist(log.table, [], requested_at=1.0)
-    assert log.take() == ["remove b"]
-
-
 @pytest.mark.parametrize(
     ("kind", "lines"),
     [
@@ -101,29 +90,3 @@ def test_objects_of_every_kind_reach_the_cluster(cluster: Cluster) -> None:
     assert list(cluster.node_cache.nodes) == list(cluster.node_cache.devices) == ["node"]
     assert list(cluster.pending) == ["uid-a"]
     assert list(cluster.fleet.charges) == ["uid-b"]
-
-
-def test_objects_of_every_kind_leave_it(cluster: Cluster) -> None:
-    tables: dict[str, tuple[Sink, Raw]] = {
-        "pending": (every_pod(cluster), pod("a")),
-        "bound": (every_pod(cluster), pod("b", on="node")),
-        "lease": (sinks.leases(cluster), lease()),
-    }
-    for table, obj in tables.values():
-        table.apply("ADDED", obj)
-        relist(table, [], requested_at=1.0)
-    nodes, devices = sinks.nodes(cluster), sinks.devices(cluster)
-    nodes.apply("DELETED", node())
-    devices.apply("DELETED", device())
-    assert not cluster.pending
-    assert not cluster.fleet.charges
-    assert not cluster.fleet.rows
-
-
-def test_a_pod_made_again_under_its_name_is_another_pod(cluster: Cluster) -> None:
-    table = every_pod(cluster)
-    table.apply("ADDED", pod("a", {NVIDIA: "1"}, uid="old", on="node", allocated=whole(0)))
-    relist(table, [pod("a", {NVIDIA: "1"}, uid="new", on="node", allocated=whole(1))], requested_at=1.0)
-    assert [grant.minor for grant in cluster.fleet.charges["new"].grants] == [1]
-    assert list(cluster.fleet.charges) == ["new"]
-    assert int(cluster.fleet.cards["gpu"].users.sum()) == 1

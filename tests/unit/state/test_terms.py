@@ -32,41 +32,33 @@ def test_a_pod_that_requires_nothing_of_nodes(raw: Raw) -> None:
     assert terms.required_nodes(raw) is None
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        pytest.param({}, NodeTerm(), id="empty"),
-        pytest.param({"matchExpressions": None, "matchFields": None}, NodeTerm(), id="null"),
-        pytest.param(
-            {"matchExpressions": [condition("zone", "In", "y", "x"), condition("disk", "Exists")]},
-            NodeTerm(labels=(label("zone", "In", "x", "y"), label("disk", "Exists"))),
-            id="labels",
-        ),
-        pytest.param(
-            {"matchFields": [condition("metadata.name", "In", "node")]},
-            NodeTerm(names=(label("metadata.name", "In", "node"),)),
-            id="name",
-        ),
-        pytest.param(
-            {"matchExpressions": [condition("cores", "Gt", "8")]},
-            NodeTerm(labels=(label("cores", "Gt", "8"),)),
-            id="a bound",
-        ),
-        pytest.param(
-            {"matchExpressions": [condition("cores", "Lt", "many"), condition("zone", "Exists")]},
-            NodeTerm(),
-            id="a bound that is no number makes the whole term match nothing",
-        ),
-        pytest.param(
-            {
-                "matchExpressions": [condition("cores", "Lt", "many")],
-                "matchFields": [condition("metadata.name", "In", "node")],
-            },
-            NodeTerm(labels=(terms.NEVER,), names=(label("metadata.name", "In", "node"),)),
-            id="but such a term still names nodes",
-        ),
-    ],
-)
+TERM_IS_READ = {
+    "empty": ({}, NodeTerm()),
+    "null": ({"matchExpressions": None, "matchFields": None}, NodeTerm()),
+    "labels": (
+        {"matchExpressions": [condition("zone", "In", "y", "x"), condition("disk", "Exists")]},
+        NodeTerm(labels=(label("zone", "In", "x", "y"), label("disk", "Exists"))),
+    ),
+    "name": (
+        {"matchFields": [condition("metadata.name", "In", "node")]},
+        NodeTerm(names=(label("metadata.name", "In", "node"),)),
+    ),
+    "a bound": ({"matchExpressions": [condition("cores", "Gt", "8")]}, NodeTerm(labels=(label("cores", "Gt", "8"),))),
+    "a bound that is no number makes the whole term match nothing": (
+        {"matchExpressions": [condition("cores", "Lt", "many"), condition("zone", "Exists")]},
+        NodeTerm(),
+    ),
+    "but such a term still names nodes": (
+        {
+            "matchExpressions": [condition("cores", "Lt", "many")],
+            "matchFields": [condition("metadata.name", "In", "node")],
+        },
+        NodeTerm(labels=(terms.NEVER,), names=(label("metadata.name", "In", "node"),)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "expected"), TERM_IS_READ.values(), ids=TERM_IS_READ)
 def test_a_term_is_read(raw: Raw, expected: NodeTerm) -> None:
     assert terms.required_nodes(affinity(raw)) == (expected,)
 

@@ -21,7 +21,6 @@ from tests.differential.draft import Draft, Raw, name_of
 PRIORITY = 10
 SCENARIOS = 8 * len(generate.RULES)
 CARDS = 2
-CREATED = "2026-01-01T00:00:00Z"
 NVIDIA = "nvidia.com/gpu"
 
 

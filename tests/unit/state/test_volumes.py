@@ -109,28 +109,21 @@ ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n"]}
 BAD = {"key": "zone", "operator": "Gt", "values": ["x"]}
 
 
-@pytest.mark.parametrize(
-    ("affinity", "expected"),
-    [
-        pytest.param({}, None, id="none"),
-        pytest.param({"required": {"nodeSelectorTerms": []}}, (), id="no term"),
-        pytest.param(
-            {"required": {"nodeSelectorTerms": [{"matchExpressions": [ZONE]}]}},
-            (NodeTerm(labels=(label("zone", "In", "x"),)),),
-            id="a label",
-        ),
-        pytest.param({"required": {"nodeSelectorTerms": [{}]}}, (NodeTerm(),), id="an empty term"),
-        pytest.param(
-            {"required": {"nodeSelectorTerms": [{"matchFields": [HERE]}]}}, (NodeTerm(labels=(NEVER,)),), id="a name"
-        ),
-        pytest.param(
-            {"required": {"nodeSelectorTerms": [{"matchFields": [ELSEWHERE]}]}},
-            (NodeTerm(labels=(ALWAYS,)),),
-            id="not a name",
-        ),
-        pytest.param({"required": {"nodeSelectorTerms": [{"matchExpressions": [BAD]}]}}, (NodeTerm(),), id="nonsense"),
-    ],
-)
+NODES_THAT_REACH_A_VOLUME = {
+    "none": ({}, None),
+    "no term": ({"required": {"nodeSelectorTerms": []}}, ()),
+    "a label": (
+        {"required": {"nodeSelectorTerms": [{"matchExpressions": [ZONE]}]}},
+        (NodeTerm(labels=(label("zone", "In", "x"),)),),
+    ),
+    "an empty term": ({"required": {"nodeSelectorTerms": [{}]}}, (NodeTerm(),)),
+    "a name": ({"required": {"nodeSelectorTerms": [{"matchFields": [HERE]}]}}, (NodeTerm(labels=(NEVER,)),)),
+    "not a name": ({"required": {"nodeSelectorTerms": [{"matchFields": [ELSEWHERE]}]}}, (NodeTerm(labels=(ALWAYS,)),)),
+    "nonsense": ({"required": {"nodeSelectorTerms": [{"matchExpressions": [BAD]}]}}, (NodeTerm(),)),
+}
+
+
+@pytest.mark.parametrize(("affinity", "expected"), NODES_THAT_REACH_A_VOLUME.values(), ids=NODES_THAT_REACH_A_VOLUME)
 def test_nodes_that_reach_a_volume(affinity: Raw, expected: tuple[NodeTerm, ...] | None) -> None:
     assert volumes.volume(raw_volume(spec={"nodeAffinity": affinity})).affinity == expected
 
@@ -183,39 +176,30 @@ def of(*pod_volumes: Raw) -> Mounts:
     return mounts.of_pod(pod(volumes=[{"name": f"v{i}", **each} for i, each in enumerate(pod_volumes)]))
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        pytest.param({"configMap": {}}, Mounts(), id="of no concern"),
-        pytest.param({"persistentVolumeClaim": {"claimName": "c"}}, Mounts(claims=(Use(claim="ns/c"),)), id="a claim"),
-        pytest.param(
-            {"ephemeral": {"volumeClaimTemplate": {}}},
-            Mounts(claims=(Use(claim="ns/pod-v0", owner="uid-pod"),)),
-            id="an ephemeral volume",
-        ),
-        pytest.param(
-            {"gcePersistentDisk": {"pdName": "d", "readOnly": True}},
-            Mounts(disks=(Disk(kind="gce", id="d", read_only=True),), attachables=(csi("d", "pd.csi.storage.gke.io"),)),
-            id="a GCE disk",
-        ),
-        pytest.param(
-            {"awsElasticBlockStore": {"volumeID": "v", "readOnly": True}},
-            Mounts(disks=(Disk(kind="ebs", id="v"),), attachables=(csi("v", "ebs.csi.aws.com"),)),
-            id="an EBS volume bears no second reader",
-        ),
-        pytest.param({"iscsi": {"iqn": "q"}}, Mounts(disks=(Disk(kind="iscsi", id="q"),)), id="an iSCSI target"),
-        pytest.param(
-            {"rbd": {"monitors": ["n", "m"], "image": "i", "readOnly": True}},
-            Mounts(
-                disks=(
-                    Disk(kind="rbd", id="m rbd i", read_only=True),
-                    Disk(kind="rbd", id="n rbd i", read_only=True),
-                )
-            ),
-            id="an RBD image",
-        ),
-    ],
-)
+PODS_VOLUMES = {
+    "of no concern": ({"configMap": {}}, Mounts()),
+    "a claim": ({"persistentVolumeClaim": {"claimName": "c"}}, Mounts(claims=(Use(claim="ns/c"),))),
+    "an ephemeral volume": (
+        {"ephemeral": {"volumeClaimTemplate": {}}},
+        Mounts(claims=(Use(claim="ns/pod-v0", owner="uid-pod"),)),
+    ),
+    "a GCE disk": (
+        {"gcePersistentDisk": {"pdName": "d", "readOnly": True}},
+        Mounts(disks=(Disk(kind="gce", id="d", read_only=True),), attachables=(csi("d", "pd.csi.storage.gke.io"),)),
+    ),
+    "an EBS volume bears no second reader": (
+        {"awsElasticBlockStore": {"volumeID": "v", "readOnly": True}},
+        Mounts(disks=(Disk(kind="ebs", id="v"),), attachables=(csi("v", "ebs.csi.aws.com"),)),
+    ),
+    "an iSCSI target": ({"iscsi": {"iqn": "q"}}, Mounts(disks=(Disk(kind="iscsi", id="q"),))),
+    "an RBD image": (
+        {"rbd": {"monitors": ["n", "m"], "image": "i", "readOnly": True}},
+        Mounts(disks=(Disk(kind="rbd", id="m rbd i", read_only=True), Disk(kind="rbd", id="n rbd i", read_only=True))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "expected"), PODS_VOLUMES.values(), ids=PODS_VOLUMES)
 def test_a_pods_volumes(source: Raw, expected: Mounts) -> None:
     assert of(source) == expected
 
@@ -309,20 +293,6 @@ def test_a_place_for_a_volume_is_awaited() -> None:
     world.cluster.put_bound(holder := pod("holder", volumes=[{"persistentVolumeClaim": {"claimName": "b"}}], on="node"))
     world.parked("q", "a")
     world.cluster.remove_bound(holder["metadata"]["uid"])
-    assert world.woken() == {"q"}
-
-
-def test_a_driver_that_must_be_on_the_node_is_awaited() -> None:
-    world = World()
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"preventPodSchedulingIfMissing": True}})
-    world.storage.put_class(raw_class("made", provisioner=DRIVER))
-    world.storage.put_claim(raw_claim("a", spec={"storageClassName": "made"}))
-    world.parked("p", "a")
-    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [{"name": DRIVER}]}})
-    assert world.woken() == {"p"}
-    world.storage.remove_limits("node")
-    world.parked("q", "a")
-    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {}})
     assert world.woken() == {"q"}
 
 

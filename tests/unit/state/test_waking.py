@@ -16,7 +16,7 @@ from berth_operator.state.watches.storage import Storage
 from tests import volumes
 from tests.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped, woken
 
-SEEDS, STEPS = 6, 120
+SEEDS, STEPS = 3, 120
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -308,48 +308,43 @@ PICKY = ({"cpu": "1"}, {"nodeSelector": {"pool": "1"}})
 A, LOCKED_A = node("a", labels=OWN), node("a", labels=OWN, taints=LOCKED)
 SPREAD = {"labels": {"app": "x"}, "topologySpreadConstraints": spread("x")}
 IN_POOL = {"affinity": pool("1")}
-EVENTS = [
-    pytest.param(
+EVENTS = {
+    "a taint is removed": (
         [LOCKED_A],
         [],
         {"fits": (None, {}), "large": LARGE, "picky": PICKY},
         lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
-        id="a taint is removed",
     ),
-    pytest.param(
+    "one of two taints is removed": (
         [node("a", labels=OWN, taints=[*LOCKED, *DRAINED])],
         [],
         {"tolerates one": (None, {"tolerations": TOLERANT}), "tolerates none": (None, {})},
         lambda cluster: cluster.node_cache.put_node(LOCKED_A),
         {"tolerates one"},
-        id="one of two taints is removed",
     ),
-    pytest.param(
+    "a node is uncordoned": (
         [node("a", labels=OWN, unschedulable=True)],
         [],
         {"fits": (None, {}), "large": LARGE},
         lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
-        id="a node is uncordoned",
     ),
-    pytest.param(
+    "a node is ready": (
         [node("a", labels=OWN, conditions=[{"type": "Ready", "status": "False"}])],
         [],
         {"fits": (None, {}), "picky": PICKY},
         lambda cluster: cluster.node_cache.put_node(A),
         {"fits"},
-        id="a node is ready",
     ),
-    pytest.param(
+    "a label is added": (
         [A],
         [],
         {"picky": PICKY, "pickier": (None, {"affinity": pool("2")}), "large": ({"cpu": "100"}, PICKY[1])},
         lambda cluster: cluster.node_cache.put_node(node("a", labels={**OWN, "pool": "1"})),
         {"picky"},
-        id="a label is added",
     ),
-    pytest.param(
+    "an unused label is added": (
         [A],
         [held("holder", labels={"app": "x"})],
         {
@@ -359,9 +354,8 @@ EVENTS = [
         },
         lambda cluster: cluster.node_cache.put_node(node("a", labels={**OWN, "unread": "1"})),
         set(),
-        id="an unused label is added",
     ),
-    pytest.param(
+    "a node leaves its domain": (
         [A],
         [held("holder", labels={"app": "x"})],
         {
@@ -371,41 +365,36 @@ EVENTS = [
         },
         lambda cluster: cluster.node_cache.put_node(node("a", labels={"host": "a"})),
         {"apart", "near"},
-        id="a node leaves its domain",
     ),
-    pytest.param(
+    "a node has more cpu": (
         [node("a", allocatable={"cpu": "1"})],
         [],
         {"fits": ({"cpu": "2"}, {}), "large": LARGE, "picky": ({"cpu": "2"}, PICKY[1])},
         lambda cluster: cluster.node_cache.put_node(node("a", allocatable={"cpu": "2"})),
         {"fits"},
-        id="a node has more cpu",
     ),
-    pytest.param(
+    "a Device appears": (
         [A],
         [],
         {"card": ({NVIDIA: "1"}, {}), "two": ({NVIDIA: "2"}, {}), "picky": ({NVIDIA: "1"}, PICKY[1])},
         lambda cluster: cluster.node_cache.put_device(device("a", entry(0))),
         {"card"},
-        id="a Device appears",
     ),
-    pytest.param(
+    "a host port is freed": (
         [A],
         [held("holder", containers=listens(80))],
         {"port": (None, {"containers": listens(80)}), "large": LARGE, "picky": PICKY},
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"port"},
-        id="a host port is freed",
     ),
-    pytest.param(
+    "another host port is freed": (
         [A],
         [held("holder", containers=listens(80)), held("other", containers=listens(81))],
         {"port": (None, {"containers": listens(80)}), "other port": (None, {"containers": listens(81)})},
         lambda cluster: cluster.remove_bound("uid-other"),
         {"other port"},
-        id="another host port is freed",
     ),
-    pytest.param(
+    "a pod leaves that another avoids": (
         [A],
         [held("holder", labels={"app": "x"}), held("other", labels={"app": "y"})],
         {
@@ -414,17 +403,15 @@ EVENTS = [
         },
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"apart"},
-        id="a pod leaves that another avoids",
     ),
-    pytest.param(
+    "a pod leaves that avoids another": (
         [A],
         [held("holder", affinity=pod_anti_affinity("x")), held("other", affinity=pod_anti_affinity("y"))],
         {"x": (None, {"labels": {"app": "x"}}), "y": (None, {"labels": {"app": "y"}}), "large": LARGE},
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"x"},
-        id="a pod leaves that avoids another",
     ),
-    pytest.param(
+    "an affinity's pod is placed": (
         [A],
         [],
         {
@@ -434,25 +421,22 @@ EVENTS = [
         },
         lambda cluster: cluster.put_bound(held("new", labels={"app": "x"})),
         {"near"},
-        id="an affinity's pod is placed",
     ),
-    pytest.param(
+    "capacity is freed": (
         [node("a", allocatable={"cpu": "4"}), node("b", allocatable={"cpu": "4"})],
         [held("holder", "a", {"cpu": "2"}), held("stays", "a", {"cpu": "2"}), held("fills", "b", {"cpu": "3"})],
         {"fits": ({"cpu": "2"}, {}), "larger": ({"cpu": "3"}, {}), "picky": ({"cpu": "2"}, PICKY[1])},
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"fits"},
-        id="capacity is freed",
     ),
-    pytest.param(
+    "a node is added": (
         [node("a", allocatable={"cpu": "1"})],
         [],
         {"fits": ({"cpu": "2"}, {}), "large": LARGE, "picky": ({"cpu": "2"}, PICKY[1])},
         lambda cluster: cluster.node_cache.put_node(node("b")),
         {"fits"},
-        id="a node is added",
     ),
-    pytest.param(
+    "a node is removed, which helps only constraints that count its pods": (
         [A],
         [held("holder", "a", labels={"app": "x"}, affinity=pod_anti_affinity("x"))],
         {
@@ -462,25 +446,22 @@ EVENTS = [
         },
         lambda cluster: cluster.node_cache.remove_node("a"),
         {"apart", "near"},
-        id="a node is removed, which helps only constraints that count its pods",
     ),
-    pytest.param(
+    "the pod that it avoids leaves the domain with its node": (
         [A, node("b", labels={"zone": "1"})],
         [held("holder", "b", labels={"app": "x"})],
         {"apart": (None, {"affinity": pod_anti_affinity("x"), "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.node_cache.put_node(node("b")),
         {"apart"},
-        id="the pod that it avoids leaves the domain with its node",
     ),
-    pytest.param(
+    "the pod with anti-affinity leaves the domain with its node": (
         [A, node("b", labels={"zone": "1"})],
         [held("holder", "b", affinity=pod_anti_affinity("x"))],
         {"x": (None, {"labels": {"app": "x"}, "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.node_cache.put_node(node("b")),
         {"x"},
-        id="the pod with anti-affinity leaves the domain with its node",
     ),
-    pytest.param(
+    "the emptiest domain does not count any more": (
         [
             node("a", labels={"zone": "1", "pool": "1"}),
             node("b", labels={"zone": "2", "pool": "1"}, unschedulable=True),
@@ -489,12 +470,11 @@ EVENTS = [
         {"spread": (None, {**SPREAD, "nodeSelector": {"pool": "1"}}), "in a pool": (None, {**SPREAD, **IN_POOL})},
         lambda cluster: cluster.node_cache.put_node(node("b", labels={"zone": "2"}, unschedulable=True)),
         {"spread", "in a pool"},
-        id="the emptiest domain does not count any more",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("nodes", "placed", "waiting", "act", "expected"), EVENTS)
+@pytest.mark.parametrize(("nodes", "placed", "waiting", "act", "expected"), EVENTS.values(), ids=EVENTS)
 def test_an_event_wakes_only_the_classes_that_it_may_help(
     nodes: Sequence[Raw],
     placed: Sequence[Raw],
