@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berth_api import allocation
 from berth_api.allocation import AllocationError, Function, Grant, parse, render
 from berth_api.resources import quantity
-from tests.builders import A100_BYTES, GI, grant
+from tests.builders import GI, grant
 
 NAMES = st.sampled_from(["gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "huawei.com/npu-core"])
 AMOUNTS = st.dictionaries(NAMES, st.integers(1, quantity.MAX), min_size=1, max_size=5)
@@ -54,30 +54,6 @@ def test_what_is_rendered_is_read_back(grants: list[Grant], prefix: str) -> None
     assert parse(render(grants, prefix)) == tuple(sorted(grants, key=lambda grant: order[grant.type]))
 
 
-@pytest.mark.parametrize(
-    ("prefix", "amounts"),
-    [
-        pytest.param("kubernetes.io/", {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "16Gi"}, id="ours"),
-        pytest.param(
-            "koordinator.sh/", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "16Gi"}, id="other"
-        ),
-    ],
-)
-def test_the_text_is_koordinators(prefix: str, amounts: dict[str, str]) -> None:
-    text = render([grant(3, core=50, memory=16 * GI)], prefix)
-    assert orjson.loads(text) == {"gpu": [{"minor": 3, "resources": amounts, "id": "GPU-3"}]}
-
-
-def test_memory_that_is_not_round_stays_exact() -> None:
-    text = render([grant(0, memory=A100_BYTES + 1)])
-    assert orjson.loads(text)["gpu"][0]["resources"]["kubernetes.io/gpu-memory"] == str(A100_BYTES + 1)
-
-
-def test_a_vendors_own_names_keep_their_prefix() -> None:
-    text = render([Grant(type="gpu", minor=0, amounts=(("huawei.com/npu-core", 4),))])
-    assert orjson.loads(text)["gpu"][0] == {"minor": 0, "resources": {"huawei.com/npu-core": "4"}}
-
-
 def test_koordinators_own_annotation_is_read() -> None:
     text = (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"16Gi",'
@@ -88,14 +64,6 @@ def test_koordinators_own_annotation_is_read() -> None:
         grant(0, core=100, memory=16 * GI, ratio=100),
         Grant(type="rdma", minor=0, amounts=(("rdma", 1),), functions=(Function(minor=3),)),
     )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [pytest.param("{}", id="no type"), pytest.param('{"gpu": []}', id="no card")],
-)
-def test_an_empty_allocation_is_read(text: str) -> None:
-    assert parse(text) == ()
 
 
 def many(count: int) -> str:
@@ -156,11 +124,6 @@ def test_a_malformed_annotation_is_refused_by_its_place(text: str, words: str) -
 
 def test_as_many_cards_as_a_node_has_are_read() -> None:
     assert len(parse(many(256))) == 256
-
-
-def test_equal_minors_of_two_types_are_two_cards() -> None:
-    text = '{"gpu": [{"resources": {"gpu-core": 1}}], "rdma": [{"resources": {"rdma": 1}}]}'
-    assert {grant.type for grant in parse(text)} == {"gpu", "rdma"}
 
 
 @given(st.text(max_size=60))

@@ -35,55 +35,43 @@ def lacking(manifest: Raw) -> tuple[str, ...]:
     return injection.lacking(manifest["spec"], manifest["metadata"]["labels"])
 
 
-@pytest.mark.parametrize(
-    ("manifest", "expected"),
-    [
-        pytest.param(bare(container("a", HALF)), ("a",), id="nothing there"),
-        pytest.param(bare(container("a", HALF, env=[seen("a")])), (), id="all well"),
-        pytest.param(bare(container("a", HALF, env=[PLAIN, seen("a"), PLAIN])), (), id="in any place"),
-        pytest.param(bare(container("a", HALF, env=[LITERAL])), ("a",), id="a literal"),
-        pytest.param(bare(container("a", HALF, env=[seen("a"), LITERAL])), ("a",), id="the last one counts"),
-        pytest.param(bare(container("a", HALF, env=[LITERAL, seen("a")])), (), id="the last one counts, all well"),
-        pytest.param(bare(container("a", HALF, env=[seen("b")])), ("a",), id="another's annotation"),
-        pytest.param(bare(container("a", HALF, env=[VOID])), ("a",), id="void, but it asks"),
-        pytest.param(
-            bare(container("a", HALF, env=[seen("a")]), container("b")), ("b",), id="a pod that requests nothing"
-        ),
-        pytest.param(bare(container("a", HALF, env=[seen("a")]), container("b", env=[VOID])), (), id="void"),
-        pytest.param(
-            bare(container("a", HALF, env=[seen("a")]), initContainers=[container("i"), container("j", HALF)]),
-            ("i", "j"),
-            id="init containers",
-        ),
-        pytest.param(bare(container("a"), container("b")), (), id="no GPUs"),
-        pytest.param(bare(container("a", {GPU: "0"})), (), id="no GPUs, in so many words"),
-        pytest.param(bare(container("a", {RDMA: "100"})), (), id="NICs alone"),
-        pytest.param(bare(container("a", {NVIDIA: "1"})), (), id="kubelet's"),
-        pytest.param(
-            bare(container("a", {NVIDIA: "1"}), container("b", env=[VOID]), container("c", env=[LITERAL])),
-            ("c",),
-            id="next to kubelet's, added after the injection",
-        ),
-        pytest.param(bare(container("a", {NVIDIA: "1"}), container("b", env=[LITERAL])), (), id="alone"),
-        pytest.param(
-            bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/a100": "1"})), (), id="of a plugin"
-        ),
-        pytest.param(
-            bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/nic": "1"}, env=[LITERAL])),
-            ("b",),
-            id="of a plugin, with all GPUs",
-        ),
-        pytest.param(bare(container("a"), container("b"), labels={"genius/gpu-number": "1"}), ("a", "b"), id="labels"),
-        pytest.param(bare(container("a"), labels={"genius/gpu-model": "A100"}), (), id="a model asks for nothing"),
-    ],
-)
+WHICH_CONTAINERS_LACK_IT = {
+    "nothing there": (bare(container("a", HALF)), ("a",)),
+    "all well": (bare(container("a", HALF, env=[seen("a")])), ()),
+    "in any place": (bare(container("a", HALF, env=[PLAIN, seen("a"), PLAIN])), ()),
+    "a literal": (bare(container("a", HALF, env=[LITERAL])), ("a",)),
+    "the last one counts": (bare(container("a", HALF, env=[seen("a"), LITERAL])), ("a",)),
+    "the last one counts, all well": (bare(container("a", HALF, env=[LITERAL, seen("a")])), ()),
+    "another's annotation": (bare(container("a", HALF, env=[seen("b")])), ("a",)),
+    "void, but it asks": (bare(container("a", HALF, env=[VOID])), ("a",)),
+    "a pod that requests nothing": (bare(container("a", HALF, env=[seen("a")]), container("b")), ("b",)),
+    "void": (bare(container("a", HALF, env=[seen("a")]), container("b", env=[VOID])), ()),
+    "init containers": (
+        bare(container("a", HALF, env=[seen("a")]), initContainers=[container("i"), container("j", HALF)]),
+        ("i", "j"),
+    ),
+    "no GPUs": (bare(container("a"), container("b")), ()),
+    "no GPUs, in so many words": (bare(container("a", {GPU: "0"})), ()),
+    "NICs alone": (bare(container("a", {RDMA: "100"})), ()),
+    "kubelet's": (bare(container("a", {NVIDIA: "1"})), ()),
+    "next to kubelet's, added after the injection": (
+        bare(container("a", {NVIDIA: "1"}), container("b", env=[VOID]), container("c", env=[LITERAL])),
+        ("c",),
+    ),
+    "alone": (bare(container("a", {NVIDIA: "1"}), container("b", env=[LITERAL])), ()),
+    "of a plugin": (bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/a100": "1"})), ()),
+    "of a plugin, with all GPUs": (
+        bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/nic": "1"}, env=[LITERAL])),
+        ("b",),
+    ),
+    "labels": (bare(container("a"), container("b"), labels={"genius/gpu-number": "1"}), ("a", "b")),
+    "a model asks for nothing": (bare(container("a"), labels={"genius/gpu-model": "A100"}), ()),
+}
+
+
+@pytest.mark.parametrize(("manifest", "expected"), WHICH_CONTAINERS_LACK_IT.values(), ids=WHICH_CONTAINERS_LACK_IT)
 def test_which_containers_lack_it(manifest: Raw, expected: tuple[str, ...]) -> None:
     assert lacking(manifest) == expected
-
-
-def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
-    spec = injection.injected(manifest)["spec"]
-    return {each["name"]: each.get("env") for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +94,9 @@ def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
     ],
 )
 def test_a_container_that_was_given_no_device_sees_none(manifest: Raw, expected: dict[str, list[Raw] | None]) -> None:
-    assert variables(manifest) == expected
+    spec = injection.injected(manifest)["spec"]
+    containers = (*spec.get("initContainers", ()), *spec["containers"])
+    assert {each["name"]: each.get("env") for each in containers} == expected
     assert lacking(manifest) == ()
 
 
@@ -237,7 +227,3 @@ def test_a_pod_that_lacks_it_is_not_placed_and_its_message_says_what_to_do() -> 
         "(apply manifests/base/injection.yaml or the webhook, then create the pod again)."
     )
     assert not isinstance(decide(fleet(), waiting, Policy(switched_off=frozenset({"injected"}))), Failure)
-
-
-def test_a_pod_that_has_it_is_placed() -> None:
-    assert not isinstance(decide(fleet(), pods.pending(pods.transform(pod("p", HALF))), Policy()), Failure)

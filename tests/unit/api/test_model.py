@@ -100,28 +100,23 @@ REGEX = f'"{{}}" looks like a regular expression; {names.MODEL_GLOBS} takes glob
 OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
 
 
-@pytest.mark.parametrize(
-    ("constraint", "hint"),
-    [
-        pytest.param(read(exact="a100"), WHOLE, id="a part for the whole name"),
-        pytest.param(read(globs="A100*"), OF_PART.format("A100*", "*A100*"), id="a glob of a part"),
-        pytest.param(read(globs="H100, T4"), OF_PART.format("T4", "*T4*"), id="the second glob"),
-        pytest.param(read(exact=T4), "", id="a model that there is"),
-        pytest.param(read(regex="^A100"), "", id="a regular expression"),
-        pytest.param(
-            read(globs="(A100|H100-SXM)"), REGEX.format("(A100|H100-SXM)", '"*A100*, *H100-SXM*"'), id="branches"
-        ),
-        pytest.param(read(globs="^NVIDIA A.+$"), REGEX.format("^NVIDIA A.+$", '"*NVIDIA A*"'), id="both ends"),
-        pytest.param(
-            read(globs=r"\D100"), REGEX.format(r"\D100", 'such as "*A100*, *H100*"'), id="one that is no simple glob"
-        ),
-        pytest.param(
-            read(exact="*A100*"),
-            f'{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: "*A100*"',
-            id="a pattern for the whole name",
-        ),
-    ],
-)
+PART_OF_A_NAME_GETS_A_HINT = {
+    "a part for the whole name": (read(exact="a100"), WHOLE),
+    "a glob of a part": (read(globs="A100*"), OF_PART.format("A100*", "*A100*")),
+    "the second glob": (read(globs="H100, T4"), OF_PART.format("T4", "*T4*")),
+    "a model that there is": (read(exact=T4), ""),
+    "a regular expression": (read(regex="^A100"), ""),
+    "branches": (read(globs="(A100|H100-SXM)"), REGEX.format("(A100|H100-SXM)", '"*A100*, *H100-SXM*"')),
+    "both ends": (read(globs="^NVIDIA A.+$"), REGEX.format("^NVIDIA A.+$", '"*NVIDIA A*"')),
+    "one that is no simple glob": (read(globs=r"\D100"), REGEX.format(r"\D100", 'such as "*A100*, *H100*"')),
+    "a pattern for the whole name": (
+        read(exact="*A100*"),
+        f'{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: "*A100*"',
+    ),
+}
+
+
+@pytest.mark.parametrize(("constraint", "hint"), PART_OF_A_NAME_GETS_A_HINT.values(), ids=PART_OF_A_NAME_GETS_A_HINT)
 def test_a_part_of_a_name_gets_a_hint(constraint: ModelConstraint, hint: str) -> None:
     assert constraint.hint([A100, T4]) == hint
 

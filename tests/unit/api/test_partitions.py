@@ -16,33 +16,28 @@ def table(body: object) -> Table:
     return parse(orjson.dumps(body).decode())
 
 
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        pytest.param({}, (), id="empty"),
-        pytest.param({"2": []}, ((2, ()),), id="no set of a size"),
-        pytest.param({"1": [{"minors": [7]}]}, ((1, (Partition(minors=(7,)),)),), id="little is needed"),
-        pytest.param(
-            {"2": [{"minors": [3, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "400Gi", "allocationScore": 1}]},
-            ((2, (Partition(minors=(1, 3), link="NVLink", bandwidth=400 * GI, score=1),)),),
-            id="all fields",
-        ),
-        pytest.param(
-            {"2": [{"minors": [0, 1], "ringBusBandwidth": None, "gpuLinkType": None, "allocationScore": None, "x": 1}]},
-            ((2, (Partition(minors=(0, 1)),)),),
-            id="null, and a field of a later version",
-        ),
-        pytest.param({"10": [], "2": [], "1": []}, ((1, ()), (2, ()), (10, ())), id="sizes in order of numbers"),
-        pytest.param(
-            {"1": [{"minors": [1]}, {"minors": [0]}]},
-            ((1, (Partition(minors=(1,)), Partition(minors=(0,)))),),
-            id="sets as they are written",
-        ),
-        pytest.param(
-            {"1": [{"minors": [0], "ringBusBandwidth": 0}]}, ((1, (Partition(minors=(0,), bandwidth=0),)),), id="0"
-        ),
-    ],
-)
+TABLE_IS_READ = {
+    "empty": ({}, ()),
+    "no set of a size": ({"2": []}, ((2, ()),)),
+    "little is needed": ({"1": [{"minors": [7]}]}, ((1, (Partition(minors=(7,)),)),)),
+    "all fields": (
+        {"2": [{"minors": [3, 1], "gpuLinkType": "NVLink", "ringBusBandwidth": "400Gi", "allocationScore": 1}]},
+        ((2, (Partition(minors=(1, 3), link="NVLink", bandwidth=400 * GI, score=1),)),),
+    ),
+    "null, and a field of a later version": (
+        {"2": [{"minors": [0, 1], "ringBusBandwidth": None, "gpuLinkType": None, "allocationScore": None, "x": 1}]},
+        ((2, (Partition(minors=(0, 1)),)),),
+    ),
+    "sizes in order of numbers": ({"10": [], "2": [], "1": []}, ((1, ()), (2, ()), (10, ()))),
+    "sets as they are written": (
+        {"1": [{"minors": [1]}, {"minors": [0]}]},
+        ((1, (Partition(minors=(1,)), Partition(minors=(0,)))),),
+    ),
+    "0": ({"1": [{"minors": [0], "ringBusBandwidth": 0}]}, ((1, (Partition(minors=(0,), bandwidth=0),)),)),
+}
+
+
+@pytest.mark.parametrize(("body", "found"), TABLE_IS_READ.values(), ids=TABLE_IS_READ)
 def test_a_table_is_read(body: Any, found: Table) -> None:
     assert table(body) == found
 

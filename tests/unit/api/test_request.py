@@ -18,19 +18,6 @@ GPU_NAMES = (NVIDIA, AMD, DCU, GPU, SHARED, CORE, MEMORY, RATIO, NPU_CORE, NPU_C
 SLICES = "nvidia.com/gpu.shared"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        pytest.param({}, id="nothing"),
-        pytest.param({"cpu": 1000, "memory": GI}, id="no device"),
-        pytest.param({"example.com/gpu": 1}, id="another vendor's device"),
-    ],
-)
-def test_a_pod_without_devices_asks_for_nothing(asked: dict[str, int]) -> None:
-    assert of_resources(asked) == request.NOTHING
-    assert not request.NOTHING
-
-
 def test_all_types_of_a_request_stand_side_by_side() -> None:
     devices = of_resources({NVIDIA: 1, RDMA: 100, FPGA: 50, "cpu": 4000})
     assert [part.type for part in devices.parts] == ["gpu", "rdma", "fpga"]
@@ -119,15 +106,12 @@ def test_any_request_is_normalised_or_refused_and_never_asks_more_than_a_card(as
 @pytest.mark.parametrize(
     ("asked", "parts"),
     [
-        pytest.param({"nvidia.com/mig-1g.10gb": 3}, {"nvidia.com/mig-1g.10gb": 3}, id="one profile"),
         pytest.param(
             {"nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb": 2},
             {"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-3g.40gb": 1},
             id="two profiles, by name",
         ),
-        pytest.param({"nvidia.com/mig-1g.10gb.me": 1}, {"nvidia.com/mig-1g.10gb.me": 1}, id="with media engines"),
         pytest.param({"nvidia.com/mig-1g.24gb-me": 1}, {"nvidia.com/mig-1g.24gb-me": 1}, id="without media engines"),
-        pytest.param({"nvidia.com/mig-1g.24gb.me.all": 1}, {"nvidia.com/mig-1g.24gb.me.all": 1}, id="with all of them"),
         pytest.param({"nvidia.com/mig-1c.2g.20gb": 1}, {"nvidia.com/mig-1c.2g.20gb": 1}, id="part of the compute"),
     ],
 )
@@ -146,23 +130,12 @@ def test_instances_are_parts_by_profile(asked: dict[str, int], parts: dict[str, 
         pytest.param({"nvidia.com/mig-1g": 1}, "allowed are names such as nvidia.com/mig-1g.10gb", id="no memory"),
         pytest.param({"nvidia.com/mig-0g.10gb": 1}, "names no MIG profile", id="no compute"),
         pytest.param({"nvidia.com/mig-1g.10GB": 1}, "names no MIG profile", id="large letters"),
-        pytest.param({"nvidia.com/mig-1g.10gb": 1, NVIDIA: 1}, "is not a request for GPUs", id="with a card"),
-        pytest.param({"nvidia.com/mig-1g.10gb": 1, GPU: 50}, "is not a request for GPUs", id="with half a card"),
-        pytest.param({SLICES: 1, NVIDIA: 1}, "is not a request for GPUs", id="a slice with a card"),
-        pytest.param(
-            {SLICES: 1, "nvidia.com/mig-1g.10gb": 1}, "is not a request for GPUs", id="a slice and an instance"
-        ),
     ],
 )
 def test_instances_and_slices_that_mean_nothing(asked: dict[str, int], words: str) -> None:
     with pytest.raises(RequestError) as caught:
         of_resources(asked)
     assert words in str(caught.value)
-
-
-def test_instances_are_listed_next_to_other_types() -> None:
-    devices = of_resources({"nvidia.com/mig-1g.10gb": 1, RDMA: 100})
-    assert [part.type for part in devices.parts] == ["gpu", "rdma"]
 
 
 # --- Genius -------------------------------------------------------------------------------------------------------
@@ -188,18 +161,6 @@ NUMBER, EACH, TOTAL = names.GENIUS_NUMBER, names.GENIUS_MEMORY_EACH, names.GENIU
 def test_labels_are_a_request(labels: dict[str, str], count: int, amounts: dict[str, Any]) -> None:
     devices = of_pod({"cpu": 1000}, {}, labels)
     assert (devices.parts, devices.labelled, devices.vendor) == ((gpus(count, **amounts),), True, "")
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        pytest.param({}, id="no label"),
-        pytest.param({"app": "x"}, id="other labels"),
-        pytest.param({names.MODEL_REGEX: "A100", names.GENIUS_PRIORITY: "3"}, id="model and priority ask for nothing"),
-    ],
-)
-def test_without_such_a_label_nothing_is_asked_for(labels: dict[str, str]) -> None:
-    assert of_pod({}, {}, labels) == request.NOTHING
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in (NUMBER, EACH, TOTAL)])

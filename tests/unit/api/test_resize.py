@@ -42,51 +42,40 @@ INIT = [container("side", {"cpu": "1"})]
 LEVEL = {"requests": {"cpu": "2"}}
 
 
+BOUND_POD_TAKES_BEFORE_1_37 = {
+    "nothing is reported": (pod(), {}, 2000),
+    "nothing is reported of the container": (pod(), status(), 2000),
+    "another container's": (pod(), status(reported("other", real=THREE)), 2000),
+    "no resize": (pod(), status(reported(real=TWO, allocated=TWO)), 2000),
+    "up, not yet allocated": (pod(), status(reported(real=ONE, allocated=ONE)), 2000),
+    "down, not yet done": (pod(), status(reported(real=THREE, allocated=TWO)), 3000),
+    "down, still allocated": (pod(), status(reported(real=TWO, allocated=THREE)), 3000),
+    "only allocated is reported: an old kubelet": (pod(), status(reported(allocated=THREE)), 2000),
+    "nothing is real yet": (pod(), status(reported(real={})), 2000),
+    "infeasible": (pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000),
+    "deferred": (pod(), status(reported(real=ONE, allocated=ONE), pending="Deferred"), 2000),
+    "infeasible, but nothing is reported": (pod(), status(pending="Infeasible"), 2000),
+    "a sidecar that shrinks": (pod(initContainers=SIDECAR), status(inits=(reported("side", real=THREE),)), 5000),
+    "an init container is not": (pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 2000),
+    "the pod's own request shrinks": (pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000),
+    "the pod's own request, still allocated": (
+        pod("1", resources=LEVEL),
+        status(resources={"requests": ONE}, allocatedResources=THREE),
+        3000,
+    ),
+    "the pod's own request, infeasible": (
+        pod("1", resources=LEVEL),
+        status(resources={"requests": ONE}, pending="Infeasible"),
+        1000,
+    ),
+    "the pod's, nothing real": (pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000),
+    "the pod asks nothing at its own level": (pod(), status(resources={"requests": THREE}), 2000),
+    "overhead comes on top": (pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000),
+}
+
+
 @pytest.mark.parametrize(
-    ("spec", "status_", "cpu"),
-    [
-        pytest.param(pod(), {}, 2000, id="nothing is reported"),
-        pytest.param(pod(), status(), 2000, id="nothing is reported of the container"),
-        pytest.param(pod(), status(reported("other", real=THREE)), 2000, id="another container's"),
-        pytest.param(pod(), status(reported(real=TWO, allocated=TWO)), 2000, id="no resize"),
-        pytest.param(pod(), status(reported(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
-        pytest.param(pod(), status(reported(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
-        pytest.param(pod(), status(reported(real=TWO, allocated=THREE)), 3000, id="down, still allocated"),
-        pytest.param(pod(), status(reported(allocated=THREE)), 2000, id="only allocated is reported: an old kubelet"),
-        pytest.param(pod(), status(reported(real={})), 2000, id="nothing is real yet"),
-        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
-        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Deferred"), 2000, id="deferred"),
-        pytest.param(pod(), status(pending="Infeasible"), 2000, id="infeasible, but nothing is reported"),
-        pytest.param(
-            pod(initContainers=SIDECAR),
-            status(inits=(reported("side", real=THREE),)),
-            5000,
-            id="a sidecar that shrinks",
-        ),
-        pytest.param(
-            pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 2000, id="an init container is not"
-        ),
-        pytest.param(
-            pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000, id="the pod's own request shrinks"
-        ),
-        pytest.param(
-            pod("1", resources=LEVEL),
-            status(resources={"requests": ONE}, allocatedResources=THREE),
-            3000,
-            id="the pod's own request, still allocated",
-        ),
-        pytest.param(
-            pod("1", resources=LEVEL),
-            status(resources={"requests": ONE}, pending="Infeasible"),
-            1000,
-            id="the pod's own request, infeasible",
-        ),
-        pytest.param(pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000, id="the pod's, nothing real"),
-        pytest.param(pod(), status(resources={"requests": THREE}), 2000, id="the pod asks nothing at its own level"),
-        pytest.param(
-            pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
-        ),
-    ],
+    ("spec", "status_", "cpu"), BOUND_POD_TAKES_BEFORE_1_37.values(), ids=BOUND_POD_TAKES_BEFORE_1_37
 )
 def test_a_bound_pod_takes_before_1_37(spec: Raw, status_: Raw, cpu: int) -> None:
     assert resize.held(spec, status_, by_sums=False) == {"cpu": cpu}
@@ -95,53 +84,43 @@ def test_a_bound_pod_takes_before_1_37(spec: Raw, status_: Raw, cpu: int) -> Non
 TWINS = {"containers": [container("main", {"cpu": "1"}), container("second", {"cpu": "3"})]}
 
 
-@pytest.mark.parametrize(
-    ("spec", "status_", "cpu"),
-    [
-        pytest.param(pod(), {}, 2000, id="nothing is reported"),
-        pytest.param(pod(), status(reported(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
-        pytest.param(pod(), status(reported(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
-        pytest.param(pod(), status(reported(allocated=THREE)), 3000, id="only allocated is reported"),
-        pytest.param(pod(), status(reported(real={})), 2000, id="nothing is real yet"),
-        pytest.param(pod(), status(reported(real={"cpu": "0"}), pending="Infeasible"), 0, id="really nothing"),
-        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
-        pytest.param(
-            TWINS,
-            status(reported("main", real=THREE, allocated=ONE), reported("second", real=ONE, allocated=THREE)),
-            4000,
-            id="one grows and one shrinks: the sums are equal",
-        ),
-        pytest.param(
-            TWINS,
-            status(reported("main", real=THREE, allocated=THREE), reported("second", real=TWO, allocated=TWO)),
-            5000,
-            id="the largest sum",
-        ),
-        pytest.param(
-            pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 3000, id="an init container too"
-        ),
-        pytest.param(pod(initContainers=SIDECAR), status(inits=(reported("side", real=THREE),)), 5000, id="a sidecar"),
-        pytest.param(
-            pod(),
-            status(reported(real=THREE), resources={"requests": ONE}, allocatedResources=ONE),
-            2000,
-            id="the sums of the pod's status count, not those of its containers",
-        ),
-        pytest.param(
-            pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000, id="the pod's own request shrinks"
-        ),
-        pytest.param(
-            pod("1", resources=LEVEL),
-            status(resources={"requests": ONE}, pending="Infeasible"),
-            1000,
-            id="the pod's own request, infeasible",
-        ),
-        pytest.param(pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000, id="the pod's, nothing real"),
-        pytest.param(
-            pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
-        ),
-    ],
-)
+BOUND_POD_TAKES = {
+    "nothing is reported": (pod(), {}, 2000),
+    "up, not yet allocated": (pod(), status(reported(real=ONE, allocated=ONE)), 2000),
+    "down, not yet done": (pod(), status(reported(real=THREE, allocated=TWO)), 3000),
+    "only allocated is reported": (pod(), status(reported(allocated=THREE)), 3000),
+    "nothing is real yet": (pod(), status(reported(real={})), 2000),
+    "really nothing": (pod(), status(reported(real={"cpu": "0"}), pending="Infeasible"), 0),
+    "infeasible": (pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000),
+    "one grows and one shrinks: the sums are equal": (
+        TWINS,
+        status(reported("main", real=THREE, allocated=ONE), reported("second", real=ONE, allocated=THREE)),
+        4000,
+    ),
+    "the largest sum": (
+        TWINS,
+        status(reported("main", real=THREE, allocated=THREE), reported("second", real=TWO, allocated=TWO)),
+        5000,
+    ),
+    "an init container too": (pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 3000),
+    "a sidecar": (pod(initContainers=SIDECAR), status(inits=(reported("side", real=THREE),)), 5000),
+    "the sums of the pod's status count, not those of its containers": (
+        pod(),
+        status(reported(real=THREE), resources={"requests": ONE}, allocatedResources=ONE),
+        2000,
+    ),
+    "the pod's own request shrinks": (pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000),
+    "the pod's own request, infeasible": (
+        pod("1", resources=LEVEL),
+        status(resources={"requests": ONE}, pending="Infeasible"),
+        1000,
+    ),
+    "the pod's, nothing real": (pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000),
+    "overhead comes on top": (pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000),
+}
+
+
+@pytest.mark.parametrize(("spec", "status_", "cpu"), BOUND_POD_TAKES.values(), ids=BOUND_POD_TAKES)
 def test_a_bound_pod_takes(spec: Raw, status_: Raw, cpu: int) -> None:
     assert resize.held(spec, status_) == ({"cpu": cpu} if cpu else {})
 

@@ -23,57 +23,44 @@ def seen(containers: Sequence[Container]) -> dict[str, tuple[int, int]]:
     return {part.container: (part.first, part.end) for part in share.of_pod(containers, devices)}
 
 
-@pytest.mark.parametrize(
-    ("containers", "places"),
-    [
-        pytest.param([part("a", cpu=1)], {}, id="no device"),
-        pytest.param([part("a", rdma=100)], {}, id="no GPU"),
-        pytest.param([part("a", nvidia=1)], {"a": (0, 1)}, id="one card"),
-        pytest.param([part("a", nvidia=2)], {"a": (0, 2)}, id="two cards"),
-        pytest.param([part("a", nvidia=1), part("b", nvidia=2)], {"a": (0, 1), "b": (1, 3)}, id="cards of their own"),
-        pytest.param([part("a", nvidia=1), part("b", cpu=1)], {"a": (0, 1)}, id="one without a device"),
-        pytest.param([part("a", slices=1), part("b", slices=2)], {"a": (0, 1), "b": (1, 3)}, id="slices"),
-        pytest.param([part("a", mig1=1), part("b", mig1=1)], {"a": (0, 1), "b": (1, 2)}, id="instances"),
-        pytest.param([part("a", gpu=50), part("b", gpu=50)], {"a": (0, 1), "b": (0, 1)}, id="two halves of a card"),
-        pytest.param([part("a", gpu=100), part("b", gpu=100)], {"a": (0, 1), "b": (1, 2)}, id="a whole card each"),
-        pytest.param([part("a", gpu=50), part("b", gpu=150)], {"a": (0, 1), "b": (0, 2)}, id="over the border"),
-        pytest.param([part("a", other=100), part("b", other=100)], {"a": (0, 1), "b": (1, 2)}, id="the other prefix"),
-        pytest.param([part("a", memory=4 * GI)], {"a": (0, 1)}, id="by memory"),
-        pytest.param([part("a", memory=GI), part("b", memory=3 * GI)], {"a": (0, 1), "b": (0, 1)}, id="memory of one"),
-        pytest.param([part("a", shared=2, memory=8 * GI)], {"a": (0, 2)}, id="spread by memory"),
-        pytest.param([part("a", shared=2, ratio=100)], {"a": (0, 2)}, id="spread by ratio"),
-        pytest.param(
-            [part("a", shared=1, memory=GI), part("b", shared=1, memory=GI)],
-            {"a": (0, 1), "b": (1, 2)},
-            id="a share each",
-        ),
-        pytest.param([part("a", core=50, ratio=200)], {"a": (0, 2)}, id="by core and ratio"),
-        pytest.param(
-            [part("i", nvidia=3, init=True), part("a", nvidia=2)], {"i": (0, 3), "a": (0, 2)}, id="init is gone"
-        ),
-        pytest.param(
-            [part("i", nvidia=1, init=True), part("j", nvidia=2, init=True), part("a", nvidia=1)],
-            {"i": (0, 1), "j": (0, 2), "a": (0, 1)},
-            id="init containers take turns",
-        ),
-        pytest.param(
-            [part("s", nvidia=1, sidecar=True), part("a", nvidia=2)], {"s": (0, 1), "a": (1, 3)}, id="a sidecar stays"
-        ),
-        pytest.param(
-            [part("s", nvidia=1, sidecar=True), part("i", nvidia=2, init=True), part("a", nvidia=1)],
-            {"s": (0, 1), "i": (1, 3), "a": (1, 2)},
-            id="init with a sidecar",
-        ),
-        pytest.param(
-            [part("i", nvidia=3, init=True), part("s", nvidia=1, sidecar=True), part("a", nvidia=1)],
-            {"i": (0, 3), "s": (0, 1), "a": (1, 2)},
-            id="init before a sidecar",
-        ),
-        pytest.param(
-            [part("a", core=50), part("b", ratio=200)], {"a": (0, 2), "b": (0, 2)}, id="cores of the other's cards"
-        ),
-    ],
-)
+CONTAINER_SEES = {
+    "no device": ([part("a", cpu=1)], {}),
+    "no GPU": ([part("a", rdma=100)], {}),
+    "one card": ([part("a", nvidia=1)], {"a": (0, 1)}),
+    "two cards": ([part("a", nvidia=2)], {"a": (0, 2)}),
+    "cards of their own": ([part("a", nvidia=1), part("b", nvidia=2)], {"a": (0, 1), "b": (1, 3)}),
+    "one without a device": ([part("a", nvidia=1), part("b", cpu=1)], {"a": (0, 1)}),
+    "slices": ([part("a", slices=1), part("b", slices=2)], {"a": (0, 1), "b": (1, 3)}),
+    "instances": ([part("a", mig1=1), part("b", mig1=1)], {"a": (0, 1), "b": (1, 2)}),
+    "two halves of a card": ([part("a", gpu=50), part("b", gpu=50)], {"a": (0, 1), "b": (0, 1)}),
+    "a whole card each": ([part("a", gpu=100), part("b", gpu=100)], {"a": (0, 1), "b": (1, 2)}),
+    "over the border": ([part("a", gpu=50), part("b", gpu=150)], {"a": (0, 1), "b": (0, 2)}),
+    "the other prefix": ([part("a", other=100), part("b", other=100)], {"a": (0, 1), "b": (1, 2)}),
+    "by memory": ([part("a", memory=4 * GI)], {"a": (0, 1)}),
+    "memory of one": ([part("a", memory=GI), part("b", memory=3 * GI)], {"a": (0, 1), "b": (0, 1)}),
+    "spread by memory": ([part("a", shared=2, memory=8 * GI)], {"a": (0, 2)}),
+    "spread by ratio": ([part("a", shared=2, ratio=100)], {"a": (0, 2)}),
+    "a share each": ([part("a", shared=1, memory=GI), part("b", shared=1, memory=GI)], {"a": (0, 1), "b": (1, 2)}),
+    "by core and ratio": ([part("a", core=50, ratio=200)], {"a": (0, 2)}),
+    "init is gone": ([part("i", nvidia=3, init=True), part("a", nvidia=2)], {"i": (0, 3), "a": (0, 2)}),
+    "init containers take turns": (
+        [part("i", nvidia=1, init=True), part("j", nvidia=2, init=True), part("a", nvidia=1)],
+        {"i": (0, 1), "j": (0, 2), "a": (0, 1)},
+    ),
+    "a sidecar stays": ([part("s", nvidia=1, sidecar=True), part("a", nvidia=2)], {"s": (0, 1), "a": (1, 3)}),
+    "init with a sidecar": (
+        [part("s", nvidia=1, sidecar=True), part("i", nvidia=2, init=True), part("a", nvidia=1)],
+        {"s": (0, 1), "i": (1, 3), "a": (1, 2)},
+    ),
+    "init before a sidecar": (
+        [part("i", nvidia=3, init=True), part("s", nvidia=1, sidecar=True), part("a", nvidia=1)],
+        {"i": (0, 3), "s": (0, 1), "a": (1, 2)},
+    ),
+    "cores of the other's cards": ([part("a", core=50), part("b", ratio=200)], {"a": (0, 2), "b": (0, 2)}),
+}
+
+
+@pytest.mark.parametrize(("containers", "places"), CONTAINER_SEES.values(), ids=CONTAINER_SEES)
 def test_a_container_sees(containers: list[Container], places: dict[str, tuple[int, int]]) -> None:
     assert seen(containers) == places
 

@@ -191,97 +191,76 @@ def test_the_names_of_systems_stand_in_the_table_alone() -> None:
 MEMORY = {"nvidia.com/gpumem": "3000"}
 
 
+WHAT_CANNOT_BE_READ_IS_ANSWERED = {
+    "a fraction": ({"nvidia.com/gpumem": "0.5"}, {}, "nvidia.com/gpumem: 0.5; allowed are whole numbers from 1"),
+    "bytes": (
+        {"nvidia.com/gpumem": "3Gi"},
+        {},
+        "nvidia.com/gpumem: 3Gi; allowed are whole numbers from 1, each of 1Mi; did you mean 3072?",
+    ),
+    "no card": ({**MEMORY, "nvidia.com/gpu": "0"}, {}, "nvidia.com/gpu: 0; allowed are whole numbers from 1"),
+    "cores": ({**MEMORY, "nvidia.com/gpucores": "101"}, {}, "nvidia.com/gpucores: 101; allowed are 1 to 100"),
+    "no quantity": ({**MEMORY, "nvidia.com/gpu": "many"}, {}, 'nvidia.com/gpu: "many" is not a quantity'),
+    "cores that cannot be spread": (
+        {"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "3", "aliyun.com/gpu-count": "2"},
+        {},
+        "aliyun.com/gpu-core.percentage: 3; allowed are multiples of 2, up to 200",
+    ),
+    "two numbers of cards": (
+        {"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-count": "2"},
+        {"labels": {"aliyun.com/gpu-count": "4"}},
+        "aliyun.com/gpu-count: 2 and label aliyun.com/gpu-count: 4; allowed is one of them",
+    ),
+    "one card and a half": (
+        {"tencent.com/vcuda-core": "150"},
+        {},
+        "tencent.com/vcuda-core: 150; allowed are 1 to 100 (part of a card) or multiples of 100",
+    ),
+    "cards without memory": (
+        {},
+        {"annotations": {"gpu-fraction-num-devices": "2"}},
+        "annotation gpu-fraction-num-devices: 2; it needs annotation gpu-fraction or annotation gpu-memory, too",
+    ),
+    "a quantity in an annotation": (
+        {},
+        {"annotations": {"gpu-memory": "2Gi"}},
+        "annotation gpu-memory: 2Gi; allowed are whole numbers from 1",
+    ),
+    "no number": (
+        {},
+        {"annotations": {"gpu-fraction": "half"}},
+        "annotation gpu-fraction: half; allowed are hundredths of a card, such as 0.25, up to 1",
+    ),
+    "two models": (
+        MEMORY,
+        {"annotations": {"nvidia.com/use-gputype": "A100", names.MODEL_GLOBS: "*H100*"}},
+        "annotation nvidia.com/use-gputype and annotation berth.dev/gpu-model: *H100* differ; write one of the two",
+    ),
+    "no model": (
+        MEMORY,
+        {"annotations": {"nvidia.com/use-gputype": " , "}},
+        'annotation nvidia.com/use-gputype: " , "; allowed is a list, joined by commas',
+    ),
+    "no hint": (
+        MEMORY,
+        {"annotations": {"nvidia.com/use-gpuuuid": "GPU-1", names.ALLOCATE_HINT: "[]"}},
+        "annotation scheduling.koordinator.sh/device-allocate-hint: not a hint with a selector",
+    ),
+    "a deep hint": (
+        MEMORY,
+        {"annotations": {"nvidia.com/use-gpuuuid": "GPU-1", names.ALLOCATE_HINT: '{"a":' * 300 + "1" + "}" * 300}},
+        "annotation scheduling.koordinator.sh/device-allocate-hint: not a hint with a selector: Recursion limit",
+    ),
+    "no such mode": (
+        MEMORY,
+        {"annotations": {"nvidia.com/vgpu-mode": "magic"}},
+        'annotation nvidia.com/vgpu-mode: "magic"; allowed are hami-core, mig, mps',
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("limits", "metadata", "message"),
-    [
-        pytest.param(
-            {"nvidia.com/gpumem": "0.5"},
-            {},
-            "nvidia.com/gpumem: 0.5; allowed are whole numbers from 1",
-            id="a fraction",
-        ),
-        pytest.param(
-            {"nvidia.com/gpumem": "3Gi"},
-            {},
-            "nvidia.com/gpumem: 3Gi; allowed are whole numbers from 1, each of 1Mi; did you mean 3072?",
-            id="bytes",
-        ),
-        pytest.param(
-            {**MEMORY, "nvidia.com/gpu": "0"}, {}, "nvidia.com/gpu: 0; allowed are whole numbers from 1", id="no card"
-        ),
-        pytest.param(
-            {**MEMORY, "nvidia.com/gpucores": "101"}, {}, "nvidia.com/gpucores: 101; allowed are 1 to 100", id="cores"
-        ),
-        pytest.param(
-            {**MEMORY, "nvidia.com/gpu": "many"}, {}, 'nvidia.com/gpu: "many" is not a quantity', id="no quantity"
-        ),
-        pytest.param(
-            {"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "3", "aliyun.com/gpu-count": "2"},
-            {},
-            "aliyun.com/gpu-core.percentage: 3; allowed are multiples of 2, up to 200",
-            id="cores that cannot be spread",
-        ),
-        pytest.param(
-            {"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-count": "2"},
-            {"labels": {"aliyun.com/gpu-count": "4"}},
-            "aliyun.com/gpu-count: 2 and label aliyun.com/gpu-count: 4; allowed is one of them",
-            id="two numbers of cards",
-        ),
-        pytest.param(
-            {"tencent.com/vcuda-core": "150"},
-            {},
-            "tencent.com/vcuda-core: 150; allowed are 1 to 100 (part of a card) or multiples of 100",
-            id="one card and a half",
-        ),
-        pytest.param(
-            {},
-            {"annotations": {"gpu-fraction-num-devices": "2"}},
-            "annotation gpu-fraction-num-devices: 2; it needs annotation gpu-fraction or annotation gpu-memory, too",
-            id="cards without memory",
-        ),
-        pytest.param(
-            {},
-            {"annotations": {"gpu-memory": "2Gi"}},
-            "annotation gpu-memory: 2Gi; allowed are whole numbers from 1",
-            id="a quantity in an annotation",
-        ),
-        pytest.param(
-            {},
-            {"annotations": {"gpu-fraction": "half"}},
-            "annotation gpu-fraction: half; allowed are hundredths of a card, such as 0.25, up to 1",
-            id="no number",
-        ),
-        pytest.param(
-            MEMORY,
-            {"annotations": {"nvidia.com/use-gputype": "A100", names.MODEL_GLOBS: "*H100*"}},
-            "annotation nvidia.com/use-gputype and annotation berth.dev/gpu-model: *H100* differ; write one of the two",
-            id="two models",
-        ),
-        pytest.param(
-            MEMORY,
-            {"annotations": {"nvidia.com/use-gputype": " , "}},
-            'annotation nvidia.com/use-gputype: " , "; allowed is a list, joined by commas',
-            id="no model",
-        ),
-        pytest.param(
-            MEMORY,
-            {"annotations": {"nvidia.com/use-gpuuuid": "GPU-1", names.ALLOCATE_HINT: "[]"}},
-            "annotation scheduling.koordinator.sh/device-allocate-hint: not a hint with a selector",
-            id="no hint",
-        ),
-        pytest.param(
-            MEMORY,
-            {"annotations": {"nvidia.com/use-gpuuuid": "GPU-1", names.ALLOCATE_HINT: '{"a":' * 300 + "1" + "}" * 300}},
-            "annotation scheduling.koordinator.sh/device-allocate-hint: not a hint with a selector: Recursion limit",
-            id="a deep hint",
-        ),
-        pytest.param(
-            MEMORY,
-            {"annotations": {"nvidia.com/vgpu-mode": "magic"}},
-            'annotation nvidia.com/vgpu-mode: "magic"; allowed are hami-core, mig, mps',
-            id="no such mode",
-        ),
-    ],
+    ("limits", "metadata", "message"), WHAT_CANNOT_BE_READ_IS_ANSWERED.values(), ids=WHAT_CANNOT_BE_READ_IS_ANSWERED
 )
 def test_what_cannot_be_read_is_answered(limits: Raw, metadata: Raw, message: str) -> None:
     with pytest.raises(RequestError) as error:
