@@ -14,13 +14,11 @@ from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
 from tests.builders import (
-    A100,
     CORE,
     GI,
     MEMORY,
     NVIDIA,
     RATIO,
-    T4,
     charge,
     condition,
     device,
@@ -165,19 +163,6 @@ def test_of_a_card_in_mig_mode_the_slices_in_use_count(grants: list[Grant], allo
     assert expected_status(view(gpu(0, mig=MIG), gpu(1), charges=(charge("a", *grants),))).allocated == allocated
 
 
-@pytest.mark.parametrize(
-    ("models", "text"),
-    [
-        pytest.param([], "", id="no cards"),
-        pytest.param([A100, A100], A100, id="one model"),
-        pytest.param([A100, T4, A100], f"{A100}, {T4}", id="two models"),
-        pytest.param(["", T4], T4, id="one without a name"),
-    ],
-)
-def test_models_are_joined(models: list[str], text: str) -> None:
-    assert expected_status(view(*(gpu(i, model=model) for i, model in enumerate(models)))).model == text
-
-
 def test_many_models_are_cut() -> None:
     shown = expected_status(view(*(gpu(i, model=f"{i}{'x' * 200}") for i in range(10))))
     assert len(shown.model) == 1024
@@ -214,27 +199,6 @@ def test_a_card_shows_its_holders_and_what_is_free() -> None:
     assert use.holders[1].resources == {CORE: "50", MEMORY: "4Gi", RATIO: "50"}
 
 
-def test_a_card_in_mig_mode_shows_its_instances() -> None:
-    instances = [
-        {"id": f"MIG-0-{i}", "profile": "1g.10gb", "gpuInstance": i, "computeInstance": 0, "memory": "9Gi"}
-        for i in range(3)
-    ]
-    shown = expected_status(
-        view(gpu(0, mig={"enabled": True, "instances": instances}), charges=(charge("a", instance(0, 1)),))
-    )
-    (use,) = shown.devices
-    # No part of the card itself can be allocated.
-    assert use.free == {"nvidia.com/mig-1g.10gb": "2"}
-    assert [(holder.id, holder.resources) for holder in use.holders] == [("MIG-0-1", {"nvidia.com/mig-1g.10gb": "1"})]
-
-
-def test_a_sliced_card_shows_its_slices() -> None:
-    sliced = entry(0, memory=80 * GI, replicas=4)
-    (use,) = expected_status(view(sliced, charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
-    assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "0")
-    assert [holder.id for holder in use.holders] == ["GPU-0::0", "GPU-0::3"]
-
-
 def test_a_share_has_no_name() -> None:
     body = status.body("node", expected_status(view(gpu(0), charges=(charge("a", grant(0, **HALF)),))))
     assert "id" not in body["status"]["devices"][0]["holders"][0]
@@ -245,22 +209,6 @@ def test_virtual_functions_are_no_resource_of_their_own() -> None:
     (use,) = expected_status(view(nic, charges=(charge("a", with_functions(0, "a")),))).devices
     assert use.free == {"kubernetes.io/rdma": "99"}
     assert use.holders[0].resources == {"kubernetes.io/rdma": "1"}
-
-
-def test_a_bad_partition_table_is_reported() -> None:
-    before = view(gpu(0))
-    assert before.device is not None
-    raw = device("node", gpu(0))
-    raw["metadata"]["annotations"] = {"scheduling.koordinator.sh/gpu-partitions": "x"}
-    bad = replace(before, device=devices.record(raw, before.device))
-    status_, reason, message = reported_condition(bad, "Valid")
-    assert (status_, reason) == ("False", "Contradiction")
-    assert message.startswith("metadata.annotations.scheduling.koordinator.sh/gpu-partitions: not JSON: ")
-
-
-def test_what_is_free_is_never_below_zero() -> None:
-    charges = tuple(charge(name, grant(0, ratio=80)) for name in "ab")
-    assert expected_status(view(gpu(0), charges=charges)).devices[0].free[RATIO] == "0"
 
 
 def test_cards_stand_in_order_of_type_and_minor_the_vanished_last() -> None:
@@ -295,28 +243,24 @@ def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charg
 # --- conditions -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("of", "expected"),
-    [
-        pytest.param(view(gpu(0)), ("True", "AgentHeard"), id="all is well"),
-        pytest.param(view(gpu(0), alive=False), ("Unknown", "AgentNotHeard"), id="agent not heard"),
-        pytest.param(view(gpu(0), has_node=False), ("False", "NodeMissing"), id="no node"),
-        pytest.param(
-            view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
-            ("False", "NoDriver"),
-            id="no driver",
-        ),
-        pytest.param(
-            view(gpu(0), conditions=[condition("DriverLoaded", "True")]), ("True", "AgentHeard"), id="driver loaded"
-        ),
-        pytest.param(
-            view(gpu(0), alive=False, conditions=[condition("DriverLoaded", "False")]),
-            ("Unknown", "AgentNotHeard"),
-            id="no driver is an old story when the agent is not heard",
-        ),
-        pytest.param(view(gpu(0), alive=False, has_node=False), ("Unknown", "AgentNotHeard"), id="neither"),
-    ],
-)
+READY = {
+    "all is well": (view(gpu(0)), ("True", "AgentHeard")),
+    "agent not heard": (view(gpu(0), alive=False), ("Unknown", "AgentNotHeard")),
+    "no node": (view(gpu(0), has_node=False), ("False", "NodeMissing")),
+    "no driver": (
+        view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
+        ("False", "NoDriver"),
+    ),
+    "driver loaded": (view(gpu(0), conditions=[condition("DriverLoaded", "True")]), ("True", "AgentHeard")),
+    "no driver is an old story when the agent is not heard": (
+        view(gpu(0), alive=False, conditions=[condition("DriverLoaded", "False")]),
+        ("Unknown", "AgentNotHeard"),
+    ),
+    "neither": (view(gpu(0), alive=False, has_node=False), ("Unknown", "AgentNotHeard")),
+}
+
+
+@pytest.mark.parametrize(("of", "expected"), READY.values(), ids=READY)
 def test_ready(of: NodeView, expected: tuple[str, str]) -> None:
     assert reported_condition(of, "Ready")[:2] == expected
 
@@ -340,13 +284,6 @@ def test_a_silent_agent_is_shown_with_its_last_renewal() -> None:
 def test_the_memory_of_each_gpu_is_shown(sizes: list[str], text: str) -> None:
     gpus = (gpu(minor, resources={MEMORY: size}) for minor, size in enumerate(sizes))
     assert expected_status(view(*gpus)).memory == text
-
-
-def test_the_drivers_own_words_are_passed_on() -> None:
-    of = view(
-        conditions=[condition("DriverLoaded", "False", reason="NoDriver", message="libnvidia-ml.so.1 is missing")]
-    )
-    assert reported_condition(of, "Ready") == ("False", "NoDriver", "libnvidia-ml.so.1 is missing")
 
 
 def test_a_contradiction_is_reported() -> None:

@@ -95,77 +95,59 @@ def foreign() -> Charge:
 # --- sums -------------------------------------------------------------------------------------------------------
 
 
+NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS = {
+    "what a pod has left behind on a card that failed": (
+        view(gpu(0, health=False), charges=(left_behind(),)),
+        gpus(1, 8 * GI, 1),
+    ),
+    "foreign use of a card that failed": (view(gpu(0, health=False), charges=(foreign(),)), {}),
+    "instances are no part of these sums": (
+        view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
+        gpus(1, 8 * GI, 100),
+    ),
+    "a sliced card is": (view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100)),
+    "under strategy none a card in MIG mode is one like any other": (
+        view(gpu(0, mig=MIG), strategy="none", charges=(charge("a", grant(0, **FULL)),)),
+        gpus(1, 8 * GI, 100),
+    ),
+    "strategy single": (view(gpu(0, mig=MIG), strategy="single", charges=(charge("a", instance(0)),)), {}),
+    "MIG mode was switched on under a pod that shares the card": (
+        view(gpu(0, mig=MIG), charges=(charge("a", grant(0, **HALF)),)),
+        gpus(0.5, 4 * GI, 1),
+    ),
+    "a slice of an unhealthy card": (
+        view(gpu(0, health=False, replicas=4), charges=(charge("a", replica(0)),)),
+        gpus(0.25, 20 * GI, 1),
+    ),
+    "no cards": (view(), {}),
+    "healthy cards": (view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200)),
+    "an unhealthy card": (view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100)),
+    "a card in MIG mode": (view(gpu(0), gpu(1, mig={"enabled": True})), gpus(1, 8 * GI, 100)),
+    "two unequal cards": (view(entry(0, memory=8 * GI), entry(1, memory=GI)), gpus(2, 9 * GI, 200)),
+    "held on a healthy card": (view(gpu(0), charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 100)),
+    "held on an unhealthy card": (
+        view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL)),)),
+        gpus(2, 16 * GI, 101),
+    ),
+    "two halves on an unhealthy card": (
+        view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **HALF)), charge("b", grant(1, **HALF)))),
+        gpus(2, 16 * GI, 102),
+    ),
+    "held on a vanished card": (view(gpu(0), charges=(charge("a", grant(7, **HALF)),)), gpus(1.5, 12 * GI, 101)),
+    "Device deleted": (view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1)),
+    "Device deleted, no pod holds anything": (view(without=True), {}),
+    "other types": (
+        view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
+        {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
+    ),
+    "held on a vanished NIC": (view(charges=(charge("a", grant(0, "rdma", rdma=30)),)), {"rdma": 30}),
+}
+
+
 @pytest.mark.parametrize(
     ("of", "expected"),
-    [
-        pytest.param(
-            view(gpu(0, health=False), charges=(left_behind(),)),
-            gpus(1, 8 * GI, 1),
-            id="what a pod has left behind on a card that failed",
-        ),
-        pytest.param(view(gpu(0, health=False), charges=(foreign(),)), {}, id="foreign use of a card that failed"),
-        pytest.param(
-            view(gpu(0), gpu(1, mig={"enabled": True}), charges=(charge("a", instance(1)),)),
-            gpus(1, 8 * GI, 100),
-            id="instances are no part of these sums",
-        ),
-        pytest.param(
-            view(gpu(0, replicas=4), charges=(charge("a", replica(0)),)), gpus(1, 8 * GI, 100), id="a sliced card is"
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), strategy="none", charges=(charge("a", grant(0, **FULL)),)),
-            gpus(1, 8 * GI, 100),
-            id="under strategy none a card in MIG mode is one like any other",
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), strategy="single", charges=(charge("a", instance(0)),)), {}, id="strategy single"
-        ),
-        pytest.param(
-            view(gpu(0, mig=MIG), charges=(charge("a", grant(0, **HALF)),)),
-            gpus(0.5, 4 * GI, 1),
-            id="MIG mode was switched on under a pod that shares the card",
-        ),
-        pytest.param(
-            view(gpu(0, health=False, replicas=4), charges=(charge("a", replica(0)),)),
-            gpus(0.25, 20 * GI, 1),
-            id="a slice of an unhealthy card",
-        ),
-        pytest.param(view(), {}, id="no cards"),
-        pytest.param(view(gpu(0), gpu(1)), gpus(2, 16 * GI, 200), id="healthy cards"),
-        pytest.param(view(gpu(0), gpu(1, health=False)), gpus(1, 8 * GI, 100), id="an unhealthy card"),
-        pytest.param(view(gpu(0), gpu(1, mig={"enabled": True})), gpus(1, 8 * GI, 100), id="a card in MIG mode"),
-        pytest.param(view(entry(0, memory=8 * GI), entry(1, memory=GI)), gpus(2, 9 * GI, 200), id="two unequal cards"),
-        pytest.param(
-            view(gpu(0), charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 100), id="held on a healthy card"
-        ),
-        pytest.param(
-            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL)),)),
-            gpus(2, 16 * GI, 101),
-            id="held on an unhealthy card",
-        ),
-        pytest.param(
-            view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **HALF)), charge("b", grant(1, **HALF)))),
-            gpus(2, 16 * GI, 102),
-            id="two halves on an unhealthy card",
-        ),
-        pytest.param(
-            view(gpu(0), charges=(charge("a", grant(7, **HALF)),)),
-            gpus(1.5, 12 * GI, 101),
-            id="held on a vanished card",
-        ),
-        pytest.param(
-            view(without=True, charges=(charge("a", grant(0, **FULL)),)), gpus(1, 8 * GI, 1), id="Device deleted"
-        ),
-        pytest.param(view(without=True), {}, id="Device deleted, no pod holds anything"),
-        pytest.param(
-            view(gpu(0), entry(0, type="rdma", id="N", resources={}), entry(0, type="fpga", id="F", resources={})),
-            {**gpus(1, 8 * GI, 100), "rdma": 100, "fpga": 100},
-            id="other types",
-        ),
-        pytest.param(
-            view(charges=(charge("a", grant(0, "rdma", rdma=30)),)), {"rdma": 30}, id="held on a vanished NIC"
-        ),
-    ],
+    NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS.values(),
+    ids=NODE_SHOWS_HEALTHY_CARDS_AND_WHAT_PODS_HOLD_ON_OTHERS,
 )
 def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, expected: dict[str, int]) -> None:
     assert shown(of) == expected
@@ -179,21 +161,6 @@ def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
     assert expected[f"{prefix}gpu-memory"] == 30 * GI
     other = names.OTHER_PREFIX if prefix == names.PREFIX else names.PREFIX
     assert expected[f"{other}gpu-core"] == 100
-
-
-def test_requests_of_several_pods_add_up() -> None:
-    charges = tuple(charge(name, plugin_requests=((GPU, 80),)) for name in "abc")
-    assert sums.wanted(view(gpu(0), charges=charges))[GPU] == 240
-
-
-def test_names_that_others_keep_are_not_shown() -> None:
-    expected = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=((NVIDIA, 1),)),)))
-    assert NVIDIA not in expected
-
-
-def test_a_half_card_still_fits_by_the_sums_when_the_other_card_fails() -> None:
-    of = view(gpu(0), gpu(1, health=False), charges=(charge("a", grant(1, **FULL), plugin_requests=((GPU, 100),)),))
-    assert sums.wanted(of)[GPU] - 100 >= 50
 
 
 # --- patches of sums --------------------------------------------------------------------------------------------
@@ -368,12 +335,6 @@ def test_labels_of_others_are_left_alone() -> None:
     assert sums.label_patch(view(gpu(0), raw=raw)) is None
 
 
-def test_a_model_that_is_gone_loses_its_label() -> None:
-    raw = labelled(view(gpu(0), gpu(1, model=T4)))
-    written = labels(view(gpu(0), raw=raw))
-    assert written == {MODEL_PREFIX + "Tesla-T4": None, names.MODEL_LABEL: SAFE}
-
-
 def test_a_deleted_devices_labels_are_taken_away() -> None:
     raw = labelled(view(gpu(0)), zone="x")
     written = labels(view(raw=raw, without=True))
@@ -396,10 +357,6 @@ def npu_view(*, summed: bool = True, charges: tuple[Charge, ...] = ()) -> NodeVi
     kind = Kind(name="npu", resources={NPU: 1, NPU_CORE: 100}, summed=summed)
     cards = [{"type": "npu", "minor": minor, "id": f"npu-{minor}", "health": minor < 3} for minor in range(4)]
     return replace(view(*cards, charges=charges), kinds=Kinds((kind,)))
-
-
-def test_devices_of_plug_ins_are_summed_by_the_names_that_pods_use() -> None:
-    assert {name: sum_ for name, sum_ in sums.wanted(npu_view()).items() if "npu" in name} == {NPU: 3, NPU_CORE: 300}
 
 
 def test_what_a_pod_holds_of_a_failed_one_counts() -> None:

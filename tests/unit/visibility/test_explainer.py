@@ -16,7 +16,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import device, entry, lease, node, owner, pod, pod_group, whole
+from tests.builders import device, entry, lease, node, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime
 
@@ -250,41 +250,34 @@ async def test_a_member_whose_pod_group_does_not_exist() -> None:
     assert found["message"].startswith("needed first: a pod group that can be decided (PodGroup ns/g does not ")
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param(
-            {"annotations": {names.MODEL_GLOBS: "*H100*"}},
-            [
-                "another node like n1 would not help",
-                "a node like n1 with 1 GPU of model *H100* would end the wait",
-            ],
-            id="a model that no node has",
-        ),
-        pytest.param(
-            {"nodeSelector": {"pool": "b"}},
-            [
-                "another node like n1 would not help",
-                "a node like n1 with the label pool=b would end the wait",
-                "the label pool=b on n1 would end the wait",
-            ],
-            id="a label that no node has",
-        ),
-        pytest.param(
-            {"volumes": CLAIM},
-            [
-                'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
-                "a new node, whatever it has, would not help",
-            ],
-            id="a claim that does not exist",
-        ),
-        pytest.param(
-            {"containers": [{"name": "main", "resources": {"requests": {"kubernetes.io/gpu": "150"}}}]},
-            None,
-            id="an invalid request",
-        ),
-    ],
-)
+WHAT_WOULD_END_A_WAIT = {
+    "a model that no node has": (
+        {"annotations": {names.MODEL_GLOBS: "*H100*"}},
+        ["another node like n1 would not help", "a node like n1 with 1 GPU of model *H100* would end the wait"],
+    ),
+    "a label that no node has": (
+        {"nodeSelector": {"pool": "b"}},
+        [
+            "another node like n1 would not help",
+            "a node like n1 with the label pool=b would end the wait",
+            "the label pool=b on n1 would end the wait",
+        ],
+    ),
+    "a claim that does not exist": (
+        {"volumes": CLAIM},
+        [
+            'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
+            "a new node, whatever it has, would not help",
+        ],
+    ),
+    "an invalid request": (
+        {"containers": [{"name": "main", "resources": {"requests": {"kubernetes.io/gpu": "150"}}}]},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "expected"), WHAT_WOULD_END_A_WAIT.values(), ids=WHAT_WOULD_END_A_WAIT)
 async def test_what_would_end_a_wait(fields: Any, expected: list[str] | None) -> None:
     scene = Scene()
     scene.add(pod("p", ONE, **fields))
@@ -389,13 +382,6 @@ async def test_pods_that_are_not_known(raw: Any, code: int, message: str) -> Non
     with pytest.raises(StatusError, match=message) as caught:
         await scene.explain("p")
     assert caught.value.code == code
-
-
-async def test_the_controller_of_a_bound_pod_is_known() -> None:
-    scene = Scene()
-    scene.add(pod("p", ONE, on="n1", allocated=whole(0), metadata={"ownerReferences": [owner("web")]}))
-    found = scene.cluster.fleet.charges["uid-p"].owner
-    assert (found.kind, found.name) == ("ReplicaSet", "web")
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.openapi import V2, V3
-from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.documents import DOCUMENTS, OBJECTS
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
 from berth_operator.core.fleet.dra.store import OwnPools
@@ -24,27 +23,6 @@ from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, re
 from tests.unit.visibility.test_row_cache import State
 
 HEAD = {"apiVersion", "kind"}
-
-
-@pytest.mark.parametrize(
-    ("query", "code", "message"),
-    [
-        pytest.param({"fieldSelector": "spec.nodeName=n1"}, 400,
-                     'fieldSelector: "spec.nodeName" is not a known field selector; queue have metadata.name, '
-                     "metadata.namespace", id="field"),
-        pytest.param({"labelSelector": "a=="*3}, 400, "labelSelector", id="label selector"),
-        pytest.param({"continue": "x"}, 400, "invalid continue token", id="continue"),
-        pytest.param({"watch": "perhaps"}, 400, '"perhaps" is neither true nor false', id="watch"),
-        pytest.param({"resourceVersion": "1.2"}, 400, 'resourceVersion: "1.2" is not a number', id="version"),
-        pytest.param({"timeoutSeconds": "-1", "watch": "1"}, 400, "timeoutSeconds", id="timeout"),
-        pytest.param({"watch": "1", "sendInitialEvents": "true"}, 422, "must be NotOlderThan", id="initial events"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_read(query: Mapping[str, str], code: int, message: str) -> None:
-    with pytest.raises(StatusError) as caught:
-        options.read(QUEUE, "ns", query)
-    assert caught.value.code == code
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -70,39 +70,31 @@ def test_what_a_person_cordons_has_the_agents_name() -> None:
 FALLEN = made(failed(0, XID_79), entry(1), generation=2)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "reason", "words"),
-    [
-        pytest.param(FALLEN, FALLEN, None, "", id="nothing changed"),
-        pytest.param(None, FALLEN, "DeviceUnhealthy", "GPU 0 GPU-0", id="it failed while none led"),
-        pytest.param(None, made(failed(0, XID_79, since="2026-01-01T09:00:00Z")), None, "", id="long before"),
-        pytest.param(None, HEALTHY, None, "", id="healthy at first"),
-        pytest.param(HEALTHY, made(failed(0, CORDON), generation=2), None, "", id="cordoned by a person"),
-        pytest.param(
-            FALLEN,
-            made(failed(0, XID_79, XID_48), generation=3),
-            "DeviceUnhealthy",
-            "UntilReset: Xid 48",
-            id="one more",
-        ),
-        pytest.param(made(failed(0, XID_79, XID_48)), FALLEN, None, "", id="one fault less"),
-        pytest.param(
-            FALLEN,
-            made(entry(0), entry(1), generation=3),
-            "DeviceHealthy",
-            "1 device(s) are healthy again: GPU 0 GPU-0 (UntilReboot: Xid 79: GPU has fallen off the bus)",
-            id="healthy again",
-        ),
-        pytest.param(FALLEN, made(entry(1), generation=3), None, "", id="taken out"),
-        pytest.param(
-            made(*map(entry, range(9))),
-            made(*(failed(minor, XID_79) for minor in range(9)), generation=2),
-            "DeviceUnhealthy",
-            "9 device(s) failed and are not allocated: GPU 0 GPU-0 (",
-            id="many at once",
-        ),
-    ],
-)
+WHAT_IS_REPORTED = {
+    "nothing changed": (FALLEN, FALLEN, None, ""),
+    "it failed while none led": (None, FALLEN, "DeviceUnhealthy", "GPU 0 GPU-0"),
+    "long before": (None, made(failed(0, XID_79, since="2026-01-01T09:00:00Z")), None, ""),
+    "healthy at first": (None, HEALTHY, None, ""),
+    "cordoned by a person": (HEALTHY, made(failed(0, CORDON), generation=2), None, ""),
+    "one more": (FALLEN, made(failed(0, XID_79, XID_48), generation=3), "DeviceUnhealthy", "UntilReset: Xid 48"),
+    "one fault less": (made(failed(0, XID_79, XID_48)), FALLEN, None, ""),
+    "healthy again": (
+        FALLEN,
+        made(entry(0), entry(1), generation=3),
+        "DeviceHealthy",
+        "1 device(s) are healthy again: GPU 0 GPU-0 (UntilReboot: Xid 79: GPU has fallen off the bus)",
+    ),
+    "taken out": (FALLEN, made(entry(1), generation=3), None, ""),
+    "many at once": (
+        made(*map(entry, range(9))),
+        made(*(failed(minor, XID_79) for minor in range(9)), generation=2),
+        "DeviceUnhealthy",
+        "9 device(s) failed and are not allocated: GPU 0 GPU-0 (",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "reason", "words"), WHAT_IS_REPORTED.values(), ids=WHAT_IS_REPORTED)
 def test_what_is_reported(before: Raw | None, after: Raw, reason: str | None, words: str) -> None:
     made_events = events(before, after)
     assert {event.reason for event in made_events} == ({reason} if reason else set())
