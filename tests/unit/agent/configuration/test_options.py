@@ -30,38 +30,36 @@ def load_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return load
 
 
-@pytest.mark.parametrize(
-    ("field", "default"),
-    [
-        ("fail_on_init_error", True),
-        ("device_list_strategy", ("envvar",)),
-        ("device_id_strategy", "uuid"),
-        ("pass_device_specs", False),
-        ("nvidia_driver_root", "/"),
-        ("dev_root", "/"),
-        ("gdrcopy_enabled", False),
-        ("gds_enabled", False),
-        ("mofed_enabled", False),
-        ("cdi_annotation_prefix", "cdi.k8s.io/"),
-        ("nvidia_ctk_path", "/usr/bin/nvidia-ctk"),
-        ("container_driver_root", "/driver-root"),
-        ("mps_root", ""),
-        ("shared_devices_allocation_policy", "distributed"),
-        ("device_discovery_strategy", "auto"),
-        ("imex_channel_ids", ()),
-        ("imex_required", False),
-        ("kubelet_socket", "/var/lib/kubelet/device-plugins/kubelet.sock"),
-        ("config_file", None),
-        ("cdi_feature_flags", ""),
-        ("cdi_disable_hooks", ""),
-    ],
-)
-def test_defaults_are_nvidias(field: str, default: Any, load_options: Any) -> None:
-    assert getattr(load_options().flags, field) == default
+DEFAULTS = {
+    "fail_on_init_error": True,
+    "device_list_strategy": ("envvar",),
+    "device_id_strategy": "uuid",
+    "pass_device_specs": False,
+    "nvidia_driver_root": "/",
+    "dev_root": "/",
+    "gdrcopy_enabled": False,
+    "gds_enabled": False,
+    "mofed_enabled": False,
+    "cdi_annotation_prefix": "cdi.k8s.io/",
+    "nvidia_ctk_path": "/usr/bin/nvidia-ctk",
+    "container_driver_root": "/driver-root",
+    "mps_root": "",
+    "shared_devices_allocation_policy": "distributed",
+    "device_discovery_strategy": "auto",
+    "imex_channel_ids": (),
+    "imex_required": False,
+    "kubelet_socket": "/var/lib/kubelet/device-plugins/kubelet.sock",
+    "config_file": None,
+    "cdi_feature_flags": "",
+    "cdi_disable_hooks": "",
+    "mig_strategy": "mixed",
+}
+"""As NVIDIA's plugin has them, but for the strategy for MIG."""
 
 
-def test_mig_strategy_is_mixed_by_default() -> None:
-    assert options.load(Settings(node_name="a")).flags.mig_strategy == "mixed"
+def test_defaults_are_nvidias(load_options: Any) -> None:
+    flags = load_options().flags
+    assert {field: getattr(flags, field) for field in DEFAULTS} == DEFAULTS
 
 
 ALL = [
@@ -89,22 +87,32 @@ ALL = [
 ]
 
 
-def in_file(key: str, value: Any) -> dict[str, Any]:
-    *outer, last = key.split(".")
-    body = {last: yaml.safe_load(value) if value in {"true", "false"} else value}
-    return {"version": "v1", "flags": {outer[0]: body} if outer else body}
+def in_file() -> dict[str, Any]:
+    """Return a file with all options."""
+    flags: dict[str, Any] = {"plugin": {}}
+    for _, _, key, value, _ in ALL:
+        folder, _, name = key.rpartition(".")
+        of = flags[folder] if folder else flags
+        of[name] = yaml.safe_load(value) if value in {"true", "false"} else value
+    return {"version": "v1", "flags": flags}
 
 
-@pytest.mark.parametrize(("flag", "variable", "key", "value", "expected"), ALL, ids=str)
-def test_an_option_comes_by_flag_variable_and_file(  # noqa: PLR0917
-    flag: str, variable: str, key: str, value: str, expected: Any, load_options: Any
+@pytest.mark.parametrize(
+    ("words", "variables", "file"),
+    [
+        pytest.param([], {}, in_file(), id="file"),
+        pytest.param([word for row in ALL for word in (f"--{row[0]}", row[3])], {}, None, id="flags"),
+        pytest.param([f"--{row[0]}={row[3]}" for row in ALL], {}, None, id="flags with ="),
+        pytest.param([], {row[1]: row[3] for row in ALL}, None, id="variables"),
+        pytest.param([], {f"BERTH_AGENT_{row[1]}": row[3] for row in ALL}, None, id="variables of Berth"),
+    ],
+)
+def test_options_come_by_flag_variable_and_file(
+    words: list[str], variables: dict[str, str], file: Any, load_options: Any
 ) -> None:
-    field = flag.replace("-", "_")
-    assert getattr(load_options(file=in_file(key, value)).flags, field) == expected
-    assert getattr(load_options(f"--{flag}", value).flags, field) == expected
-    assert getattr(load_options(f"--{flag}={value}").flags, field) == expected
-    assert getattr(load_options(**{variable: value}).flags, field) == expected
-    assert getattr(load_options(**{f"BERTH_AGENT_{variable}": value}).flags, field) == expected
+    flags = load_options(*words, file=file, **variables).flags
+    for flag, _, _, _, expected in ALL:
+        assert getattr(flags, flag.replace("-", "_")) == expected, flag
 
 
 @pytest.mark.parametrize(

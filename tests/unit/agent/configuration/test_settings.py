@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from berth_agent.__main__ import main
 from berth_agent.configuration.settings import Settings
 from berth_base.start import StartError
-
-
-def run(*options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "berth_agent", *options]
-    return subprocess.run(command, env=environment or {}, capture_output=True, text=True, check=False)
 
 
 def test_the_node_name_comes_from_the_downward_api(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,9 +27,9 @@ def test_the_mig_strategy_comes_as_nvidias_plugin_has_it(monkeypatch: pytest.Mon
     assert Settings(node_name="a").mig_strategy == "single"
     monkeypatch.setenv("BERTH_AGENT_MIG_STRATEGY", "none")
     assert Settings(node_name="a").mig_strategy == "none"
-    assert (
-        "Input should be 'none', 'single' or 'mixed'" in run("--node-name=a", environment={"MIG_STRATEGY": "x"}).stderr
-    )
+    monkeypatch.setenv("BERTH_AGENT_MIG_STRATEGY", "x")
+    with pytest.raises(StartError, match="Input should be 'none', 'single' or 'mixed'"):
+        Settings.read(["--node-name", "a"])
 
 
 def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +85,26 @@ def test_a_mistake_in_the_settings_is_one_plain_line(options: list[str], expecte
         pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
     ],
 )
-def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expected: str, tmp_path: Path) -> None:
-    ended = run(*options, "--sysfs-root", str(tmp_path))
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith("berth-agent: ")
-    assert expected in ended.stderr
+def test_a_mistake_ends_the_agent_with_one_plain_line(
+    options: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(sys, "argv", ["berth-agent", *options, "--sysfs-root", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n")) == (2, 1)
+    assert error.startswith("berth-agent: ")
+    assert expected in error
 
 
 def test_help_lists_every_setting_with_its_reason() -> None:
-    text = " ".join(run("--help").stdout.split())
+    command = [sys.executable, "-m", "berth_agent", "--help"]
+    text = " ".join(subprocess.check_output(command, env={}, text=True).split())
     for name, field in Settings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in text
         assert field.description

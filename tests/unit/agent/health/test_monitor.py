@@ -36,15 +36,6 @@ def test_slices_and_instances_are_ill_with_their_card() -> None:
     assert (card.health, card.mig, card.replicas) == (False, divided.mig, 4)
 
 
-def test_devices_of_other_types_keep_the_health_of_their_reading() -> None:
-    film = Film()
-    film.reading = reading(gpu(0), nic(health=False))
-    film.monitor.observe({NODE: film.reading})
-    film.reading = reading(gpu(0), nic())
-    film.monitor.observe({NODE: film.reading})
-    assert film.shown.spec.devices[1].health
-
-
 def test_other_devices_can_be_cordoned_too() -> None:
     film = Film()
     film.reading = reading(gpu(0), nic(0), nic(1))

@@ -63,17 +63,6 @@ def test_a_device_keeps_its_minor_when_others_come_and_go(*, restarts: bool) -> 
     assert host.annotations == {}
 
 
-def test_a_machine_that_boots_without_its_drivers_has_its_minors_again_with_them() -> None:
-    host = Host()
-    before = host.show(("rdma", "a"), ("rdma", "b"), ("fpga", "c"))
-    host.restart()
-    assert host.show() == {}
-    host.restart()
-    assert host.show(("rdma", "b"), ("rdma", "new")) == {("rdma", "b"): 1, ("rdma", "new"): 2}
-    host.restart()
-    assert host.show(*before, ("rdma", "new")) == before | {("rdma", "new"): 2}
-
-
 _DEVICES = st.tuples(st.sampled_from(sorted(TYPES)), st.sampled_from("abcdef"))
 
 
@@ -118,15 +107,6 @@ def test_readings_with_minors_of_their_own_are_left_as_they_are() -> None:
     assert numbering.numbered(NODE, mixed).spec == mixed.spec
 
 
-def test_the_same_reading_is_numbered_the_same() -> None:
-    agent, seen = Numbering(), reading(nics("b", "c"))
-    agent.restore(NODE, DeviceSpec(devices=[device("rdma", 5, "c"), device("rdma", 9, "d")]), "rdma/7=e")
-    agent.assign(NODE, seen)
-    before = agent.numbered(NODE, seen)
-    agent.assign(NODE, seen)
-    assert agent.numbered(NODE, seen) == before
-
-
 @pytest.mark.parametrize(
     ("listed", "reserved", "expected"),
     [
@@ -155,14 +135,3 @@ def test_a_device_that_contradicts_itself_gives_each_minor_once(
 def test_entries_that_cannot_be_read_are_left_out(text: str) -> None:
     assert parsed(text) == []
     assert parsed(f"{text},rdma/65535=0000:1b:00.0") == [("rdma", 65535, "0000:1b:00.0")]
-
-
-def test_the_longest_gone_stand_first() -> None:
-    host = Host()
-    host.show(*nics("a", "b", "c"))
-    host.show(*nics("a", "c"))
-    host.restart()
-    host.show(*nics("c"))
-    host.restart()
-    host.show(*nics("c"))
-    assert host.annotations == {names.RESERVED_MINORS: "rdma/1=b,rdma/0=a"}

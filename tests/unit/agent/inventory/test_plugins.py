@@ -78,23 +78,11 @@ async def test_devices_are_added_with_a_finding_of_their_own() -> None:
     assert reading.findings[:2] == FINDINGS
 
 
-async def test_an_id_that_stands_twice_is_passed_on() -> None:
-    """The operator gives out neither, and says so; left out here, one would be given out as if all were well."""
-    twice = [device(id="same"), device(minor=1, id="same")]
-    reading = (await plugged(Npus(lambda _node: twice)).read())["n"]
-    assert [(device.minor, device.id) for device in reading.spec.devices[1:]] == [(0, "same"), (1, "same")]
-
-
 async def test_only_types_without_minors_of_their_own_are_numbered_by_the_agent() -> None:
     nics = Npus(lambda _node: [device("rdma")], name="rdma")
     inventory = InventoryWithPlugins(Own("n"), {"rdma": nics}, timeout=20.0, unnumbered=frozenset({"rdma"}))
     assert (await inventory.read())["n"].unnumbered == {"rdma"}
     assert (await plugged(nics).read())["n"].unnumbered == frozenset()
-
-
-async def test_each_node_has_its_own() -> None:
-    readings = await plugged(Npus(lambda node: [device()] if node == "a" else []), nodes=("a", "b")).read()
-    assert {node: len(reading.spec.devices) for node, reading in readings.items()} == {"a": 2, "b": 1}
 
 
 async def test_the_same_devices_are_the_very_same_reading() -> None:
@@ -158,21 +146,6 @@ async def test_an_exception_becomes_a_condition_and_the_others_are_published(
     assert finding_of(reading)[:2] == (False, "ReadFailed")
     assert finding_of(reading)[2].startswith(message)
     assert finding_of(reading, "tpu") == (True, "Read", "")
-
-
-async def test_one_that_does_not_start_is_not_read() -> None:
-    class Broken(Npus):
-        def start(self) -> None:
-            super().start()
-            raise OSError("no driver")
-
-    agent = Broken(lambda _node: [device()])
-    inventory = plugged(agent)
-    for _ in range(2):
-        reading = (await inventory.read())["n"]
-        assert shown(reading) == [("gpu", 0, True)]
-        assert finding_of(reading)[1] == "ReadFailed"
-    assert agent.starts == 2
 
 
 async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:

@@ -148,46 +148,42 @@ async def test_a_file_that_turns_wrong_leaves_the_last_fleet_in_force(tmp_path: 
     assert list(await inventory.read()) == ["b"]
 
 
+INVALID_FLEET_FILE_IS_REFUSED_WITH_A_PLAIN_MESSAGE = {
+    "type": ("nodes: [{names: a, gpus: many}]", "nodes[0].gpus: Input should be a valid integer"),
+    "extra": ("nodes: [{names: a, colour: red}]", "nodes[0].colour: Extra inputs are not permitted"),
+    "no name": ("nodes: [{profile: t4}]", "nodes[0].names: Field required"),
+    "bad name": ("nodes: [{names: A_b}]", 'nodes[0]: names: "A_b" is no node name, nor a range'),
+    "bad range": ("nodes: [{names: 'n-[5-3]'}]", 'names: "n-[5-3]" is no node name, nor a range'),
+    "profile": ("nodes: [{names: a, profile: a99, gpus: 1}]", 'nodes[0]: no profile "a99"; there are'),
+    "gpus without profile": ("nodes: [{names: a, gpus: 1}]", "gpus is 1, but no profile says which"),
+    "twice": ("nodes: [{names: a}, {names: 'a'}]", "nodes[1]: a is there twice"),
+    "unhealthy": (
+        "nodes: [{names: a, profile: t4, gpus: 2, unhealthy: [2]}]",
+        "unhealthy names minor 2, but the node has 2 GPUs, counted from 0",
+    ),
+    "instances of no card": (
+        "nodes: [{names: a, profile: a100, gpus: 2, mig: {2: [1g.10gb]}}]",
+        "mig names minor 2, but the node has 2 GPUs, counted from 0",
+    ),
+    "instances of a card without MIG": (
+        "nodes: [{names: a, profile: [a100, t4], mig: {1: [1g.10gb]}}]",
+        "nodes[0].mig.1: t4 is not capable of MIG",
+    ),
+    "no MIG profile": (
+        "nodes: [{names: a, profile: a100, gpus: 1, mig: {0: [small]}}]",
+        "nodes[0].mig[0][0]: small is no MIG profile such as 1g.10gb or 1g.10gb+me",
+    ),
+    "count": ("nodes: [{names: a, profile: [t4], gpus: 2}]", "gpus is 2, but profile lists 1 cards"),
+    "memory": ("profiles: {p: {model: P, memory: lots}}", 'profiles.p.memory: "lots" is not a quantity'),
+    "no YAML": ("nodes: {", "not YAML: "),
+    "no mapping": ("- 1", "fleet: Input should be a valid dictionary"),
+}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        pytest.param("nodes: [{names: a, gpus: many}]", "nodes[0].gpus: Input should be a valid integer", id="type"),
-        pytest.param("nodes: [{names: a, colour: red}]", "nodes[0].colour: Extra inputs are not permitted", id="extra"),
-        pytest.param("nodes: [{profile: t4}]", "nodes[0].names: Field required", id="no name"),
-        pytest.param("nodes: [{names: A_b}]", 'nodes[0]: names: "A_b" is no node name, nor a range', id="bad name"),
-        pytest.param("nodes: [{names: 'n-[5-3]'}]", 'names: "n-[5-3]" is no node name, nor a range', id="bad range"),
-        pytest.param(
-            "nodes: [{names: a, profile: a99, gpus: 1}]", 'nodes[0]: no profile "a99"; there are', id="profile"
-        ),
-        pytest.param("nodes: [{names: a, gpus: 1}]", "gpus is 1, but no profile says which", id="gpus without profile"),
-        pytest.param("nodes: [{names: a}, {names: 'a'}]", "nodes[1]: a is there twice", id="twice"),
-        pytest.param(
-            "nodes: [{names: a, profile: t4, gpus: 2, unhealthy: [2]}]",
-            "unhealthy names minor 2, but the node has 2 GPUs, counted from 0",
-            id="unhealthy",
-        ),
-        pytest.param(
-            "nodes: [{names: a, profile: a100, gpus: 2, mig: {2: [1g.10gb]}}]",
-            "mig names minor 2, but the node has 2 GPUs, counted from 0",
-            id="instances of no card",
-        ),
-        pytest.param(
-            "nodes: [{names: a, profile: [a100, t4], mig: {1: [1g.10gb]}}]",
-            "nodes[0].mig.1: t4 is not capable of MIG",
-            id="instances of a card without MIG",
-        ),
-        pytest.param(
-            "nodes: [{names: a, profile: a100, gpus: 1, mig: {0: [small]}}]",
-            "nodes[0].mig[0][0]: small is no MIG profile such as 1g.10gb or 1g.10gb+me",
-            id="no MIG profile",
-        ),
-        pytest.param("nodes: [{names: a, profile: [t4], gpus: 2}]", "gpus is 2, but profile lists 1 cards", id="count"),
-        pytest.param(
-            "profiles: {p: {model: P, memory: lots}}", 'profiles.p.memory: "lots" is not a quantity', id="memory"
-        ),
-        pytest.param("nodes: {", "not YAML: ", id="no YAML"),
-        pytest.param("- 1", "fleet: Input should be a valid dictionary", id="no mapping"),
-    ],
+    INVALID_FLEET_FILE_IS_REFUSED_WITH_A_PLAIN_MESSAGE.values(),
+    ids=INVALID_FLEET_FILE_IS_REFUSED_WITH_A_PLAIN_MESSAGE,
 )
 def test_an_invalid_fleet_file_is_refused_with_a_plain_message(tmp_path: Path, text: str, expected: str) -> None:
     path = write(tmp_path / "fleet.yaml", text)

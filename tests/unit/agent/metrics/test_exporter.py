@@ -12,7 +12,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from berth_agent.conditions import Finding
 from berth_agent.inventory.simulated.inventory import SimulatedInventory
 from berth_agent.metrics.exporter import Exporter
 from berth_agent.readings import NodeUse
@@ -183,22 +182,6 @@ async def test_pods_and_their_processes_are_named(scraped: Scraped) -> None:
     assert len(scraped.values(memory)) == 2
 
 
-async def test_conditions_of_the_device_are_1_or_0(machine: Machine, agent: Start) -> None:
-    created = await exporter(agent(machine(t4(0))), Path("/proc"))
-    ended = Finding(type="MpsServing", ok=False, reason="NotRunning")
-    reading = created.readings[NODE]
-    created.readings = {NODE: replace(reading, findings=(*reading.findings, ended))}
-    conditions = (await scrape(created)).values("berth_device_condition", node=NODE)
-    assert conditions == {("DriverLoaded",): 1, ("InventoryRead",): 1, ("MpsServing",): 0}
-
-
-async def test_an_instance_has_its_memory_and_its_card_no_engines(scraped: Scraped) -> None:
-    instance = {"UUID": a100(1).uuid, "mig_uuid": "MIG-1", "GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": "7"}
-    assert scraped.one("berth_gpu_mig_memory_total_bytes", **instance) == 9728 * MIB
-    assert len(scraped.values("berth_gpu_sm_utilization_ratio", UUID=a100(1).uuid)) == 0
-    assert scraped.one("berth_gpu_sm_utilization_ratio", UUID=a100(0).uuid) == 0
-
-
 async def test_a_lost_card_is_there_and_unhealthy_and_measures_nothing(machine: Machine, agent: Start) -> None:
     fixture = machine(t4(0), t4(1))
     probe = agent(fixture)
@@ -239,12 +222,6 @@ async def test_a_call_that_hangs_in_the_driver_delays_no_scrape_for_long(machine
     async with asyncio.timeout(PROMPT):
         while Scraped(await render_later(created)).one("berth_gpu_temperature_celsius") != 34:
             pass
-
-
-async def test_any_name_of_a_card_is_a_label_s_value(machine: Machine, agent: Start) -> None:
-    probe = agent(machine(replace(t4(0), name='T4 "a\\b"')))
-    scraped = await scrape(await exporter(probe, Path("/proc")))
-    assert scraped.one("berth_gpu_info", model='T4 "a\\b"') == 1
 
 
 async def test_without_what_pods_hold_nobody_is_named(machine: Machine, agent: Start, tmp_path: Path) -> None:

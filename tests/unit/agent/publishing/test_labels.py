@@ -163,21 +163,6 @@ def test_labels_follow_the_strategy_and_the_cards(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "strategy", "absent"),
-    [
-        pytest.param([divided(0, "1g.10gb")], "none", ["mig.strategy", "mig-1g.10gb.count"], id="none"),
-        pytest.param([divided(0, "1g.10gb")], "single", ["mig-1g.10gb.count"], id="single"),
-        pytest.param([divided(0)], "single", ["gpu.multiprocessors"], id="invalid"),
-        pytest.param([divided(0, "1g.10gb")], "mixed", ["gpu.multiprocessors"], id="mixed"),
-    ],
-)
-def test_labels_of_another_strategy_are_not_there(
-    gpus: list[DeviceInfo], strategy: MigStrategy, absent: list[str]
-) -> None:
-    assert not set(absent) & labelled(*gpus, strategy=strategy).keys()
-
-
-@pytest.mark.parametrize(
     ("strategy", "renamed", "name", "product"),
     [
         ("mixed", False, "mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED"),
@@ -191,11 +176,6 @@ def test_replicas_of_instances_are_labelled_with_them(
     node_labels = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
     values = [node_labels[f"{name}.{suffix}"] for suffix in ("product", "count", "replicas", "sharing-strategy")]
     assert values == [product, "1", "3", "time-slicing"]
-
-
-def test_slices_of_another_name_need_no_other_product() -> None:
-    values = labelled(gpu(0, replicas=4), renamed=True)
-    assert (values["gpu.product"], values["gpu.replicas"]) == ("NVIDIA-A100-SXM4-80GB", "4")
 
 
 @pytest.mark.parametrize(

@@ -50,15 +50,6 @@ def test_a_condition_keeps_its_time_until_its_status_flips() -> None:
     assert conditions.keep_times([flipped], before) == [flipped]
 
 
-def test_cards_keep_the_times_of_their_conditions() -> None:
-    old = conditions.unhealthy(card(1), reason="GpuIsLost", message="")
-    old = old.model_copy(update={"conditions": [condition("False", "2026-01-01T00:00:00Z")]})
-    fresh = [card(0), conditions.unhealthy(card(1), reason="GpuIsLost", message="")]
-    kept = conditions.keep_card_times(fresh, [card(0), old])
-    assert [condition.last_transition_time for condition in kept[1].conditions] == ["2026-01-01T00:00:00Z"]
-    assert kept[0] is fresh[0]
-
-
 def test_the_times_of_a_condition_go_with_the_id_of_its_card() -> None:
     old = conditions.unhealthy(card(1), reason="GpuIsLost", message="")
     old = old.model_copy(update={"conditions": [condition("False", "2026-01-01T00:00:00Z")]})

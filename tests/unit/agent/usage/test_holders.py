@@ -70,31 +70,26 @@ WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
     {"kubernetes.io/gpu-core":"100","kubernetes.io/gpu-memory":"80Gi","kubernetes.io/gpu-memory-ratio":"100"}}]}"""
 
 
+WHAT_AN_ALLOCATION_THAT_KUBELET_DOES_NOT_KNOW_GAVE = {
+    "the container that sees it": (
+        pod(HALF, "main", "other", main="GPU-0"),
+        [("main", "GPU-0", "", 0.5, "core 50, memory 40Gi")],
+    ),
+    "both see it": (
+        pod(HALF, "main", "other", main="GPU-0", other="GPU-0"),
+        [("main", "GPU-0", "", 0.5, "core 50, memory 40Gi"), ("other", "GPU-0", "", 0.5, "core 50, memory 40Gi")],
+    ),
+    "no container is named": (pod(HALF, "main"), [("", "GPU-0", "", 0.5, "core 50, memory 40Gi")]),
+    "a replica": (pod(REPLICA, "main", main="GPU-1"), [("main", "GPU-1", "", 0.25, "replica 3 of 4")]),
+    "a whole card": (pod(WHOLE, "main", main="GPU-0"), [("main", "GPU-0", "", 1.0, "whole")]),
+    "kubelet knows what it has": (pod(WHOLE, "main", main="GPU-0", limits={"nvidia.com/gpu": "1"}), []),
+}
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [
-        pytest.param(
-            pod(HALF, "main", "other", main="GPU-0"),
-            [("main", "GPU-0", "", 0.5, "core 50, memory 40Gi")],
-            id="the container that sees it",
-        ),
-        pytest.param(
-            pod(HALF, "main", "other", main="GPU-0", other="GPU-0"),
-            [
-                ("main", "GPU-0", "", 0.5, "core 50, memory 40Gi"),
-                ("other", "GPU-0", "", 0.5, "core 50, memory 40Gi"),
-            ],
-            id="both see it",
-        ),
-        pytest.param(pod(HALF, "main"), [("", "GPU-0", "", 0.5, "core 50, memory 40Gi")], id="no container is named"),
-        pytest.param(
-            pod(REPLICA, "main", main="GPU-1"), [("main", "GPU-1", "", 0.25, "replica 3 of 4")], id="a replica"
-        ),
-        pytest.param(pod(WHOLE, "main", main="GPU-0"), [("main", "GPU-0", "", 1.0, "whole")], id="a whole card"),
-        pytest.param(
-            pod(WHOLE, "main", main="GPU-0", limits={"nvidia.com/gpu": "1"}), [], id="kubelet knows what it has"
-        ),
-    ],
+    WHAT_AN_ALLOCATION_THAT_KUBELET_DOES_NOT_KNOW_GAVE.values(),
+    ids=WHAT_AN_ALLOCATION_THAT_KUBELET_DOES_NOT_KNOW_GAVE,
 )
 def test_what_an_allocation_that_kubelet_does_not_know_gave(given: pods.Pod, expected: list[Row]) -> None:
     listed = holders.holders([], [given], SPEC)

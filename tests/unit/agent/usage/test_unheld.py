@@ -158,13 +158,6 @@ def test_a_pod_that_holds_a_card_or_may_hold_it_is_not_reported(
         assert node.see(listed, holdings=holdings) == []
 
 
-def test_an_instance_is_of_its_card(node: Node) -> None:
-    node.used = {1: [9 * GI]}
-    for _ in range(2):
-        assert node.see(pod({INSTANCE: "1"}), holdings=[given("MIG-1")]) == []
-        assert node.see(pod({}, gpu=[share("MIG-1")])) == []
-
-
 @pytest.mark.parametrize(
     ("used", "reported"), [([ALLOWANCE], 0), ([ALLOWANCE + 1], 1), ([ALLOWANCE // 2] * 2, 0), ([ALLOWANCE // 2] * 3, 1)]
 )
@@ -185,17 +178,6 @@ def test_two_readings_in_a_row_must_show_it(node: Node) -> None:
     assert node.see(pod({})) == []
     assert node.see(pod({})) == [("GPU-0", 0, "2Gi")]
     assert node.see(pod({WHOLE: "1"}), holdings=[given("GPU-0")]) == []
-
-
-def test_a_card_is_its_id(node: Node) -> None:
-    holds = pod({WHOLE: "1"})
-    node.see(holds, holdings=[given("GPU-2")])
-    # The driver numbers the cards otherwise: card 0 is the one that the pod holds.
-    node.spec, node.used = spec("GPU-2", "GPU-0", "GPU-1"), {0: [60 * GI]}
-    assert node.see(holds, holdings=[given("GPU-2")]) == []
-    node.used = {1: [60 * GI]}
-    assert node.see(holds, holdings=[given("GPU-2")]) == []
-    assert node.see(holds, holdings=[given("GPU-2")]) == [("GPU-0", 1, "60Gi")]
 
 
 def test_processes_that_outlive_their_pod_are_reported_on_and_no_others(node: Node) -> None:

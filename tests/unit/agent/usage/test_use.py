@@ -45,10 +45,6 @@ def test_each_container_s_devices_stand_with_their_card_s_minor() -> None:
     ]
 
 
-def test_devices_that_were_never_seen_are_left_out() -> None:
-    assert use.held([holding("a", "x", "GPU-z")], UNITS) == ()
-
-
 def test_the_order_does_not_matter() -> None:
     listed = [holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b")]
     assert use.held(listed, UNITS) == use.held(listed[::-1], UNITS)
@@ -131,12 +127,6 @@ def test_the_cards_of_devices_are_described_once_each() -> None:
         {"minor": 1, "id": "GPU-1", "model": "NVIDIA A100", "busID": "0000:3b:00.0"},
         {"minor": 2, "id": "GPU-2", "model": "", "busID": ""},
     ]
-
-
-def test_of_a_card_that_is_gone_no_share_is_shown() -> None:
-    units = NODE.joined(Units(minors={"GPU-old": 7}, cards=frozenset({"GPU-old"})))
-    specs = use.gpu_pods([holding("a", "x", "GPU-0", "GPU-old")], units, Summaries.of(SPEC), node="n", uids=["uid-a"])
-    assert summary(specs["ns", "a"]) == ("GPU 0; GPU 7", "", 100, "GPU-0, GPU-old")
 
 
 def shared(allocated: str, limits: dict[str, str] | None = None, phase: str = "Running") -> pods.Pod:

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Fault, FaultEvent, faults_of
-from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.publishing import labels
 from berth_agent.readings import Reading
-from berth_api import names
 from tests.nvml.fixture import UNINITIALIZED, Gpu, MigDevice, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start
 
@@ -99,16 +96,6 @@ async def test_a_card_that_was_lost_can_still_be_named(machine: Machine, agent: 
     fixture.gpus[0].lost = True
     fixture.xid(0, 79)
     assert probe.fault_event().card == ID_0
-
-
-async def test_a_card_that_came_later_is_watched_too(machine: Machine, agent: Start) -> None:
-    fixture = machine(a100(0))
-    probe = agent(fixture)
-    await probe.read()
-    fixture.add(a100(1))
-    await probe.read()
-    fixture.xid(1, 48)
-    assert probe.fault_event().card == ID_1
 
 
 async def test_a_card_that_comes_back_is_watched_again(machine: Machine, agent: Start) -> None:
@@ -271,18 +258,3 @@ async def test_the_boot_is_published(machine: Machine, agent: Start, tmp_path: P
     boot.parent.mkdir(parents=True)
     boot.write_text("5e1f\n")
     assert (await agent(machine(a100(0)), proc_root=tmp_path / "proc").read()).spec.boot_id == "5e1f"
-
-
-async def test_a_machine_without_gpus_needs_no_driver(tmp_path: Path) -> None:
-    nic = tmp_path / "bus/pci/devices/0000:1a:00.0"
-    nic.mkdir(parents=True)
-    (nic / "vendor").write_text("0x15b3\n")
-    (nic / "class").write_text("0x020700\n")
-    inventory = NvmlInventory(Settings(node_name=NODE, nvml_library=tmp_path / "none.so", sysfs_root=tmp_path))
-    reading = (await inventory.read())[NODE]
-    inventory.close()
-    assert [(finding.type, finding.ok, finding.reason) for finding in reading.findings] == [
-        (names.DRIVER_LOADED, True, "NotNeeded"),
-        (names.INVENTORY_READ, True, "InventoryRead"),
-    ]
-    assert labelled(reading) == {}

@@ -108,11 +108,6 @@ async def test_reasons_that_a_card_does_not_support_are_left_out(machine: Machin
     assert sample.throttle_reasons == {"gpu_idle": True, "sw_power_cap": False}
 
 
-async def test_a_card_without_ecc_counts_no_errors(machine: Machine, agent: Start) -> None:
-    [sample] = (await samples(agent(machine(replace(t4(0), ecc_mode=False))))).values()
-    assert sample.ecc_errors == {}
-
-
 async def test_instances_have_their_own_memory_and_their_card_measures_no_engines(
     machine: Machine, agent: Start
 ) -> None:
@@ -126,26 +121,6 @@ async def test_instances_have_their_own_memory_and_their_card_measures_no_engine
     engines = sample.sm_utilization, sample.memory_utilization, sample.encoder_utilization, sample.decoder_utilization
     assert engines == (None, None, None, None)
     assert sample.temperature == 83
-
-
-async def test_without_a_driver_there_are_no_samples_until_it_is_back(machine: Machine, agent: Start) -> None:
-    fixture = machine(t4(0))
-    probe = agent(fixture)
-    assert await probe.inventory.sample() == {}, "nothing was read yet"
-    assert len(await samples(probe)) == 1
-    fixture.unload()
-    assert await probe.inventory.sample() == {}
-    assert await samples(probe) == {}
-    fixture.load()
-    assert len(await samples(probe)) == 1
-
-
-async def test_a_card_that_is_added_is_sampled_once_it_was_read(machine: Machine, agent: Start) -> None:
-    fixture = machine(t4(0))
-    probe = agent(fixture)
-    await probe.read()
-    fixture.add(t4(1))
-    assert len(await samples(probe)) == 2
 
 
 async def test_xids_are_counted_by_card_and_number_also_those_that_are_no_fault(machine: Machine, agent: Start) -> None:

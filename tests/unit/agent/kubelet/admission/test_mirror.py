@@ -45,77 +45,65 @@ def node(tmp_path: Path) -> Node:
     return begin
 
 
-@pytest.mark.parametrize(
-    ("pods", "given", "ask", "expected"),
-    [
-        pytest.param([pod("a", 1, grants=whole(2))], {}, ([0, 1, 2, 3], [], 1), [2], id="its own"),
-        pytest.param([pod("a", 2, grants=whole(3, 1))], {}, ([0, 1, 2, 3], [], 2), [1, 3], id="its own two"),
-        pytest.param(
-            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))], {}, ([0, 1, 2, 3], [], 1), [2], id="the first"
-        ),
-        pytest.param(
-            [pod("a", 2, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
-            {},
-            ([0, 1, 2, 3], [], 1),
-            [0],
-            id="the one of this size",
-        ),
-        pytest.param(
-            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
-            {("a", "c0"): [2]},
-            ([0, 1, 3], [], 1),
-            [0],
-            id="the next",
-        ),
-        pytest.param(
-            [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
-            {("b", "c0"): [2]},
-            ([0, 1, 3], [], 1),
-            [0],
-            id="what the other was meant to have",
-        ),
-        pytest.param(
-            [pod("a", 1, grants=whole(0)), pod("b", 1, grants=whole(1)), pod("c", 1, grants=whole(2))],
-            {("b", "c0"): [0], ("c", "c0"): [1]},
-            ([2, 3], [], 1),
-            [2],
-            id="what is left of a ring of three",
-        ),
-        pytest.param([pod("a", 1)], {}, ([0, 1, 2, 3], [], 1), [0], id="a foreign pod gets what no pod has"),
-        pytest.param(
-            [pod("a", 1), pod("b", 1, grants=whole(0)), pod("h", 0, grants=share(1))],
-            {("b", "c0"): [0]},
-            ([1, 2, 3], [], 1),
-            [2],
-            id="a foreign pod gets no share and no annotated card",
-        ),
-        pytest.param(
-            [pod("a", 1), pod("h", 0, grants=share(1))], {}, ([1], [], 1), [], id="rather nothing than a shared card"
-        ),
-        pytest.param(
-            [pod("a", 1, containers=wants(2, init=[1]), grants=whole(2, 3))],
-            {("a", "init0"): [2]},
-            ([0, 1, 2, 3], [2], 2),
-            [2, 3],
-            id="what must be included, and its own",
-        ),
-        pytest.param(
-            [pod("a", 1, 1, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
-            {("a", "c0"): [2]},
-            ([0, 1, 3], [], 1),
-            [3],
-            id="the pod that kubelet is in the middle of",
-        ),
-        pytest.param(
-            [replace(pod("a", 1, grants=whole(2)), started=True), pod("b", 1, grants=whole(0))],
-            {},
-            ([0, 1, 2, 3], [], 1),
-            [0],
-            id="rather one that kubelet said nothing of",
-        ),
-        pytest.param([], {}, ([0, 1], [], 1), [0], id="an unknown pod"),
-    ],
-)
+PROPOSAL = {
+    "its own": ([pod("a", 1, grants=whole(2))], {}, ([0, 1, 2, 3], [], 1), [2]),
+    "its own two": ([pod("a", 2, grants=whole(3, 1))], {}, ([0, 1, 2, 3], [], 2), [1, 3]),
+    "the first": ([pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))], {}, ([0, 1, 2, 3], [], 1), [2]),
+    "the one of this size": (
+        [pod("a", 2, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
+        {},
+        ([0, 1, 2, 3], [], 1),
+        [0],
+    ),
+    "the next": (
+        [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
+        {("a", "c0"): [2]},
+        ([0, 1, 3], [], 1),
+        [0],
+    ),
+    "what the other was meant to have": (
+        [pod("a", 1, grants=whole(2)), pod("b", 1, grants=whole(0))],
+        {("b", "c0"): [2]},
+        ([0, 1, 3], [], 1),
+        [0],
+    ),
+    "what is left of a ring of three": (
+        [pod("a", 1, grants=whole(0)), pod("b", 1, grants=whole(1)), pod("c", 1, grants=whole(2))],
+        {("b", "c0"): [0], ("c", "c0"): [1]},
+        ([2, 3], [], 1),
+        [2],
+    ),
+    "a foreign pod gets what no pod has": ([pod("a", 1)], {}, ([0, 1, 2, 3], [], 1), [0]),
+    "a foreign pod gets no share and no annotated card": (
+        [pod("a", 1), pod("b", 1, grants=whole(0)), pod("h", 0, grants=share(1))],
+        {("b", "c0"): [0]},
+        ([1, 2, 3], [], 1),
+        [2],
+    ),
+    "rather nothing than a shared card": ([pod("a", 1), pod("h", 0, grants=share(1))], {}, ([1], [], 1), []),
+    "what must be included, and its own": (
+        [pod("a", 1, containers=wants(2, init=[1]), grants=whole(2, 3))],
+        {("a", "init0"): [2]},
+        ([0, 1, 2, 3], [2], 2),
+        [2, 3],
+    ),
+    "the pod that kubelet is in the middle of": (
+        [pod("a", 1, 1, grants=whole(2, 3)), pod("b", 1, grants=whole(0))],
+        {("a", "c0"): [2]},
+        ([0, 1, 3], [], 1),
+        [3],
+    ),
+    "rather one that kubelet said nothing of": (
+        [replace(pod("a", 1, grants=whole(2)), started=True), pod("b", 1, grants=whole(0))],
+        {},
+        ([0, 1, 2, 3], [], 1),
+        [0],
+    ),
+    "an unknown pod": ([], {}, ([0, 1], [], 1), [0]),
+}
+
+
+@pytest.mark.parametrize(("pods", "given", "ask", "expected"), PROPOSAL.values(), ids=PROPOSAL)
 async def test_a_proposal(
     node: Node,
     pods: list[Pod],
@@ -236,21 +224,16 @@ async def test_a_list_that_does_not_answer_is_given_up_after_a_second(node: Node
         await agent.admission.admit(GPU, named(0, 1))
 
 
-@pytest.mark.parametrize(
-    ("pods", "records", "expected"),
-    [
-        pytest.param([pod("h", 0, grants=share(1))], [], {"GPU-1"}, id="a share"),
-        pytest.param([pod("a", 1, grants=whole(1))], [], set(), id="not for a pod that uses the plugin"),
-        pytest.param([replace(pod("h", 0, grants=share(1)), ended=True)], [], set(), id="not for one that ended"),
-        pytest.param(
-            [pod("h", 0, grants=share(1)), pod("a", 1)],
-            [report("a", "c0", "GPU-1")],
-            set(),
-            id="never what kubelet gave",
-        ),
-        pytest.param([pod("h", 0, grants=share(1))], [report("x", "c0", "GPU-1")], set(), id="even for an unknown pod"),
-    ],
-)
+CARDS_ARE_WITHHELD = {
+    "a share": ([pod("h", 0, grants=share(1))], [], {"GPU-1"}),
+    "not for a pod that uses the plugin": ([pod("a", 1, grants=whole(1))], [], set()),
+    "not for one that ended": ([replace(pod("h", 0, grants=share(1)), ended=True)], [], set()),
+    "never what kubelet gave": ([pod("h", 0, grants=share(1)), pod("a", 1)], [report("a", "c0", "GPU-1")], set()),
+    "even for an unknown pod": ([pod("h", 0, grants=share(1))], [report("x", "c0", "GPU-1")], set()),
+}
+
+
+@pytest.mark.parametrize(("pods", "records", "expected"), CARDS_ARE_WITHHELD.values(), ids=CARDS_ARE_WITHHELD)
 def test_cards_are_withheld(pods: list[Pod], records: list[ContainerReport], expected: set[str]) -> None:
     mirror = Mirror()
     mirror.units = units(4)

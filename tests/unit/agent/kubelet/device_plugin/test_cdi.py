@@ -28,10 +28,6 @@ def test_there_is_none_where_no_strategy_needs_it(strategies: tuple[str, ...]) -
     assert specification(device_list_strategy=strategies) is None
 
 
-def test_there_is_none_without_cards() -> None:
-    assert specification(spec(0)) is None
-
-
 def test_each_card_has_its_node_and_all_share_the_control_nodes() -> None:
     gpus = specification(there={"control": CONTROL})
     assert (gpus["cdiVersion"], gpus["kind"]) == ("0.5.0", "k8s.device-plugin.nvidia.com/gpu")
@@ -59,13 +55,6 @@ def test_devices_have_the_names_that_containers_get(strategy: str, names: list[s
     gpus = specification(spec(2, mig={0: ("1g.10gb", "1g.10gb")}), there=there, device_id_strategy=strategy)
     assert list(nodes_of(gpus)) == names
     assert nodes_of(gpus)[names[1]] == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"]
-
-
-def test_nodes_come_from_the_drivers_root() -> None:
-    (first, *_) = specification(nvidia_driver_root="/run/nvidia/driver")["devices"]
-    assert first["containerEdits"]["deviceNodes"] == [
-        {"path": "/dev/nvidia0", "hostPath": "/run/nvidia/driver/dev/nvidia0"}
-    ]
 
 
 @pytest.mark.parametrize(

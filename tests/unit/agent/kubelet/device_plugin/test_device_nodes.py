@@ -70,14 +70,3 @@ def test_instances_have_their_cards_node_and_two_capabilities() -> None:
         "MIG-0-1": ("/dev/nvidia0",),
         "GPU-1": ("/dev/nvidia1",),
     }
-
-
-def test_a_second_compute_instance_has_its_own_capability() -> None:
-    (card,) = spec(1, mig={0: ("1c.2g.20gb",)}).devices
-    assert card.mig
-    instance = card.mig.instances[0].model_copy(update={"compute_instance": 2})
-    divided = card.model_copy(update={"mig": card.mig.model_copy(update={"instances": [instance]})})
-    paths = device_nodes.paths(
-        spec(0).model_copy(update={"devices": [divided]}), DeviceNodes(capabilities=CAPABILITIES)
-    )
-    assert paths["MIG-0-0"] == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap6")

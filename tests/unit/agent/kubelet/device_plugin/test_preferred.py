@@ -90,38 +90,27 @@ def test_the_pair_with_the_better_link_is_preferred(worse: Link, better: Link) -
 SLICES = [f"GPU-{card}::{number}" for card in (0, 1) for number in range(4)]
 
 
+SLICES_BY_POLICY = {
+    "one of each card": (SLICES, [], 2, "distributed", ["GPU-0::0", "GPU-1::0"]),
+    "then a second": (SLICES, [], 3, "distributed", ["GPU-0::0", "GPU-1::0", "GPU-0::1"]),
+    "packed: one card": (SLICES, [], 2, "packed", ["GPU-0::0", "GPU-0::1"]),
+    "the card with fewer in use": (SLICES[1:], [], 1, "distributed", ["GPU-1::0"]),
+    "packed: the card with more in use": (SLICES[:4] + SLICES[5:], [], 1, "packed", ["GPU-1::1"]),
+    "until they are even": (SLICES[2:], [], 3, "distributed", ["GPU-1::0", "GPU-1::1", "GPU-0::2"]),
+    "of equals the one not picked yet": (SLICES[:4] + SLICES[5:], [], 2, "distributed", ["GPU-0::0", "GPU-1::1"]),
+    "what must be is in use": (SLICES, ["GPU-0::3"], 2, "distributed", ["GPU-0::3", "GPU-1::0"]),
+    "packed: next to what must be": (SLICES, ["GPU-0::3"], 2, "packed", ["GPU-0::3", "GPU-0::0"]),
+    "unknown ones are passed over": (["GPU-9::0", *SLICES], [], 1, "distributed", ["GPU-0::0"]),
+    "packed: over the edge": (SLICES[3:5], [], 2, "packed", ["GPU-0::3", "GPU-1::0"]),
+}
+
+
 @pytest.mark.parametrize(
-    ("free", "must", "size", "policy", "expected"),
-    [
-        pytest.param(SLICES, [], 2, "distributed", ["GPU-0::0", "GPU-1::0"], id="one of each card"),
-        pytest.param(SLICES, [], 3, "distributed", ["GPU-0::0", "GPU-1::0", "GPU-0::1"], id="then a second"),
-        pytest.param(SLICES, [], 2, "packed", ["GPU-0::0", "GPU-0::1"], id="packed: one card"),
-        pytest.param(SLICES[1:], [], 1, "distributed", ["GPU-1::0"], id="the card with fewer in use"),
-        pytest.param(SLICES[:4] + SLICES[5:], [], 1, "packed", ["GPU-1::1"], id="packed: the card with more in use"),
-        pytest.param(SLICES[2:], [], 3, "distributed", ["GPU-1::0", "GPU-1::1", "GPU-0::2"], id="until they are even"),
-        pytest.param(
-            SLICES[:4] + SLICES[5:],
-            [],
-            2,
-            "distributed",
-            ["GPU-0::0", "GPU-1::1"],
-            id="of equals the one not picked yet",
-        ),
-        pytest.param(SLICES, ["GPU-0::3"], 2, "distributed", ["GPU-0::3", "GPU-1::0"], id="what must be is in use"),
-        pytest.param(SLICES, ["GPU-0::3"], 2, "packed", ["GPU-0::3", "GPU-0::0"], id="packed: next to what must be"),
-        pytest.param(["GPU-9::0", *SLICES], [], 1, "distributed", ["GPU-0::0"], id="unknown ones are passed over"),
-        pytest.param(SLICES[3:5], [], 2, "packed", ["GPU-0::3", "GPU-1::0"], id="packed: over the edge"),
-    ],
+    ("free", "must", "size", "policy", "expected"), SLICES_BY_POLICY.values(), ids=SLICES_BY_POLICY
 )
 def test_slices_by_policy(free: list[str], must: list[str], size: int, policy: Policy, expected: list[str]) -> None:
     node = spec(2)
     assert preferred.prefer(node, offer_of(node, slices=4), free, must, size, policy=policy) == expected
-
-
-def test_instances_one_after_the_other() -> None:
-    node = spec(2, mig={0: ("1g.10gb",) * 2, 1: ("1g.10gb",) * 2})
-    free = ["MIG-1-1", "MIG-1-0", "MIG-0-1"]
-    assert preferred.prefer(node, offer_of(node), free, [], 2, policy="distributed") == ["MIG-0-1", "MIG-1-0"]
 
 
 @pytest.mark.parametrize(
@@ -176,15 +165,6 @@ def test_no_other_set_of_cards_is_closer(profile: str, free: set[int], data: st.
     chosen = preferred.prefer(node, offer_of(node), ids, [], size, policy="packed")
     affinity = LinkScores({card.id: card for card in node.devices})
     assert affinity.within(chosen) == max(affinity.within(combination) for combination in combinations(ids, size))
-
-
-@given(st.integers(2, 15))
-def test_slices_are_spread_evenly(size: int) -> None:
-    node = spec(4)
-    offer = offer_of(node, slices=4)
-    chosen = preferred.prefer(node, offer, [unit.id for unit in offer.units], [], size, policy="distributed")
-    counts = [sum(unit.startswith(f"GPU-{card}::") for unit in chosen) for card in range(4)]
-    assert max(counts) - min(counts) <= 1
 
 
 def test_of_too_many_cards_they_are_picked_one_by_one() -> None:

@@ -22,13 +22,6 @@ CARDS = ["GPU-0", "GPU-1"]
 INSTANCES = ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
 
 
-@pytest.mark.parametrize("strategy", ["none", "single", "mixed"])
-def test_cards_in_no_mig_mode_are_the_same_under_each_strategy(strategy: str) -> None:
-    assert offered(spec(2), mig_strategy=strategy) == {GPU: CARDS}
-    assert offered(spec(2, profile="t4"), mig_strategy=strategy) == {GPU: CARDS}
-    assert offered(spec(0), mig_strategy=strategy) == {}
-
-
 @pytest.mark.parametrize(
     ("mig", "strategy", "expected"),
     [
@@ -182,13 +175,6 @@ def test_a_device_lists_the_replicas_of_its_instances(strategy: str, of: str, na
         assert card.mig is not None
         assert [(instance.replicas, instance.replica_resource) for instance in card.mig.instances] == 2 * [expected]
         assert card.replicas == 1
-
-
-def test_a_device_names_the_resource_of_its_replicas() -> None:
-    for chosen in ({"slices": 2}, {"slices": 2, "rename": True}, {"rename": True}):
-        (offer,) = resources.offers(spec(1), options(**chosen)).offers
-        (card,) = resources.shown(spec(1), options(**chosen)).devices
-        assert card.replica_resource == (offer.resource if len(offer.units) > 1 else "")
 
 
 def test_cards_are_counted_by_their_addresses() -> None:

@@ -65,16 +65,6 @@ def test_volume_mounts_name_devices_by_files() -> None:
     ]
 
 
-@pytest.mark.parametrize("strategies", [("envvar", "volume-mounts"), ("volume-mounts", "envvar")])
-def test_with_envvar_in_addition_volume_mounts_set_the_variable(strategies: tuple[str, ...]) -> None:
-    assert environment("GPU-1", device_list_strategy=strategies) == {VISIBLE: LISTED}
-
-
-def test_volume_mounts_go_by_index_too() -> None:
-    allocated = answer("GPU-1", device_list_strategy=("volume-mounts",), device_id_strategy="index")
-    assert [mount.container_path for mount in allocated.mounts] == [f"{LISTED}/1"]
-
-
 def test_the_prefix_of_cdi_annotations_is_an_option() -> None:
     allocated = answer("GPU-1", cdi_annotation_prefix="a.b/", device_list_strategy=("cdi-annotations",))
     assert dict(allocated.annotations) == {"a.b/nvidia-device-plugin_t": f"{OWN}/gpu=GPU-1"}
@@ -118,13 +108,6 @@ def test_further_devices(flag: str, variable: str, kind: str, path: str) -> None
 def test_imex_channels_in_the_environment(strategy: str, there: tuple[int, ...], expected: dict[str, str]) -> None:
     nodes = {"channels": there}
     assert environment("GPU-1", imex_channel_ids=(0,), device_list_strategy=(strategy,), there=nodes) == expected
-
-
-def test_imex_channels_by_mount_and_cdi() -> None:
-    there = {"channels": (0,)}
-    allocated = answer("GPU-1", imex_channel_ids=(0,), device_list_strategy=("volume-mounts", "cdi-cri"), there=there)
-    assert [mount.container_path for mount in allocated.mounts] == [f"{LISTED}/GPU-1", f"{LISTED}/imex/0"]
-    assert [cdi_device.name for cdi_device in allocated.cdi_devices] == [f"{OWN}/gpu=GPU-1", f"{OWN}/imex-channel=0"]
 
 
 @pytest.mark.parametrize(
