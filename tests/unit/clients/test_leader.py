@@ -36,18 +36,6 @@ async def running(*elections: leader.LeaderElection) -> AsyncIterator[list[async
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_new_lease_is_made_and_taken_at_once() -> None:
-    store = LeaseStore()
-    election = candidate(store.client(), "a")
-    assert election.term is None
-    async with running(election):
-        assert await election.acquired() == FIRST
-        assert now() == 0
-        spec = store.leases["berth"]["spec"]
-        assert (spec["holderIdentity"], spec["term"]) == ("a", FIRST)
-        assert spec["leaseDurationSeconds"] == 15
-
-
 async def test_a_term_lasts_as_long_as_it_is_renewed() -> None:
     store = LeaseStore()
     client = store.client()
@@ -70,18 +58,6 @@ async def test_a_term_ends_ten_seconds_after_the_last_good_renewal_began() -> No
         await election.lost(term)
         assert now() == 11
         assert election.term is None
-
-
-async def test_a_short_outage_is_survived() -> None:
-    client = LeaseStore().client()
-    election = candidate(client, "a")
-    async with running(election):
-        term = await election.acquired()
-        client.down = True
-        await asyncio.sleep(8)
-        client.down = False
-        await asyncio.sleep(20)
-        assert election.term == term
 
 
 SLOW = [0.5, 1, 2, 4]
@@ -108,30 +84,6 @@ async def test_renewal_that_hangs_is_sent_again_while_the_term_lasts() -> None:
         client.latency = iter([60.0, 60.0, *[0.0] * 99]).__next__
         await asyncio.sleep(30)
         assert election.term == term
-
-
-async def test_lost_term_is_back_within_a_retry_period_of_the_recovery() -> None:
-    client = LeaseStore().client()
-    election = candidate(client, "a")
-    async with running(election):
-        term = await election.acquired()
-        client.latency = lambda: 1e9  # a request that was sent during the overload is never answered
-        await asyncio.sleep(61)
-        assert election.term is None
-        client.latency = lambda: 0.0
-        recovered = now()
-        assert await election.acquired() > term
-        assert now() - recovered <= election.retry_period
-
-
-async def test_end_of_a_term_is_announced_while_a_renewal_waits() -> None:
-    client = LeaseStore().client()
-    election = candidate(client, "a")
-    async with running(election):
-        term = await election.acquired()
-        client.latency = lambda: 1e9
-        await election.lost(term)
-        assert now() == election.renew_deadline
 
 
 @pytest.mark.parametrize(
@@ -333,58 +285,6 @@ async def test_the_annotation_of_the_version_before_goes_once_the_status_is_stor
         assert (names.LOST_PLACES in store.leases["berth"]["metadata"]["annotations"]) is not keeps
 
 
-async def test_what_an_earlier_leader_recorded_does_not_apply_to_a_later_one() -> None:
-    store = LeaseStore()
-    a, b, c = (candidate(store.client(), name) for name in "abc")
-    async with running(a):
-        await a.acquired()
-        a.drained = True
-    async with running(b):
-        await b.acquired()
-        assert b.follows_drained
-    async with running(c):
-        await c.acquired()
-        assert not c.follows_drained
-
-
-async def test_a_lease_that_runs_out_was_not_drained() -> None:
-    store = LeaseStore()
-    first = store.client()
-    a, b = candidate(first, "a"), candidate(store.client(), "b")
-    a.drained = True
-    async with running(a):
-        await a.acquired()
-        async with running(b):
-            first.down = True
-            await b.acquired()
-            assert not b.follows_drained
-
-
-async def test_a_paused_leader_has_no_term_when_it_wakes() -> None:
-    store = LeaseStore()
-    client = store.client()
-    a, b = candidate(client, "a"), candidate(store.client(), "b")
-    async with running(a, b):
-        term = await a.acquired()
-        client.resumed.clear()
-        assert await b.acquired() == term + 1
-        assert a.term is None  # although its task has not run
-        client.resumed.set()
-        await asyncio.sleep(30)
-        assert (a.term, b.term) == (None, term + 1)
-
-
-async def test_a_term_that_lapsed_comes_back_under_a_new_number() -> None:
-    client = LeaseStore().client()
-    election = candidate(client, "a")
-    async with running(election):
-        term = await election.acquired()
-        client.resumed.clear()
-        await asyncio.sleep(60)
-        client.resumed.set()
-        assert await election.acquired() == term + 1
-
-
 async def test_a_term_that_lapsed_during_a_renewal_comes_back_under_a_new_number() -> None:
     client = LeaseStore().client()
     election = candidate(client, "a")
@@ -409,29 +309,6 @@ async def test_a_lost_answer_to_the_taking_write_costs_a_number_and_nothing_else
         term = await election.acquired()
     assert store.numbers == [7, FIRST, FIRST + 1]
     assert term == FIRST + 1
-
-
-async def test_a_lost_answer_to_a_renewal_keeps_the_term() -> None:
-    client = LeaseStore().client()
-    election = candidate(client, "a")
-    async with running(election):
-        term = await election.acquired()
-        client.deaf = True
-        await asyncio.sleep(3)
-        client.deaf = False
-        await asyncio.sleep(30)
-        assert election.term == term
-
-
-async def test_a_lease_with_a_foreign_annotation_is_still_ours() -> None:
-    store = LeaseStore()
-    election = candidate(store.client(), "a")
-    async with running(election):
-        term = await election.acquired()
-        store.touch("berth")
-        await asyncio.sleep(30)
-        assert election.term == term
-        assert store.numbers == [FIRST]
 
 
 async def test_a_leader_whose_lease_was_deleted_goes_on_under_a_new_number() -> None:
@@ -525,7 +402,7 @@ async def test_durations_that_cannot_be_safe_are_refused() -> None:
         leader.LeaderElection(LeaseStore().client(), namespace="n", name="l", identity="a", lease_duration=10)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_whatever_fails_there_is_one_leader_and_numbers_only_grow(seed: int) -> None:
     """Six minutes of outages, lost answers, slow requests, pauses and one touched Lease."""
     rng = random.Random(seed)

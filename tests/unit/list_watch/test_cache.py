@@ -96,12 +96,6 @@ def test_an_older_version_has_expired(cache: ReflectedCache) -> None:
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
 
 
-def test_replicas_that_listed_at_different_times_continue_alike(cache: ReflectedCache) -> None:
-    other = changed(listed(ReflectedCache(PODS), 12, source("a", 3), source("b", 7), source("c", 11)), *ALL[1:])
-    assert [since(each, 12) for each in (cache, other)] == [ALL[1:], ALL[1:]]
-    assert names(other) == names(cache)
-
-
 def test_the_history_is_bounded_by_its_bytes() -> None:
     size = len(PODS.entry(source("a", 100)).body)
     cache = listed(ReflectedCache(PODS, history_bytes=10 * size), 100)
@@ -128,11 +122,6 @@ def test_a_new_list_ends_all_watches(cache: ReflectedCache) -> None:
         cache.place_after(29)
     changed(cache, ("DELETED", "d", 31))
     assert since(cache, 30) == [("DELETED", "d", 31)]
-
-
-def test_a_list_that_breaks_off_changes_nothing(cache: ReflectedCache) -> None:
-    cache.listing(requested_at=0.0).put([source("z", 40)])
-    assert names(cache) == [("a", 13), ("c", 11)]
 
 
 def test_a_bookmark_moves_the_version_alone(cache: ReflectedCache) -> None:

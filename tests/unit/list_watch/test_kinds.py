@@ -190,11 +190,6 @@ def test_shares_are_of_no_container() -> None:
     assert spec["containers_device"] == [{"device_info": [info("GPU-0", 0)]}]
 
 
-def test_an_agent_that_is_older_reports_no_cards() -> None:
-    spec = served(PODS, gpu_pod(cards=[], allocated=[held(0, "GPU-0")]))["spec"]
-    assert spec["containers_device"] == [{"device_info": [info("GPU-0")]}]
-
-
 @pytest.mark.parametrize("own", ["p.n1", pytest.param("p", id="of an older agent")])
 def test_it_has_its_pod_s_name(own: str) -> None:
     source = gpu_pod()
