@@ -86,9 +86,9 @@ def test_kubectl_explain_describes_every_field(name: str) -> None:
 def is_bounded(node: Schema) -> bool:
     kind = node.get("type")
     if kind == "array":
-        return node["maxItems"] <= 1000
+        return bool(node["maxItems"] <= 1000)
     if "additionalProperties" in node:
-        return node["maxProperties"] <= 64
+        return bool(node["maxProperties"] <= 64)
     if node.get("x-kubernetes-int-or-string"):
         return "maxLength" in node and node["minimum"] == 0
     if kind == "string":

@@ -74,11 +74,6 @@ def test_which_containers_lack_it(manifest: Raw, expected: tuple[str, ...]) -> N
     assert lacking(manifest) == expected
 
 
-def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
-    spec = injection.injected(manifest)["spec"]
-    return {each["name"]: each.get("env") for each in (*spec.get("initContainers", ()), *spec["containers"])}
-
-
 @pytest.mark.parametrize(
     ("manifest", "expected"),
     [
@@ -99,7 +94,9 @@ def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
     ],
 )
 def test_a_container_that_was_given_no_device_sees_none(manifest: Raw, expected: dict[str, list[Raw] | None]) -> None:
-    assert variables(manifest) == expected
+    spec = injection.injected(manifest)["spec"]
+    containers = (*spec.get("initContainers", ()), *spec["containers"])
+    assert {each["name"]: each.get("env") for each in containers} == expected
     assert lacking(manifest) == ()
 
 

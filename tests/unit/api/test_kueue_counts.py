@@ -102,7 +102,7 @@ def is_refused(limits: list[dict[str, int]]) -> bool:
     return cores_alone or (SHARED in held and not TELLING.isdisjoint(held))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(templates())
 @example([{SHARED: 8, "nvidia.com/gpumem": 3000}])
 @example([{SHARED: 8}, {"nvidia.com/priority": 1}])

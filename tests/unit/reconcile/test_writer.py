@@ -172,6 +172,13 @@ class World:
         return self.cluster.view(kind, name)
 
 
+def with_card() -> World:
+    """Return a world with one card, on the node `a`."""
+    world = World()
+    world.api.add("a", entry(0))
+    return world
+
+
 @contextlib.asynccontextmanager
 async def running(world: World) -> AsyncIterator[Api]:
     task = asyncio.create_task(world.writer.run())
@@ -183,8 +190,7 @@ async def running(world: World) -> AsyncIterator[Api]:
 
 
 async def test_statuses_let_binds_go_first_and_sums_do_not() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.busy = True
     world.writer.mark(NODE, "a")
     async with running(world) as api:
@@ -196,8 +202,7 @@ async def test_statuses_let_binds_go_first_and_sums_do_not() -> None:
 
 
 async def test_statuses_do_not_wait_forever_for_binds() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.busy = True
     world.writer.mark(NODE, "a")
     async with running(world) as api:
@@ -253,8 +258,7 @@ async def test_a_pod_without_a_request_that_uses_a_card_gets_one_event_for_each(
 
 
 async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.cluster.put_bound(pod("p", on="a", allocated=half(0)))
 
     async with running(world) as api:
@@ -272,8 +276,7 @@ async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again()
 
 
 async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     other = {"key": "team", "effect": "NoSchedule"}
     world.api.nodes["a"]["spec"]["taints"] = [other, {"key": names.AGENT_NOT_READY[0], "effect": "NoSchedule"}]
     world.cluster.node_cache.put_node(world.api.nodes["a"])
@@ -389,8 +392,7 @@ async def test_sums_do_not_wait_for_the_tokens_of_statuses() -> None:
 
 
 async def test_a_mark_during_a_write_is_not_lost() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     calls: list[str] = []
 
     def during(what: str) -> None:
@@ -463,8 +465,7 @@ async def test_a_failed_write_is_tried_again_after_a_pause(fault: Exception, pau
 
 @pytest.mark.parametrize("what", [pytest.param("sums a", id="node"), pytest.param("device a", id="device")])
 async def test_what_is_gone_is_dropped(what: str) -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.api.faults[what] = [ApiError(404, "NotFound", "x")]
     world.writer.mark(NODE, "a")
     async with running(world) as api:
@@ -485,8 +486,7 @@ async def test_unknown_nodes_and_devices_of_other_instances_are_left_alone() -> 
 
 
 async def test_a_quiet_writer_does_nothing_until_it_is_marked() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     async with running(world) as api:
         await asyncio.sleep(3600)
         assert api.calls == []
@@ -571,8 +571,7 @@ async def test_a_pod_group_that_could_not_be_written_is_written_later() -> None:
 
 
 async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(1)))
     world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.writer.mark(GPU_POD, "ns/p.a")
@@ -590,8 +589,7 @@ async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> 
 
 
 async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(0)))
     world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.api.faults["gpu pod p.a"] = [Unreachable("away")]
@@ -614,8 +612,7 @@ async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
 async def test_a_gpu_pod_without_a_pod_of_its_name_node_and_uid_is_deleted(
     current: Raw | None, calls: list[str]
 ) -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     if current is not None:
         world.api.pods["p"] = current
     world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
@@ -626,8 +623,7 @@ async def test_a_gpu_pod_without_a_pod_of_its_name_node_and_uid_is_deleted(
 
 
 async def test_a_gpu_pod_stays_while_its_pod_cannot_be_read() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.api.faults["pod p"] = [ApiError(403, "Forbidden", "no"), Unreachable("no answer")]
     world.cluster.allocations.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
     world.writer.mark(GPU_POD, "ns/p.a")
@@ -640,8 +636,7 @@ async def test_a_gpu_pod_stays_while_its_pod_cannot_be_read() -> None:
 
 async def test_a_gpu_pod_that_cannot_be_read_stays() -> None:
     """Another version wrote it, and which pod it names is not known."""
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.cluster.allocations.put_gpu_pod({**gpu_pod("p", node="a"), "spec": {"nodeName": "a"}})
     world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
@@ -650,8 +645,7 @@ async def test_a_gpu_pod_that_cannot_be_read_stays() -> None:
 
 
 async def test_a_gpu_pod_that_its_agent_corrects_in_the_same_moment_stays() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.api.pods["p"] = pod("p", on="a")
     put = world.cluster.allocations.put_gpu_pod
     put(gpu_pod("p", "GPU-0", node="a", of="uid-old"))
@@ -718,8 +712,7 @@ async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_
 
 
 async def test_a_write_without_the_right_is_retried_at_growing_intervals() -> None:
-    world = World()
-    world.api.add("a", entry(0))
+    world = with_card()
     world.api.faults["sums a"] = [ApiError(403, "Forbidden", "no")] * 6
     world.writer.mark(NODE, "a")
     async with running(world) as api:

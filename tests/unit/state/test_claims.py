@@ -90,6 +90,13 @@ class World:
         return view
 
 
+def sliced(own: OwnPools = OWN) -> World:
+    """Return a world whose node has the slice of its four GPUs."""
+    world = World(own)
+    world.to.put_slice(slice_of())
+    return world
+
+
 def slice_of(*minors: int, **fields: Any) -> Raw:
     return resource_slice(*map(gpu, minors or range(4)), **fields)
 
@@ -116,8 +123,7 @@ def test_the_cards_of_a_claim_are_charged_whatever_comes_first(order: tuple[str,
 
 @pytest.mark.parametrize("end", ["deallocated", "deleted", "another of its name"])
 def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", "gpu-2", "gpu-3"))
     parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     if end == "deallocated":
@@ -131,8 +137,7 @@ def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None
 
 
 def test_what_cannot_be_read_leaves_what_was_known() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0"))
     world.to.put_claim({**allocated("c"), "status": {"allocation": {"devices": {"results": "none"}}}})
     world.to.put_slice({**slice_of(), "spec": {"driver": 1}})
@@ -151,15 +156,13 @@ def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
 
 
 def test_a_device_with_admin_access_is_not_charged() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", adminAccess=True))
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1", pods=["uid-both"]))
     assert world.used() == [100, 100, 0, 0]
     world.pods.apply("ADDED", pod("both", {GPU: "100"}, on="node", allocated=whole(0)))
@@ -170,8 +173,7 @@ def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None
 
 @pytest.mark.parametrize("bound_by", ["kube-scheduler", "Berth"])
 def test_a_resource_that_a_claim_provides_is_charged_to_the_claim(bound_by: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-2", pods=["uid-p"]))
     mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
     status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
@@ -240,8 +242,7 @@ def claimed(*devices: str, name: str = "c") -> list[Raw]:
 
 
 def test_what_containers_have_of_a_deleted_claim_stays_charged_until_they_end() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", "gpu-1"))
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0", "gpu-1")})
     assert world.used() == [100, 100, 0, 0]
@@ -255,8 +256,7 @@ def test_what_containers_have_of_a_deleted_claim_stays_charged_until_they_end() 
 
 
 def test_a_device_that_another_claim_holds_now_is_charged_once() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0")})
     assert world.used() == [100, 0, 0, 0]
     world.to.put_claim(allocated("new", "gpu-0"))
@@ -264,16 +264,14 @@ def test_a_device_that_another_claim_holds_now_is_charged_once() -> None:
 
 
 def test_what_an_agent_reported_before_a_reboot_is_not_charged() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.put_device(status={"bootID": "boot-1", "claimed": claimed("gpu-0")})
     world.cluster.node_cache.put_node(node(boot="boot-2"))
     assert world.used() == [0, 0, 0, 0]
 
 
 def test_a_copy_is_independent() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0", pods=["a"]))
     copied = world.cluster.fleet.copy()
     world.to.remove_claim("ns/c")
@@ -321,8 +319,7 @@ def test_cards_that_a_slice_lists_are_not_given_by_name() -> None:
     ids=["driver", "pool", "every driver"],
 )
 def test_the_configuration_gives_pools_to_berth(own: OwnPools) -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     assert isinstance(world.decision(), Failure)
     world.cluster.set_own_pools(own)
     assert isinstance(world.decision(400), Placement)
@@ -332,8 +329,7 @@ def test_the_configuration_gives_pools_to_berth(own: OwnPools) -> None:
 
 
 def test_cards_of_a_driver_that_is_gone_are_kept_for_its_return() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     world.to.remove_slice("node-gpu.nvidia.com")
     world.later(claims.KEPT_SECONDS - 1)
     assert isinstance(world.decision(), Failure)
@@ -362,8 +358,7 @@ def test_nodes_whose_slices_a_pool_does_not_list_any_more_are_given_back() -> No
 
 
 def test_a_pool_that_becomes_berths_while_its_driver_is_gone_is_given_by_name() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     world.to.remove_slice("node-gpu.nvidia.com")
     world.cluster.set_own_pools(OWN)
     assert isinstance(world.decision(400), Placement)
@@ -387,8 +382,7 @@ def test_what_a_claim_holds_stays_charged_while_its_driver_is_gone(driver: str) 
 
 
 def test_pods_wake_when_a_slice_goes() -> None:
-    world = World(OwnPools())
-    world.to.put_slice(slice_of())
+    world = sliced(OwnPools())
     parked(world.cluster, pod("p", {GPU: "100"}), 100.0)
     world.to.remove_slice("node-gpu.nvidia.com")
     assert popped(world.cluster.queue, 200.0) is None
@@ -449,8 +443,7 @@ def test_a_taint_in_a_slice_counts_as_health(effect: str, *, kept: bool) -> None
 )
 @pytest.mark.parametrize("kind", ["device taint rules", "device taint rules of v1beta2"])
 def test_a_taint_rule_counts_as_health_until_it_is_gone(kind: str, selector: dict[str, str] | None, cards: int) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     rule = taint_rule(selector=selector, tainted=taint(effect="NoExecute"))
     world.tables[kind].apply("ADDED", rule)
     assert sum(bool(use.barred) for use in status.wanted(world.view(), str).devices) == cards
@@ -466,8 +459,7 @@ def test_taints_of_an_older_generation_are_over() -> None:
 
 
 def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-0"))
     assert world.used() == [100, 0, 0, 0]
     others = [entry(0, id="GPU-3"), entry(1, id="GPU-1"), entry(2, id="GPU-2"), entry(3, id="GPU-0")]
@@ -578,8 +570,7 @@ def come_back(world: World, *cards: Raw) -> None:
 
 
 def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_other_cards() -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-1"))
     leave(world)
     come_back(world, entry(0, id="GPU-8"), entry(1, id="GPU-9"))
@@ -596,8 +587,7 @@ def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_oth
 
 @pytest.mark.parametrize("end", ["deallocated", "deleted"])
 def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_is_back(end: str) -> None:
-    world = World()
-    world.to.put_slice(slice_of())
+    world = sliced()
     world.to.put_claim(allocated("c", "gpu-1"))
     leave(world)
     if end == "deallocated":

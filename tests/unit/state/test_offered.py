@@ -193,14 +193,6 @@ def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
 # --- what-ifs ---------------------------------------------------------------------------------------------------
 
 
-def crowded(offered: int, *minors: int) -> Cluster:
-    """Return a node with a pod of low priority on each of some cards."""
-    of = cluster({NVIDIA: offered})
-    for minor in minors:
-        of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))
-    return of
-
-
 def high(count: int = 1) -> PendingPod:
     of = cluster({})
     of.put_pending(pod("high", {NVIDIA: count}, priority=9))
@@ -217,7 +209,9 @@ def high(count: int = 1) -> PendingPod:
     ],
 )
 def test_preemption_gives_back_what_victims_hold(offered: int, requested: int, victims: int) -> None:
-    of = crowded(offered, 0, 1)
+    of = cluster({NVIDIA: offered})
+    for minor in (0, 1):
+        of.put_bound(pod(f"low-{minor}", {NVIDIA: 1}, allocated=whole(minor), **ON))
     proposal = preempt(of.fleet, high(requested), Policy(), Budgets())
     assert proposal is not None
     assert len(proposal.victims) == victims

@@ -90,17 +90,13 @@ def test_words_of_another_system_are_cards_that_kubelet_does_not_count() -> None
     assert (part.count, part.amounts) == (2, (("gpu-memory", 3000 * 2**20),))
     assert [(share.container, share.first, share.end) for share in request.shares] == [("main", 0, 2)]
     assert request.uninjected == ()
-    charge = pods.charge(bound(raw, halves(0, 1)))
+    charge = pods.charge(bound(raw, {"gpu": [*half(0)["gpu"], *half(1)["gpu"]]}))
     assert [(grant.minor, grant.amounts) for grant in charge.grants] == [(0, part.amounts), (1, part.amounts)]
 
 
 def bound(raw: Raw, allocated: Raw) -> Raw:
     annotations = {**raw["metadata"]["annotations"], names.EPOCH: "1", names.ALLOCATED: json.dumps(allocated)}
     return {"metadata": {**raw["metadata"], "annotations": annotations}, "spec": {**raw["spec"], "nodeName": "node"}}
-
-
-def halves(*minors: int) -> Raw:
-    return {"gpu": [half(minor)["gpu"][0] for minor in minors]}
 
 
 def test_a_pod_that_kubelet_would_give_devices_as_well_has_not_been_admitted_by_us() -> None:

@@ -58,6 +58,11 @@ class Kueue:
         )
         self.cluster.workloads.put(workload)
 
+    def ask(self, name: str, *pod_sets: PodSet, **fields: Any) -> None:
+        """Submit a workload, and let the check answer."""
+        self.submit(name, *pod_sets, **fields)
+        self.turn()
+
     def of(self, name: str) -> QuotaWorkload:
         return self.cluster.workloads.by_key[f"ns/{name}"]
 
@@ -129,6 +134,13 @@ def pods(count: int, cards: int = 1, name: str = "main", **fields: Any) -> PodSe
 
 def cards_of(each: PendingPod) -> int:
     return sum(part.count for part in each.request.devices.parts)
+
+
+def answered(nodes: Mapping[str, int], *, count: int = 1, of: CheckSettings = SETTINGS) -> Kueue:
+    """Return Kueue after the check's answer to a workload `train` of this many pods."""
+    kueue = Kueue(nodes, of=of)
+    kueue.ask("train", pods(count))
+    return kueue
 
 
 def restarted(old: Kueue) -> Kueue:

@@ -18,8 +18,7 @@ from tests.unit.binding.workloads.kueue import PENDING, READY, REJECTED, RETRY, 
 
 def test_places_are_promised_and_handed_over() -> None:
     kueue = Kueue({"a": 2, "b": 2})
-    kueue.submit("train", pods(3))
-    kueue.turn()
+    kueue.ask("train", pods(3))
     assert kueue.state("train") is READY
     assert sorted(kueue.places("train").values()) == [1, 2]
     assert kueue.of("train").message.startswith("places on ")
@@ -55,8 +54,7 @@ def test_it_waits_with_its_quota_for_pods_that_end_soon() -> None:
     kueue = Kueue({"a": 2}, of=CheckSettings(gather=0))
     kueue.hold("x", 0, 1, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     kueue.submit("train", pods(1))
-    kueue.submit("large", pods(3))
-    kueue.turn()
+    kueue.ask("large", pods(3))
     assert (kueue.state("train"), kueue.state("large")) == (PENDING, RETRY)
     assert kueue.of("train").message.endswith("Places may be free within 60 s.")
     kueue.cluster.remove_bound("uid-x")
@@ -67,8 +65,7 @@ def test_it_waits_with_its_quota_for_pods_that_end_soon() -> None:
 def test_it_does_not_wait_for_them_for_ever() -> None:
     kueue = Kueue({"a": 2}, of=CheckSettings(gather=0, pending=10))
     kueue.hold("x", 0, 1, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue.ask("train", pods(1))
     kueue.turn(9)
     assert kueue.state("train") is PENDING
     kueue.turn(2)
@@ -85,13 +82,11 @@ def grown(**fields: Any) -> dict[str, Any]:
 
 def test_a_job_that_grows_gets_places_for_its_new_pods_alone() -> None:
     kueue = Kueue({"a": 3})
-    kueue.submit("train-1", pods(1), slice_name="train-1")
-    kueue.turn()
+    kueue.ask("train-1", pods(1), slice_name="train-1")
     kueue.come("train-1", 0)
     kueue.schedule()
     kueue.change("train-1", finished=True)
-    kueue.submit("train-2", pods(3), **grown())
-    kueue.turn()
+    kueue.ask("train-2", pods(3), **grown())
     assert kueue.state("train-2") is READY
     assert kueue.places("train-2") == {"a": 2}
     # They name the first slice, as the Job's template does.
@@ -107,8 +102,7 @@ def test_a_job_that_cannot_grow_keeps_its_quota_as_its_pods_run(end: str) -> Non
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if end == "something ends" else {}
     kueue.hold("other", 1, metadata=metadata)
     kueue.hold("train", 0, annotations={names.WORKLOAD: "train-1", names.POD_SET: "main"})
-    kueue.submit("train-2", pods(2 if end == "lost" else 3), **grown())
-    kueue.turn()
+    kueue.ask("train-2", pods(2 if end == "lost" else 3), **grown())
     if end == "lost":
         assert kueue.state("train-2") is READY
         kueue.cluster.node_cache.put_device(device("a", entry(0), entry(1), entry(2, health=False), generation=2))
@@ -126,8 +120,7 @@ def test_a_job_that_cannot_grow_keeps_its_quota_as_its_pods_run(end: str) -> Non
 def test_a_workload_is_decided_after_the_checks_of_others() -> None:
     """They may create its nodes."""
     kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(2), waits_for_others=True)
-    kueue.turn()
+    kueue.ask("train", pods(2), waits_for_others=True)
     assert kueue.state("train") is PENDING
     kueue.cluster.node_cache.put_node(node("b"))
     kueue.cluster.node_cache.put_device(device("b", entry(0)))
@@ -202,19 +195,16 @@ def test_only_what_no_node_could_ever_take_is_rejected(
             kueue.cluster.node_cache.put_node(node("a", taints=[{"key": "x", "effect": "NoSchedule"}]))
         case "silent":
             kueue.fleet.set_fresh("a", fresh=False)
-    kueue.submit("train", pod_set)
-    kueue.turn()
+    kueue.ask("train", pod_set)
     assert kueue.state("train") is (REJECTED if rejected else RETRY)
     kueue.settings = CheckSettings(gather=0, fleet_grows=True)
-    kueue.submit("grows", pod_set)
-    kueue.turn()
+    kueue.ask("grows", pod_set)
     assert kueue.state("grows") is RETRY
 
 
 def test_an_invalid_request_is_rejected_even_if_the_fleet_grows() -> None:
     kueue = Kueue({"a": 2}, of=CheckSettings(fleet_grows=True))
-    kueue.submit("train", PodSet(name="main", pods=(waiting(error="gpu: 150 is no multiple of 100"),)))
-    kueue.turn()
+    kueue.ask("train", PodSet(name="main", pods=(waiting(error="gpu: 150 is no multiple of 100"),)))
     assert kueue.state("train") is REJECTED
     assert kueue.of("train").message == "invalid request: gpu: 150 is no multiple of 100"
 
@@ -229,8 +219,7 @@ def test_an_invalid_request_is_rejected_even_if_the_fleet_grows() -> None:
 def test_what_cannot_be_decided(fields: Mapping[str, Any], state: CheckState, message: str) -> None:
     kueue = Kueue({"a": 1})
     kueue.cluster.gangs.set_schedulers({names.SCHEDULER})
-    kueue.submit("train", **fields)
-    kueue.turn()
+    kueue.ask("train", **fields)
     assert (kueue.state("train"), kueue.of("train").message) == (state, message)
     assert not len(kueue.cluster.promises)
 
@@ -238,8 +227,7 @@ def test_what_cannot_be_decided(fields: Mapping[str, Any], state: CheckState, me
 def test_pods_with_claims_are_decided_when_they_exist() -> None:
     kueue = Kueue({"a": 1})
     request = replace(asks({"cpu": 1000}), claims=(ClaimUse(claim="", pod="ns/pod"),))
-    kueue.submit("train", PodSet(name="main", pods=(waiting(request=request),)))
-    kueue.turn()
+    kueue.ask("train", PodSet(name="main", pods=(waiting(request=request),)))
     assert kueue.state("train") is READY
     assert kueue.of("train").message.startswith("no places are promised: its pods use ResourceClaims")
 
@@ -274,8 +262,7 @@ def test_a_stream_of_small_workloads_does_not_starve_a_large_one(gather: int, *,
     for number in range(4):
         for minor in range(4):
             kueue.hold(f"old-{number}-{minor}", minor, on=f"n{number}")
-    kueue.submit("large", pods(16), created="0")
-    kueue.turn()
+    kueue.ask("large", pods(16), created="0")
     assert kueue.state("large") is (RETRY if starves else PENDING)
     if starves:
         kueue.requeue("large")
@@ -290,8 +277,7 @@ def test_nodes_are_emptied_for_pods_with_many_cards(large: PodSet) -> None:
     kueue = Kueue(dict.fromkeys("abc", 4), of=CheckSettings(gather=1000))
     for number in range(12):
         kueue.hold(f"old-{number:02}", number // 3, on="abc"[number % 3])
-    kueue.submit("large", large, created="0")
-    kueue.turn()
+    kueue.ask("large", large, created="0")
     assert kueue.state("large") is PENDING
     ready = stream(kueue, "large", 60)
     assert ready is not None
@@ -303,8 +289,7 @@ def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:
     kueue = Kueue({"a": 4}, of=CheckSettings(gather=100, promise=1000))
     kueue.hold("x", 0)
     kueue.submit("first", pods(4))
-    kueue.submit("second", pods(4))
-    kueue.turn()
+    kueue.ask("second", pods(4))
     assert (kueue.state("first"), kueue.state("second")) == (PENDING, RETRY)
     assert kueue.places("first") == {"a": 3}
     assert kueue.of("first").message.endswith("Places are gathered: 3 of 4 pod(s) have one.")
@@ -346,8 +331,7 @@ def test_places_that_become_free_are_not_gathered_in_vain() -> None:
     kueue = Kueue({"a": 4}, of=CheckSettings(gather=1000))
     for minor, name in enumerate("xyz"):
         kueue.hold(name, minor)
-    kueue.submit("first", pods(4))
-    kueue.turn()
+    kueue.ask("first", pods(4))
     kueue.cluster.remove_bound("uid-y")
     kueue.turn(500)
     kueue.turn(501)
@@ -361,19 +345,16 @@ def test_no_places_are_gathered_for_what_would_need_the_end_of_pods_of_the_same_
     kueue = Kueue({"a": 4})
     kueue.hold("old", 0, labels={"app": "llm", "pod-template-hash": "5f"})
     new = Identity(namespace="ns", labels=(("app", "llm"), ("pod-template-hash", "6c")))
-    kueue.submit("new", PodSet(name="main", pods=(waiting("new", replace(asks({NVIDIA: 4}), identity=new)),)))
-    kueue.turn()
+    kueue.ask("new", PodSet(name="main", pods=(waiting("new", replace(asks({NVIDIA: 4}), identity=new)),)))
     assert kueue.state("new") is RETRY
 
 
 def test_places_are_gathered_for_the_highest_priority() -> None:
     kueue = Kueue({"a": 4})
     kueue.hold("x", 0)
-    kueue.submit("low", pods(4))
-    kueue.turn()
+    kueue.ask("low", pods(4))
     assert kueue.places("low") == {"a": 3}
-    kueue.submit("high", pods(4, priority=10))
-    kueue.turn()
+    kueue.ask("high", pods(4, priority=10))
     assert (kueue.state("low"), kueue.places("high")) == (RETRY, {"a": 3})
     kueue.cluster.remove_bound("uid-x")
     kueue.turn()
@@ -384,7 +365,6 @@ def test_no_places_are_gathered_for_what_could_not_fit_in_the_empty_cluster() ->
     kueue = Kueue({"a": 4, "b": 4})
     kueue.hold("x", 0)
     kueue.submit("impossible", pods(3, 3))
-    kueue.submit("possible", pods(8))
-    kueue.turn()
+    kueue.ask("possible", pods(8))
     assert (kueue.state("impossible"), kueue.state("possible")) == (RETRY, PENDING)
     assert not kueue.places("impossible")

@@ -30,8 +30,7 @@ def test_a_pod_that_fits_by_decide_is_ready_and_no_other(
         if name in nodes:
             kueue.hold(f"held-{number}", *range(count), on=name)
     outcome = decide(kueue.fleet, waiting("alone", {NVIDIA: cards}), POLICY)
-    kueue.submit("train", pods(1, cards))
-    kueue.turn()
+    kueue.ask("train", pods(1, cards))
     assert (kueue.state("train") is READY) == isinstance(outcome, Placement)
     if isinstance(outcome, Placement):
         assert kueue.places("train") == {outcome.node: 1}

@@ -15,15 +15,13 @@ from berth_operator.core.decision import promise_note
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.core.values.request import Membership
 from tests.builders import GPU, NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
-from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, pods, restarted
+from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, answered, pods, restarted
 
 # --- lost places ----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_of_higher_priority_takes_a_place_only_where_it_fits_nowhere_else() -> None:
-    kueue = Kueue({"a": 1, "b": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1, "b": 1})
     [place] = kueue.places("train")
     kueue.put("low")
     kueue.put("high-1", priority=10)
@@ -39,9 +37,7 @@ def test_a_pod_of_higher_priority_takes_a_place_only_where_it_fits_nowhere_else(
 @pytest.mark.parametrize("spare", [True, False])
 @pytest.mark.parametrize("admitted", [True, False])
 def test_lost_places_are_searched_again(what: str, *, spare: bool, admitted: bool) -> None:
-    kueue = Kueue({"a": 2, "b": 2} if spare else {"a": 2})
-    kueue.submit("train", pods(2))
-    kueue.turn()
+    kueue = answered({"a": 2, "b": 2} if spare else {"a": 2}, count=2)
     [(place, _)] = kueue.places("train").items()
     kueue.change("train", admitted=admitted)
     kueue.turn(SECOND)
@@ -80,9 +76,7 @@ def test_lost_places_are_searched_again(what: str, *, spare: bool, admitted: boo
     ],
 )
 def test_places_on_cards_that_are_others_now(cards: Sequence[Raw], left: int, *, admitted: bool) -> None:
-    kueue = Kueue({"a": 4})
-    kueue.submit("train", pods(2))
-    kueue.turn()
+    kueue = answered({"a": 4}, count=2)
     kueue.change("train", admitted=admitted)
     kueue.turn(SECOND)
     kueue.cluster.node_cache.put_device(device("a", *cards, generation=2))
@@ -100,9 +94,7 @@ def test_places_on_cards_that_are_others_now(cards: Sequence[Raw], left: int, *,
 
 @pytest.mark.parametrize("what", ["node", "Device"])
 def test_a_workload_whose_node_went_and_returned_is_promised_again(what: str) -> None:
-    kueue = Kueue({"a": 2})
-    kueue.submit("train", pods(2))
-    kueue.turn()
+    kueue = answered({"a": 2}, count=2)
     kueue.cluster.node_cache.remove_device("a")
     if what == "node":
         kueue.cluster.node_cache.remove_node("a")
@@ -122,8 +114,7 @@ def test_a_workload_whose_node_went_and_returned_is_promised_again(what: str) ->
 def test_a_node_that_goes_while_places_are_gathered_there_is_gathered_again() -> None:
     kueue = Kueue({"a": 2, "b": 2})
     kueue.hold("x", 0)
-    kueue.submit("train", pods(4))
-    kueue.turn()
+    kueue.ask("train", pods(4))
     assert kueue.places("train") == {"a": 1, "b": 2}
     kueue.cluster.node_cache.remove_device("b")
     kueue.turn(SECOND)
@@ -150,8 +141,7 @@ def test_places_that_a_pod_of_another_scheduler_has_taken(
 ) -> None:
     kueue = Kueue({"a": 2, "b": 2} if spare else {"a": 2})
     request = asks({NVIDIA: 1, "cpu": 8000})
-    kueue.submit("train", PodSet(name="main", pods=(waiting(request=request),) * 2))
-    kueue.turn()
+    kueue.ask("train", PodSet(name="main", pods=(waiting(request=request),) * 2))
     [taken] = kueue.places("train")
     kueue.change("train", admitted=admitted)
     kueue.turn(SECOND)
@@ -184,9 +174,7 @@ def test_places_that_a_pod_of_another_scheduler_has_taken(
     ],
 )
 def test_places_are_given_up_with_the_quota(end: Any, *, kept: bool) -> None:
-    kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1})
     kueue.put("other")
     assert not kueue.schedule()
     end(kueue)
@@ -196,9 +184,7 @@ def test_places_are_given_up_with_the_quota(end: Any, *, kept: bool) -> None:
 
 
 def test_places_are_kept_for_a_time() -> None:
-    kueue = Kueue({"a": 1}, of=CheckSettings(promise=100))
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1}, of=CheckSettings(promise=100))
     kueue.turn(90)
     assert kueue.places("train")
     kueue.change("train", admitted=True)
@@ -211,9 +197,7 @@ def test_places_are_kept_for_a_time() -> None:
 
 
 def test_a_workload_that_is_not_admitted_in_time_returns_its_quota() -> None:
-    kueue = Kueue({"a": 1}, of=CheckSettings(promise=100))
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1}, of=CheckSettings(promise=100))
     kueue.turn(101)
     assert kueue.state("train") is RETRY
     assert not kueue.places("train")
@@ -223,9 +207,7 @@ def test_a_workload_that_is_not_admitted_in_time_returns_its_quota() -> None:
 
 
 def test_a_forged_annotation_takes_places_of_its_own_namespace_alone() -> None:
-    kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1})
     kueue.put("thief", workload="train", metadata={"namespace": "other"})
     kueue.put("stranger", workload="unknown")
     kueue.put("of-another-set", workload="train", pod_set="workers")
@@ -241,8 +223,7 @@ def test_a_pod_gets_the_place_of_its_topology_domain() -> None:
         kueue.cluster.node_cache.put_node(node(name, labels={"rack": rack}))
         kueue.cluster.node_cache.put_device(device(name, entry()))
     requests = [asks({NVIDIA: 1}, selector={"rack": rack}) for rack in ("r1", "r2")]
-    kueue.submit("train", PodSet(name="main", pods=tuple(waiting(request=request) for request in requests)))
-    kueue.turn()
+    kueue.ask("train", PodSet(name="main", pods=tuple(waiting(request=request) for request in requests)))
     assert kueue.places("train") == {"a": 1, "b": 1}
     kueue.come("train", 1, nodeSelector={"rack": "r2"})
     assert kueue.places("train") == {"a": 1}
@@ -250,9 +231,7 @@ def test_a_pod_gets_the_place_of_its_topology_domain() -> None:
 
 
 def test_a_pod_that_goes_away_again_gives_its_place_up() -> None:
-    kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1})
     kueue.come("train", 0)
     kueue.cluster.remove_pending("uid-train-0")
     kueue.put("other")
@@ -264,15 +243,12 @@ def test_members_of_a_gang_have_alike_cards() -> None:
     kueue.cluster.node_cache.put_node(node("b"))
     kueue.cluster.node_cache.put_device(device("b", entry(0, model=T4), entry(1, model=T4)))
     member = Membership(group="ns/g", minimum=3)
-    kueue.submit("mixed", pods(3))
-    kueue.turn()
+    kueue.ask("mixed", pods(3))
     assert kueue.state("mixed") is READY
     kueue.cluster.workloads.remove("ns/mixed")
-    kueue.submit("alike", pods(3, gang=member))
-    kueue.turn()
+    kueue.ask("alike", pods(3, gang=member))
     assert kueue.state("alike") is RETRY
-    kueue.submit("two", pods(2, gang=member))
-    kueue.turn()
+    kueue.ask("two", pods(2, gang=member))
     assert kueue.state("two") is READY
 
 
@@ -283,8 +259,7 @@ def test_the_number_of_promised_places_is_bounded() -> None:
     kueue = Kueue({f"n{number}": 8 for number in range(20)})
     sizes = {"first": fits_check.MAX_PLACES - 2, "second": 2, "third": 2}
     for name, size in sizes.items():
-        kueue.submit(name, PodSet(name="main", pods=(waiting(request=asks({GPU: 1})),) * size))
-    kueue.turn()
+        kueue.ask(name, PodSet(name="main", pods=(waiting(request=asks({GPU: 1})),) * size))
     assert [kueue.state(name) for name in sizes] == [READY, READY, PENDING]
     assert len(kueue.cluster.promises) == fits_check.MAX_PLACES
     kueue.cluster.workloads.remove("ns/second")
@@ -296,9 +271,7 @@ def test_the_number_of_promised_places_is_bounded() -> None:
 
 
 def test_a_new_leader_keeps_promises_before_any_pod_is_decided() -> None:
-    kueue = Kueue({"a": 1, "b": 1, "c": 1})
-    kueue.submit("train", pods(2))
-    kueue.turn()
+    kueue = answered({"a": 1, "b": 1, "c": 1}, count=2)
     promised = kueue.places("train")
     kueue.come("train", 0)
     placed = kueue.schedule()["train-0"]
@@ -307,9 +280,7 @@ def test_a_new_leader_keeps_promises_before_any_pod_is_decided() -> None:
 
 
 def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
-    kueue = Kueue({"a": 1, "b": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1, "b": 1})
     new = Kueue({"a": 1, "b": 1})
     new.come("train", 0)
     new.put("other-1")
@@ -324,8 +295,7 @@ def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
 def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_pods_none() -> None:
     kueue = Kueue({"a": 3})
     kueue.submit("new", pods(1))
-    kueue.submit("old", pods(2))
-    kueue.turn()
+    kueue.ask("old", pods(2))
     new = Kueue({"a": 4})
     new.hold("old-0", 0, annotations={names.WORKLOAD: "old", names.POD_SET: "main"})
     new.come("old", 1, status={"nominatedNodeName": "a"})
@@ -336,9 +306,7 @@ def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_po
 
 
 def test_a_place_stays_on_its_node_though_another_pod_of_the_workload_is_bound_there() -> None:
-    kueue = Kueue({"a": 2, "b": 2})
-    kueue.submit("train", pods(2))
-    kueue.turn()
+    kueue = answered({"a": 2, "b": 2}, count=2)
     [(node_, _)] = kueue.places("train").items()
     kueue.come("train", 0)
     kueue.schedule()
@@ -348,10 +316,8 @@ def test_a_place_stays_on_its_node_though_another_pod_of_the_workload_is_bound_t
 def test_the_record_holds_the_places_of_each_pod_set_and_none_that_are_gathered() -> None:
     kueue = Kueue({"a": 2, "b": 3})
     kueue.hold("x", 0)
-    kueue.submit("train", pods(1, name="driver"), pods(2, name="worker"))
-    kueue.turn()
-    kueue.submit("more", pods(2))
-    kueue.turn()
+    kueue.ask("train", pods(1, name="driver"), pods(2, name="worker"))
+    kueue.ask("more", pods(2))
     assert kueue.places("more").total() == 1, "gathered"
     [record] = kueue.check.record()
     assert record.uid == "uid-train"
@@ -363,9 +329,7 @@ def test_the_record_holds_the_places_of_each_pod_set_and_none_that_are_gathered(
 
 @pytest.mark.parametrize(("admitted", "state"), [(False, RETRY), (True, READY)])
 def test_what_a_new_leader_cannot_restore(*, admitted: bool, state: CheckState) -> None:
-    kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1})
     new = Kueue({"a": 1})
     new.hold("x", 0)
     new.cluster.workloads.put(replace(kueue.of("train"), admitted=admitted))
@@ -376,9 +340,7 @@ def test_what_a_new_leader_cannot_restore(*, admitted: bool, state: CheckState) 
 
 
 def test_old_promises_are_not_restored() -> None:
-    kueue = Kueue({"a": 1})
-    kueue.submit("train", pods(1))
-    kueue.turn()
+    kueue = answered({"a": 1})
     for seconds, kept in ((200, 1), (400, 0)):
         new = Kueue({"a": 1})
         new.now = 1_000_000.0
