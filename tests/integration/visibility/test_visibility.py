@@ -20,7 +20,7 @@ from berth_api import names
 from devcluster import DevclusterError, waiting
 from devcluster.building import programs
 from devcluster.control_plane.api import ApiError, Manifest
-from tests.integration.operator.world import World, gpu
+from tests.integration.operator.world import PROMPT, World, gpu
 from tests.integration.visibility.conftest import API, GROUP, SERVED, Installation
 
 WHOLE = {"kubernetes.io/gpu": "100"}
@@ -334,7 +334,6 @@ WAITS: Final[Mapping[str, Wait]] = {
         said="the end of pod held-holder on {node} would end the wait",
         change=lambda world, case, _: world.remove(f"{case}-holder"),
     ),
-    "held-too": Wait(said="another node like {node} would end the wait", change=add_node),
     "claim": Wait(
         said='PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
         change=bind_a_claim,
@@ -346,6 +345,8 @@ WAITS: Final[Mapping[str, Wait]] = {
         requests={"cpu": "1"},
         pod=GANG,
     ),
+    # Last of those that end: a new node wakes others, too.
+    "held-too": Wait(said="another node like {node} would end the wait", change=add_node),
     "another-label": Wait(
         said="another node like {node} would not help",
         change=add_node,
@@ -378,13 +379,12 @@ def test_a_change_that_is_said_to_end_a_wait_ends_it_and_others_do_not(installat
         return any(each["message"].startswith(said) for each in explanation.get("remedies", ()))
 
     for case in WAITS:
-        world.wait(lambda case=case: is_said(case), what=f"{case}: {WAITS[case].said}")  # type: ignore[misc]
+        world.wait(lambda case=case: is_said(case), deadline=PROMPT, what=f"{case}: {WAITS[case].said}")  # type: ignore[misc]
     # What does not help comes first: once the others are bound, it has been tried, too.
     for case, wait in sorted(WAITS.items(), key=lambda item: item[1].ends):
         wait.change(world, case, nodes[case])
-    for case, wait in WAITS.items():
         if wait.ends:
-            world.bound(case)
+            world.bound(case, deadline=PROMPT)
     assert not world.bound_names() & {case for case, wait in WAITS.items() if not wait.ends}
 
 
