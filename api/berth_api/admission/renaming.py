@@ -27,7 +27,10 @@ def renamed(pod: Object) -> Object:
     changed = [(put, new_names) for put, new_names in changed if new_names]
     if not changed:
         return pod
-    originals = {put[2]["name"]: _amounts(put[2], new_names) for put, new_names in changed}
+    originals = {}
+    for (_, _, container), new_names in changed:
+        amounts = {**_of(container, "limits"), **_of(container, "requests")}
+        originals[container["name"]] = {name: str(amounts[name]) for name in new_names}
     written = annotations if known else {**annotations, names.ORIGINAL_RESOURCES: orjson.dumps(originals).decode()}
     return {
         **pod,
@@ -55,11 +58,6 @@ def _names(container: Object, rows: list[Row], *, known: bool) -> Mapping[str, s
         for kind in LISTS
         if row.word.name in _of(container, kind) and (known or row.word.renamed not in _of(container, kind))
     }
-
-
-def _amounts(container: Object, new_names: Mapping[str, str]) -> dict[str, str]:
-    held = {**_of(container, "limits"), **_of(container, "requests")}
-    return {name: str(held[name]) for name in new_names}
 
 
 def _renamed(changed: list[tuple[Put, Mapping[str, str]]]) -> Iterator[Put]:

@@ -71,19 +71,15 @@ def parse(text: str) -> Table:
         raise PartitionError(f"not JSON: {error}") from error
     if not isinstance(body, dict):
         raise PartitionError('not a JSON object of the form {"2": [{"minors": [0, 1]}]}')
-    return tuple(sorted((_size(key), _sets(key, sets)) for key, sets in body.items()))
-
-
-def _size(key: str) -> int:
-    if key not in _SIZES:
-        raise PartitionError(f'"{key}" is not a number of GPUs from 1 to {MAX_SIZE}')
-    return _SIZES[key]
-
-
-def _sets(key: str, sets: object) -> tuple[Partition, ...]:
-    if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
-        raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
-    return tuple(_partition(raw, int(key), f"{key}[{i}]") for i, raw in enumerate(sets))
+    table = []
+    for key, sets in body.items():
+        if key not in _SIZES:
+            raise PartitionError(f'"{key}" is not a number of GPUs from 1 to {MAX_SIZE}')
+        if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
+            raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
+        size = _SIZES[key]
+        table.append((size, tuple(_partition(raw, size, f"{key}[{i}]") for i, raw in enumerate(sets))))
+    return tuple(sorted(table))
 
 
 def _partition(raw: object, size: int, where: str) -> Partition:

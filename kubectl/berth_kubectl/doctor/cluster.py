@@ -199,7 +199,12 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each pool of which Berth and another scheduler have allocated devices to ResourceClaims."""
     holders: dict[tuple[str, str], dict[bool, str]] = {}
     for claim in facts.all_of("resourceclaims"):
-        is_ours = any(manager.startswith(f"{facts.installation.lease}/") for manager in _allocated_by(claim))
+        # Whether Berth's field manager wrote the allocation.
+        is_ours = any(
+            str(entry.get("manager")).startswith(f"{facts.installation.lease}/")
+            for entry in claim["metadata"].get("managedFields") or ()
+            if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {})
+        )
         for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ():
             if not result.get("adminAccess"):
                 holders.setdefault((result["driver"], result["pool"]), {}).setdefault(is_ours, "/".join(key_of(claim)))
@@ -213,13 +218,6 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
                 fix=f"kubectl describe resourceclaim -n {claims[False].replace('/', ' ')}   # keep that scheduler from "
                 "the pool, and delete the pods",
             )
-
-
-def _allocated_by(claim: Object) -> Iterator[str]:
-    """Yield the field managers that wrote a claim's allocation."""
-    for entry in claim["metadata"].get("managedFields") or ():
-        if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {}):
-            yield str(entry.get("manager"))
 
 
 def other_device_plugin(facts: Facts) -> Iterator[Finding]:

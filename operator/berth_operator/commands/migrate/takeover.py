@@ -124,7 +124,16 @@ def plan(lists: Lists) -> Takeover:
 
 
 def _systems(lists: Lists) -> Iterator[Found]:
-    programs = [program for body in lists.of("daemonsets", "deployments") for program in _programs(body)]
+    programs = [
+        Program(
+            kind=body["kind"],
+            namespace=body["metadata"].get("namespace") or "",
+            name=body["metadata"]["name"],
+            image=str(container.get("image") or ""),
+        )
+        for body in lists.of("daemonsets", "deployments")
+        for container in body["spec"]["template"]["spec"].get("containers") or ()
+    ]
     pods = Counter(_system_of(pod) for pod in lists.of("pods") if not _has_ended(pod))
     for name in dict.fromkeys(system.name for system in TABLE.systems):
         rows = [system for system in TABLE.systems if system.name == name]
@@ -133,13 +142,6 @@ def _systems(lists: Lists) -> Iterator[Found]:
         webhooks = tuple(_webhooks(lists, {program.namespace for program in own}))
         if own or pods[name]:
             yield Found(system=name, programs=own, webhooks=webhooks, pods=pods[name])
-
-
-def _programs(body: Object) -> Iterator[Program]:
-    spec = body["spec"]["template"]["spec"]
-    for container in spec.get("containers") or ():
-        place = {"namespace": body["metadata"].get("namespace") or "", "name": body["metadata"]["name"]}
-        yield Program(kind=body["kind"], image=str(container.get("image") or ""), **place)
 
 
 def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
