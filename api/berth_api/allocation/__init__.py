@@ -137,27 +137,21 @@ def render(grants: Iterable[Grant], prefix: str = names.PREFIX) -> str:
         entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
         if grant.id:
             entry["id"] = grant.id
-        if extension := _extension(grant):
+        extension: dict[str, Any] = {}
+        if grant.functions:
+            # Koordinator leaves out a minor of 0, which then looks like none.
+            extension["vfs"] = [
+                {"minor": function.minor, **({"busID": function.bus_id} if function.bus_id else {})}
+                for function in grant.functions
+            ]
+        if grant.exclusive:
+            extension["exclusivePolicy"] = grant.exclusive
+        if grant.parent:
+            extension["parent"] = grant.parent
+        if extension:
             entry["extension"] = extension
         body.setdefault(grant.type, []).append(entry)
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def _extension(grant: Grant) -> dict[str, Any]:
-    extension: dict[str, Any] = {}
-    if grant.functions:
-        extension["vfs"] = [_function_entry(function) for function in grant.functions]
-    if grant.exclusive:
-        extension["exclusivePolicy"] = grant.exclusive
-    if grant.parent:
-        extension["parent"] = grant.parent
-    return extension
-
-
-def _function_entry(function: Function) -> dict[str, Any]:
-    # Koordinator leaves out a minor of 0, which then looks like none.
-    entry: dict[str, Any] = {"minor": function.minor}
-    return {**entry, "busID": function.bus_id} if function.bus_id else entry
 
 
 def text(name: str, amount: int) -> str:

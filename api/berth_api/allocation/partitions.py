@@ -88,19 +88,12 @@ def _partition(raw: object, size: int, where: str) -> Partition:
     link, score = raw.get("gpuLinkType") or "", raw.get("allocationScore") or 0
     if not isinstance(link, str) or not _is_whole(score):
         raise PartitionError(f"{where}: gpuLinkType must be text and allocationScore a whole number")
-    return Partition(
-        minors=_minors(raw.get("minors"), size, where),
-        link=link,
-        bandwidth=_bandwidth(raw.get("ringBusBandwidth"), where),
-        score=score,
-    )
-
-
-def _minors(raw: object, size: int, where: str) -> tuple[int, ...]:
-    minors = raw if isinstance(raw, list) else []
+    written = raw.get("minors")
+    minors = written if isinstance(written, list) else []
     if not all(_is_whole(minor) and 0 <= minor <= MAX_MINOR for minor in minors) or len(set(minors)) != size:
-        raise PartitionError(f"{where}.minors: {raw!r} are not {size} different minors")
-    return tuple(sorted(minors))
+        raise PartitionError(f"{where}.minors: {written!r} are not {size} different minors")
+    bandwidth = _bandwidth(raw.get("ringBusBandwidth"), where)
+    return Partition(minors=tuple(sorted(minors)), link=link, bandwidth=bandwidth, score=score)
 
 
 def _bandwidth(raw: Any, where: str) -> int | None:

@@ -139,17 +139,14 @@ def _systems(lists: Lists) -> Iterator[Found]:
         rows = [system for system in TABLE.systems if system.name == name]
         images = [part for row in rows for part in row.images]
         own = tuple(dict.fromkeys(program for program in programs if any(part in program.image for part in images)))
-        webhooks = tuple(_webhooks(lists, {program.namespace for program in own}))
+        namespaces = {program.namespace for program in own}
+        webhooks = []
+        for body in lists.of("mutatingwebhookconfigurations"):
+            clients = [webhook.get("clientConfig") or {} for webhook in body.get("webhooks") or ()]
+            if any((client.get("service") or {}).get("namespace") in namespaces for client in clients):
+                webhooks.append(body["metadata"]["name"])
         if own or pods[name]:
-            yield Found(system=name, programs=own, webhooks=webhooks, pods=pods[name])
-
-
-def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
-    """Yield the configurations whose webhooks are served in one of these namespaces."""
-    for body in lists.of("mutatingwebhookconfigurations"):
-        services = [(webhook.get("clientConfig") or {}).get("service") or {} for webhook in body.get("webhooks") or ()]
-        if any(service.get("namespace") in namespaces for service in services):
-            yield body["metadata"]["name"]
+            yield Found(system=name, programs=own, webhooks=tuple(webhooks), pods=pods[name])
 
 
 def _system_of(pod: Object) -> str:
