@@ -155,13 +155,12 @@ def _status(name: str) -> tuple[str, ...]:
     except DevclusterError:
         starting = state.supervisor(named.folder(name)) is not None
         return "", "", "", "starting" if starting else "[red]stopped; `down` removes what is left[/]"
-    processes = [_process(*item) for item in cluster_state.processes.items()]
+    processes = [
+        f"[green]{name} {pid}[/]" if state.is_alive(pid) else f"[red]{name} ended[/]"
+        for name, pid in cluster_state.processes.items()
+    ]
     minutes, seconds = divmod(int(time.time() - cluster_state.started), 60)
     return cluster_state.server, _nodes(cluster), f"{minutes} min {seconds:02} s", "\n".join(processes)
-
-
-def _process(name: str, pid: int) -> str:
-    return f"[green]{name} {pid}[/]" if state.is_alive(pid) else f"[red]{name} ended[/]"
 
 
 def _nodes(cluster: Cluster) -> str:

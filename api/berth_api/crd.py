@@ -99,6 +99,7 @@ def definitions() -> dict[str, Schema]:
 
 def _definition(model: type[Model], group: str, plural: str, short: list[str], columns: list[Schema]) -> Schema:
     kind = model.__name__
+    has_status = "status" in model.model_fields and model not in _ONE_WRITER
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -119,17 +120,13 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    **({"subresources": {"status": {}}} if _has_subresource(model) else {}),
+                    **({"subresources": {"status": {}}} if has_status else {}),
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema(model)},
                 }
             ],
         },
     }
-
-
-def _has_subresource(model: type[Model]) -> bool:
-    return "status" in model.model_fields and model not in _ONE_WRITER
 
 
 def is_foreign(definition: Mapping[str, Any]) -> bool:

@@ -86,7 +86,8 @@ def _end_of_log(cluster: Cluster, controller: Controller) -> str:
 
 def _launch(cluster: Cluster, controller: Controller) -> int:
     folder = cluster.folder / controller.program
-    port = _free_port()
+    with socket.create_server((installation.LOOPBACK, 0)) as listener:
+        port: int = listener.getsockname()[1]
     # The controller's webhooks are served at a port of this machine.
     objects = [obj for obj in _rendered(cluster, controller, folder) if obj["kind"] not in NOT_APPLIED]
     served = [client for obj in objects for client in _clients(obj)]
@@ -113,12 +114,6 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
         written = functools.partial(_write_own, cluster, controller, folder / CERTIFICATES)
         waiting.until(written, deadline=DEADLINE, what=f"the certificate of {controller.program}", poll=0.2)
     return pid
-
-
-def _free_port() -> int:
-    with socket.create_server((installation.LOOPBACK, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _rendered(cluster: Cluster, controller: Controller, folder: Path) -> list[Manifest]:

@@ -82,15 +82,15 @@ class Instances:
         names = {node["metadata"]["name"]: node["metadata"]["labels"][INSTANCE_TYPE] for node in nodes}
         self._seen = {name: since for name, since in self._seen.items() if name in names}
         ready = [name for name, since in self._seen.items() if now - since >= self._delay]
-        groups = [self._group(name, self._types[names[name]]) for name in sorted(ready)]
+        kinds = {name: self._types[names[name]] for name in sorted(ready)}
+        groups: list[Manifest] = [
+            {"names": name, "profile": kind.profile, "gpus": kind.gpus} for name, kind in kinds.items()
+        ]
         if groups != self._written or not self._fleet.exists():
             draft = self._fleet.with_suffix(".draft")
             draft.write_text(yaml.safe_dump({"nodes": groups}))
             draft.replace(self._fleet)
             self._written = groups
-
-    def _group(self, name: str, kind: InstanceType) -> Manifest:
-        return {"names": name, "profile": kind.profile, "gpus": kind.gpus}
 
 
 def is_of_devices(resource: str) -> bool:

@@ -12,7 +12,7 @@ gives an ephemeral container no device.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -169,7 +169,7 @@ def all_containers(spec: Object) -> Iterator[Put]:
             yield kind, number, container
 
 
-def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
+def with_containers(spec: Object, changed: Iterable[Put]) -> dict[str, Any]:
     """Return a spec with these containers replaced."""
     copied = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
     for kind, number, container in changed:

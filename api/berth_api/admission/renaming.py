@@ -6,7 +6,7 @@ created. The amount is read as before. The annotation keeps the original. The AP
 (`manifests/base/words.yaml`, generated from the same table), or Berth's webhook does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
@@ -27,12 +27,22 @@ def renamed(pod: Object) -> Object:
     changed = [(put, new_names) for put, new_names in changed if new_names]
     if not changed:
         return pod
-    originals = {put[2]["name"]: _amounts(put[2], new_names) for put, new_names in changed}
+    originals: dict[str, dict[str, str]] = {}
+    containers: list[Put] = []
+    for (kind, number, container), new_names in changed:
+        amounts = {**_of(container, "limits"), **_of(container, "requests")}
+        originals[container["name"]] = {name: str(amounts[name]) for name in new_names}
+        resources = {**container["resources"]}
+        for key in LISTS:
+            if held := _of(container, key):
+                new = {new_names[name]: amount for name, amount in held.items() if name in new_names}
+                resources[key] = {**new, **{name: held[name] for name in held if name not in new_names}}
+        containers.append((kind, number, {**container, "resources": resources}))
     written = annotations if known else {**annotations, names.ORIGINAL_RESOURCES: orjson.dumps(originals).decode()}
     return {
         **pod,
         "metadata": {**pod["metadata"], "annotations": written},
-        "spec": with_containers(pod["spec"], _renamed(changed)),
+        "spec": with_containers(pod["spec"], containers),
     }
 
 
@@ -55,24 +65,6 @@ def _names(container: Object, rows: list[Row], *, known: bool) -> Mapping[str, s
         for kind in LISTS
         if row.word.name in _of(container, kind) and (known or row.word.renamed not in _of(container, kind))
     }
-
-
-def _amounts(container: Object, new_names: Mapping[str, str]) -> dict[str, str]:
-    held = {**_of(container, "limits"), **_of(container, "requests")}
-    return {name: str(held[name]) for name in new_names}
-
-
-def _renamed(changed: list[tuple[Put, Mapping[str, str]]]) -> Iterator[Put]:
-    for (kind, number, container), new_names in changed:
-        resources = {**container["resources"]}
-        for key in LISTS:
-            if held := _of(container, key):
-                kept = {name: amount for name, amount in held.items() if name not in new_names}
-                resources[key] = {
-                    **{new_names[name]: amount for name, amount in held.items() if name in new_names},
-                    **kept,
-                }
-        yield kind, number, {**container, "resources": resources}
 
 
 def _of(container: Object, kind: str) -> Object:

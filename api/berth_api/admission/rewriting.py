@@ -8,14 +8,9 @@ rules in CEL), or Berth's webhook does.
 An extended resource has equal requests and limits. As everywhere in Berth, the request counts.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from berth_api import names
 from berth_api.admission import routing
 from berth_api.admission.injection import NOTHING, Object, Put, all_containers, with_containers
-
-Resources = Mapping[str, str]
 
 
 def rewritten(pod: Object) -> Object:
@@ -23,31 +18,25 @@ def rewritten(pod: Object) -> Object:
     spec = pod["spec"]
     if spec.get("schedulerName") != routing.DEFAULT or spec.get("nodeName"):
         return pod
-    return {**pod, "spec": with_containers(spec, _changed(spec))}
-
-
-def _changed(spec: Object) -> Iterator[Put]:
+    changed: list[Put] = []
     for kind, number, container in all_containers(spec):
         resources = container.get("resources") or {}
         # A resource that is requested by both names keeps them, and the pod is refused.
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        if new_names := {
+        new_names = {
             name: new
             for name, amount in requests.items()
             if amount not in NOTHING
             and name.startswith(names.PREFIX)
             and routing.RESOURCES.fullmatch(name) is not None
             and (new := names.OTHER_PREFIX + name.removeprefix(names.PREFIX)) not in {*requests, *limits}
-        }:
-            yield kind, number, {**container, "resources": _renamed(resources, new_names)}
-
-
-def _renamed(resources: Object, new_names: Mapping[str, str]) -> dict[str, Any]:
-    requests: Resources = resources["requests"]
-    limits: Resources = resources.get("limits") or {}
-    kept = {name: amount for name, amount in limits.items() if name not in new_names}
-    return {
-        **resources,
-        "requests": {new_names.get(name, name): amount for name, amount in requests.items()},
-        "limits": {**kept, **{new: requests[name] for name, new in new_names.items()}},
-    }
+        }
+        if new_names:
+            kept = {name: amount for name, amount in limits.items() if name not in new_names}
+            renamed = {
+                **resources,
+                "requests": {new_names.get(name, name): amount for name, amount in requests.items()},
+                "limits": {**kept, **{new: requests[name] for name, new in new_names.items()}},
+            }
+            changed.append((kind, number, {**container, "resources": renamed}))
+    return {**pod, "spec": with_containers(spec, changed)}

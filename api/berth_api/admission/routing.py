@@ -35,7 +35,13 @@ _OF_NVIDIA: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
 def is_routed(pod: Object) -> bool:
     """Return whether a new pod must be routed to Berth. A pod that names its node passes no scheduler at all."""
     spec = pod["spec"]
-    return spec.get("schedulerName") == DEFAULT and not spec.get("nodeName") and _requests_devices(pod)
+    if spec.get("schedulerName") != DEFAULT or spec.get("nodeName"):
+        return False
+    containers = _containers(spec)
+    if any(requests_any(container, lambda name: RESOURCES.fullmatch(name) is not None) for container in containers):
+        return True
+    labels = labels_of(pod)
+    return any(label in labels for label in request.LABELS) and not any(map(requests_of_plugin, containers))
 
 
 def routed(pod: Object, scheduler: str) -> Object:
@@ -111,14 +117,6 @@ def for_us(pod: Object) -> list[str]:
         *(f"annotation {name}" for name in words.TABLE.annotations if name in annotations),
         *(f"label {name}" for name in (*words.TABLE.labels, *request.LABELS) if name in labels),
     ]
-
-
-def _requests_devices(pod: Object) -> bool:
-    containers = _containers(pod["spec"])
-    if any(requests_any(container, lambda name: RESOURCES.fullmatch(name) is not None) for container in containers):
-        return True
-    labels = labels_of(pod)
-    return any(label in labels for label in request.LABELS) and not any(map(requests_of_plugin, containers))
 
 
 def _containers(spec: Object) -> list[dict[str, Any]]:

@@ -58,26 +58,22 @@ def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Ob
     Raises:
         ValueError: an amount is not a number.
     """
-    asked = _asked(pod) or default
+    annotations, labels = annotations_of(pod), labels_of(pod)
+    by_word = HAMI_CORE if any(annotations.get(name) == HAMI_CORE for name in _MODES) else ""
+    asked = isolation.wanted(annotations, labels) or by_word or default
     mode = order[0] if asked == REQUIRED else asked
     if mode not in isolation.RESOURCES:
         return pod
     spec = pod["spec"]
     # Containers that request by other systems' resource names always have shares.
-    sharing = words.asking(spec, annotations_of(pod), labels_of(pod))
-    sharing |= {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}
+    sharing = words.asking(spec, annotations, labels)
+    sharing |= {(kind, number) for kind, number, _ in of_pod(spec, labels)}
     containers = [put for put in all_containers(spec) if put[:2] in sharing]
     cards = min(
         max((_cards(pod, (kind, number), container) for kind, number, container in containers), default=0), MAX_CARDS
     )
     changed = ((kind, number, _limited(container, mode, cards)) for kind, number, container in containers)
     return {**pod, "spec": with_containers(spec, changed)}
-
-
-def _asked(pod: Object) -> str:
-    annotations = annotations_of(pod)
-    by_word = HAMI_CORE if any(annotations.get(name) == HAMI_CORE for name in _MODES) else ""
-    return isolation.wanted(annotations, labels_of(pod)) or by_word
 
 
 def _is_whole(requests: Object) -> bool:
@@ -116,7 +112,10 @@ def _cards(pod: Object, where: tuple[str, int], container: Object) -> int:
 def _limited(container: Object, mode: str, cards: int) -> Object:
     amounts = container.get("resources") or {}
     one = {isolation.RESOURCES[mode]: "1"}
-    own = [_entry(name, container["name"] + suffix) for name, suffix in _variables(mode, cards)]
+    own: list[Object] = []
+    for name, suffix in _variables(mode, cards):
+        path = f"metadata.annotations['{container['name']}{suffix}']"
+        own.append({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}})
     return {
         **container,
         "resources": {**amounts, **{kind: {**(amounts.get(kind) or {}), **one} for kind in ("requests", "limits")}},
@@ -134,8 +133,3 @@ def _variables(mode: str, cards: int) -> Iterator[tuple[str, str]]:
     for card in range(cards):
         yield f"CUDA_DEVICE_MEMORY_LIMIT_{card}", f"{names.LIMIT_PREFIX.format('memory')}{card}"
     yield "CUDA_DEVICE_SM_LIMIT", f"{names.LIMIT_PREFIX.format('sm')}0"
-
-
-def _entry(name: str, annotation: str) -> Object:
-    path = f"metadata.annotations['{annotation}']"
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -137,27 +137,21 @@ def render(grants: Iterable[Grant], prefix: str = names.PREFIX) -> str:
         entry: dict[str, Any] = {"minor": grant.minor, "resources": resources}
         if grant.id:
             entry["id"] = grant.id
-        if extension := _extension(grant):
+        extension: dict[str, Any] = {}
+        if grant.functions:
+            # Koordinator leaves out a minor of 0, which then looks like none.
+            extension["vfs"] = [
+                {"minor": function.minor, **({"busID": function.bus_id} if function.bus_id else {})}
+                for function in grant.functions
+            ]
+        if grant.exclusive:
+            extension["exclusivePolicy"] = grant.exclusive
+        if grant.parent:
+            extension["parent"] = grant.parent
+        if extension:
             entry["extension"] = extension
         body.setdefault(grant.type, []).append(entry)
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def _extension(grant: Grant) -> dict[str, Any]:
-    extension: dict[str, Any] = {}
-    if grant.functions:
-        extension["vfs"] = [_function_entry(function) for function in grant.functions]
-    if grant.exclusive:
-        extension["exclusivePolicy"] = grant.exclusive
-    if grant.parent:
-        extension["parent"] = grant.parent
-    return extension
-
-
-def _function_entry(function: Function) -> dict[str, Any]:
-    # Koordinator leaves out a minor of 0, which then looks like none.
-    entry: dict[str, Any] = {"minor": function.minor}
-    return {**entry, "busID": function.bus_id} if function.bus_id else entry
 
 
 def text(name: str, amount: int) -> str:
@@ -246,7 +240,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         # Without an amount the card would count as free.
         raise AllocationError(f"{where}.resources: names no amount")
     # Other programs may have their own fields in the extension.
-    listed = extension.get("vfs") if isinstance(extension, dict) else None
+    listed, parent = (extension.get(name) if isinstance(extension, dict) else None for name in ("vfs", "parent"))
     if listed is not None and (not isinstance(listed, list) or len(listed) > MAX_FUNCTIONS):
         raise AllocationError(f"{where}.extension.vfs: not a list of up to {MAX_FUNCTIONS}")
     functions = tuple(_function(raw, f"{where}.extension.vfs[{i}]") for i, raw in enumerate(listed or ()))
@@ -257,7 +251,7 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         id=uuid,
         functions=functions,
         exclusive=policy if isinstance(policy, str) and policy in EXCLUSIVES else "",
-        parent=_parent(extension),
+        parent=parent if isinstance(parent, str) and device_ids.is_valid(names.GPU, parent) else "",
     )
     if grant.is_subdevice and sum(amount for name, amount in grant.amounts if name.startswith(_SUBDEVICES)) != 1:
         raise AllocationError(f"{where}.resources: an entry of an instance or replica must name exactly one")
@@ -266,12 +260,6 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
 
 def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_MINOR
-
-
-def _parent(extension: object) -> str:
-    """Return the UUID of the parent, or an empty text."""
-    uuid = extension.get("parent") if isinstance(extension, dict) else None
-    return uuid if isinstance(uuid, str) and device_ids.is_valid(names.GPU, uuid) else ""
 
 
 def _function(raw: object, where: str) -> Function:

@@ -71,19 +71,15 @@ def parse(text: str) -> Table:
         raise PartitionError(f"not JSON: {error}") from error
     if not isinstance(body, dict):
         raise PartitionError('not a JSON object of the form {"2": [{"minors": [0, 1]}]}')
-    return tuple(sorted((_size(key), _sets(key, sets)) for key, sets in body.items()))
-
-
-def _size(key: str) -> int:
-    if key not in _SIZES:
-        raise PartitionError(f'"{key}" is not a number of GPUs from 1 to {MAX_SIZE}')
-    return _SIZES[key]
-
-
-def _sets(key: str, sets: object) -> tuple[Partition, ...]:
-    if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
-        raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
-    return tuple(_partition(raw, int(key), f"{key}[{i}]") for i, raw in enumerate(sets))
+    table = []
+    for key, sets in body.items():
+        if key not in _SIZES:
+            raise PartitionError(f'"{key}" is not a number of GPUs from 1 to {MAX_SIZE}')
+        if not isinstance(sets, list) or len(sets) > MAX_PARTITIONS:
+            raise PartitionError(f"{key}: not a list of up to {MAX_PARTITIONS}")
+        size = _SIZES[key]
+        table.append((size, tuple(_partition(raw, size, f"{key}[{i}]") for i, raw in enumerate(sets))))
+    return tuple(sorted(table))
 
 
 def _partition(raw: object, size: int, where: str) -> Partition:
@@ -92,19 +88,12 @@ def _partition(raw: object, size: int, where: str) -> Partition:
     link, score = raw.get("gpuLinkType") or "", raw.get("allocationScore") or 0
     if not isinstance(link, str) or not _is_whole(score):
         raise PartitionError(f"{where}: gpuLinkType must be text and allocationScore a whole number")
-    return Partition(
-        minors=_minors(raw.get("minors"), size, where),
-        link=link,
-        bandwidth=_bandwidth(raw.get("ringBusBandwidth"), where),
-        score=score,
-    )
-
-
-def _minors(raw: object, size: int, where: str) -> tuple[int, ...]:
-    minors = raw if isinstance(raw, list) else []
+    written = raw.get("minors")
+    minors = written if isinstance(written, list) else []
     if not all(_is_whole(minor) and 0 <= minor <= MAX_MINOR for minor in minors) or len(set(minors)) != size:
-        raise PartitionError(f"{where}.minors: {raw!r} are not {size} different minors")
-    return tuple(sorted(minors))
+        raise PartitionError(f"{where}.minors: {written!r} are not {size} different minors")
+    bandwidth = _bandwidth(raw.get("ringBusBandwidth"), where)
+    return Partition(minors=tuple(sorted(minors)), link=link, bandwidth=bandwidth, score=score)
 
 
 def _bandwidth(raw: Any, where: str) -> int | None:

@@ -26,8 +26,7 @@ NONE: Final = frozenset({"", "0", "false"})
 
 def has_devices(labels: Mapping[str, str]) -> bool:
     """Return whether the labels of a Node show that it has GPUs."""
-    return any(_names_devices(key, value) for key, value in labels.items())
-
-
-def _names_devices(key: str, value: str) -> bool:
-    return (key in DEVICE_LABELS or key.startswith(names.MODEL_PREFIX)) and value not in NONE
+    return any(
+        value not in NONE and (key in DEVICE_LABELS or key.startswith(names.MODEL_PREFIX))
+        for key, value in labels.items()
+    )

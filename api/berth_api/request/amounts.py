@@ -102,10 +102,21 @@ def of_resources(
     device_amounts = {name: amount for name, amount in total.items() if is_device(name, kinds)}
     if not device_amounts:
         return NOTHING
-    requested = _without_prefix(device_amounts, written)
+    requested: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    for name, amount in device_amounts.items():
+        base = allocation.short(name)
+        if base in requested:
+            same = origin[base], name
+            raise RequestError(f"{' and '.join(same)} are the same resource; request one of them", *same)
+        requested[base], origin[base] = amount, name
+    requested = _Requested(requested, origin, written)
     gpus = {name: amount for name, amount in requested.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
     parts = _gpu_parts(requested.only(gpus))
-    parts += [_simple_part(kind, requested, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in requested]
+    for kind in (RDMA, FPGA):
+        if kind in requested:
+            _check_percent(requested, kind)
+            parts.append(split(kind, requested[kind], hints.get(kind, NO_HINT)))
     parts += kinds.parts(requested, hints)
     cards, hundredths = requested.get(NVIDIA_GPU, 0), requested.get(GPU, CARD)
     if hundredths <= _MAX_CARDS:
@@ -122,18 +133,6 @@ def of_resources(
 
 def _vendor(name: str) -> str:
     return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
-
-
-def _without_prefix(amounts: Amounts, written: Written) -> _Requested:
-    requested: dict[str, int] = {}
-    origin: dict[str, str] = {}
-    for name, amount in amounts.items():
-        base = allocation.short(name)
-        if base in requested:
-            same = origin[base], name
-            raise RequestError(f"{' and '.join(same)} are the same resource; request one of them", *same)
-        requested[base], origin[base] = amount, name
-    return _Requested(requested, origin, written)
 
 
 _MAX_CARDS: Final = 8
@@ -274,8 +273,3 @@ _ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
 
 
 # --- RDMA and FPGA ------------------------------------------------------------------------------------------
-
-
-def _simple_part(kind: str, requested: _Requested, hint: Hint) -> Part:
-    _check_percent(requested, kind)
-    return split(kind, requested[kind], hint)

@@ -97,19 +97,13 @@ def joint(
     fields = body(annotations, name, "deviceTypes", "requiredScope") or {}
     same = choice(fields, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
     placed = {kind for kind in requested if hints.get(kind, NO_HINT).strategy != APPLY_FOR_ALL}
-    named = _types(fields, f"annotation {name}", types)
+    named, allowed = fields.get("deviceTypes") or [], ", ".join(types)
+    if not isinstance(named, list):
+        raise RequestError(f"annotation {name}: deviceTypes is not a list; allowed are lists of {allowed}")
+    if unknown := [kind for kind in named if kind not in types]:
+        raise RequestError(f'annotation {name}: deviceTypes "{unknown[0]}"; allowed are {allowed}')
     joined = tuple(dict.fromkeys(kind for kind in named if kind in placed))
     return Joint(types=joined, same_pcie=same) if len(joined) > 1 else None
-
-
-def _types(fields: Body, where: str, known: Collection[str]) -> Collection[str]:
-    types = fields.get("deviceTypes") or []
-    allowed = ", ".join(known)
-    if not isinstance(types, list):
-        raise RequestError(f"{where}: deviceTypes is not a list; allowed are lists of {allowed}")
-    if unknown := [name for name in types if name not in known]:
-        raise RequestError(f'{where}: deviceTypes "{unknown[0]}"; allowed are {allowed}')
-    return types
 
 
 def partition(annotations: Annotations) -> PartitionSpec | None:

@@ -101,7 +101,10 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
     Raises:
         ModelError: a pattern is not valid.
     """
-    globs = _globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations)
+    listed = _bounded(annotations, names.MODEL_GLOBS)
+    globs = tuple(filter(None, (glob.strip() for glob in listed.split(","))))
+    if names.MODEL_GLOBS in annotations and not globs:
+        raise ModelError(f'{names.MODEL_GLOBS}: "{listed}" names no model; allowed is a list such as "*A100*, *H100*"')
     text = _bounded(labels, names.MODEL_REGEX)
     try:
         re.compile(text)
@@ -125,10 +128,3 @@ def _bounded(source: Mapping[str, str], key: str) -> str:
     if len(value) > MAX_LENGTH:
         raise ModelError(f"{key}: {len(value)} characters; allowed are {MAX_LENGTH}")
     return value
-
-
-def _globs(text: str, *, present: bool) -> tuple[str, ...]:
-    globs = tuple(filter(None, (glob.strip() for glob in text.split(","))))
-    if present and not globs:
-        raise ModelError(f'{names.MODEL_GLOBS}: "{text}" names no model; allowed is a list such as "*A100*, *H100*"')
-    return globs

@@ -5,7 +5,7 @@ fractions share a card. Init containers have ended when the other containers sta
 Sidecars keep their cards.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,30 +48,20 @@ def of_pod(containers: Sequence[resources.Container], devices: request.DeviceReq
         # Without a measure only the pod's overhead requests devices.
         measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
         if measure := next((name for name in measures if name in total), ""):
-            shares += _placed(measured, measure, total[measure], first, part.count)
+            position = 0
+            for container, amounts in measured:
+                amount = amounts.get(measure, 0)
+                if amount:
+                    begin = position * part.count // total[measure]
+                    end = min(-(-(position + amount) * part.count // total[measure]), part.count)
+                    shares.append(Share(container=container.name, first=first + begin, end=first + end))
+                elif amounts.keys() & _OTHERS:
+                    # It requests cores of the cards that hold the other containers' memory.
+                    shares.append(Share(container=container.name, first=first, end=first + part.count))
+                if container.sidecar or not container.init:
+                    position += amount
         first += part.count
     return tuple(shares)
-
-
-def _placed(
-    measured: Sequence[tuple[resources.Container, Mapping[str, int]]],
-    measure: str,
-    total: int,
-    first: int,
-    cards: int,
-) -> Iterable[Share]:
-    position = 0
-    for container, amounts in measured:
-        amount = amounts.get(measure, 0)
-        if amount:
-            end = -(-(position + amount) * cards // total)
-            begin = position * cards // total
-            yield Share(container=container.name, first=first + begin, end=first + min(end, cards))
-        elif amounts.keys() & _OTHERS:
-            # It requests cores of the cards that hold the other containers' memory.
-            yield Share(container=container.name, first=first, end=first + cards)
-        if container.sidecar or not container.init:
-            position += amount
 
 
 def _without_prefix(amounts: Mapping[str, int]) -> dict[str, int]:

@@ -50,11 +50,8 @@ class Requirement:
                 return value is not None
             case "DoesNotExist":
                 return value is None
-        return value is not None and self._compares(value)
-
-    def _compares(self, value: str) -> bool:
-        number, bound = integer(value), integer(self.values[0])
-        if number is None or bound is None:
+        number, bound = integer(value or ""), integer(self.values[0])
+        if value is None or number is None or bound is None:
             return False
         return number > bound if self.operator == GT else number < bound
 
@@ -122,7 +119,11 @@ def read(raw: object) -> LabelSelector:
         SelectorError: the text is not a label selector.
     """
     body = _object(raw, "labelSelector", ("matchLabels", "matchExpressions"))
-    exact = [_exact(key, value) for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items()]
+    exact = []
+    for key, value in _object(body.get("matchLabels") or {}, "matchLabels").items():
+        if not isinstance(value, str):
+            raise SelectorError(f"matchLabels.{key}: {value!r} is not a string")
+        exact.append(Requirement(key=key, values=(value,)))
     listed = body.get("matchExpressions") or []
     if not isinstance(listed, list):
         raise SelectorError("matchExpressions: not a list")
@@ -134,12 +135,6 @@ def canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
     return tuple(
         sorted(set(requirements), key=lambda requirement: (requirement.key, requirement.operator, requirement.values))
     )
-
-
-def _exact(key: str, value: object) -> Requirement:
-    if not isinstance(value, str):
-        raise SelectorError(f"matchLabels.{key}: {value!r} is not a string")
-    return Requirement(key=key, values=(value,))
 
 
 def _requirement(raw: object) -> Requirement:

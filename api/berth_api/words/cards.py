@@ -231,7 +231,17 @@ def _chosen(spec: Object, words: _Words) -> tuple[Where, str]:
 
 def _ask(system: System, words: _Words, where: Where, container: str, units: Units) -> Ask:
     if Role.HUNDREDTHS in words:
-        return _of_hundredths(words, where, container, units)
+        # A part of one card, or whole cards. The memory has no effect on whole cards.
+        core = words[Role.HUNDREDTHS]
+        amount = _number(core)
+        if amount >= CARD:
+            if amount % CARD:
+                raise core.wrong(f"1 to {CARD} (part of a card) or multiples of {CARD}")
+            return Ask(where=where, container=container, cards=amount // CARD, each=OfCard(percent=CARD, cores=CARD))
+        if Role.MEMORY not in words:
+            raise RequestError(_lacks(core.row.system, words, Role.MEMORY))
+        memory = _memory(words[Role.MEMORY], 1, units)
+        return Ask(where=where, container=container, cards=1, each=OfCard(memory=memory, cores=amount))
     cards = _number(words[Role.CARDS]) if Role.CARDS in words else system.cards
     if not cards:
         raise RequestError(_lacks(system, words, Role.CARDS))
@@ -246,20 +256,6 @@ def _ask(system: System, words: _Words, where: Where, container: str, units: Uni
     cores = _hundredths(words[Role.CORES], divisor) if Role.CORES in words else 0
     each = OfCard(memory=memory, percent=0 if memory else percent or CARD, cores=cores)
     return Ask(where=where, container=container, cards=cards, each=each)
-
-
-def _of_hundredths(words: _Words, where: Where, container: str, units: Units) -> Ask:
-    """Return a part of one card, or whole cards. The memory has no effect on whole cards."""
-    core = words[Role.HUNDREDTHS]
-    amount = _number(core)
-    if amount >= CARD:
-        if amount % CARD:
-            raise core.wrong(f"1 to {CARD} (part of a card) or multiples of {CARD}")
-        return Ask(where=where, container=container, cards=amount // CARD, each=OfCard(percent=CARD, cores=CARD))
-    if Role.MEMORY not in words:
-        raise RequestError(_lacks(core.row.system, words, Role.MEMORY))
-    memory = _memory(words[Role.MEMORY], 1, units)
-    return Ask(where=where, container=container, cards=1, each=OfCard(memory=memory, cores=amount))
 
 
 def _lacks(system: System, words: _Words, role: Role) -> str:

@@ -7,7 +7,7 @@ from berth_api import names
 from berth_api.request import RequestError
 from berth_api.words.constraints import Metadata, written
 from berth_api.words.systems import TABLE
-from berth_api.words.table import GANGS, Role, System, WordPlace
+from berth_api.words.table import GANGS, Role, WordPlace
 
 NAMES: Final = frozenset(row.word.name for row in TABLE.rows() if row.word.role in GANGS)
 """The annotations and labels that decide about gangs."""
@@ -28,21 +28,17 @@ def replace_all(metadata: Metadata) -> None:
     """
     rows = [row for row in written(metadata) if row.word.role in GANGS]
     for system in {id(row.system): row.system for row in rows}.values():
-        _replace(metadata, system)
-
-
-def _replace(metadata: Metadata, system: System) -> None:
-    written_words = [word for word in system.words if word.name in metadata.of(word.place)]
-    objects = [word for word in written_words if word.role == Role.GROUP_OBJECT]
-    for word in objects:
-        metadata.put(*BECOMES[word.role], metadata.take(word), word)
-    if objects:
-        return
-    words = {word.role: word for word in written_words}
-    for role in (Role.GROUP, Role.MIN_MEMBER):
-        if role in words:
-            metadata.put(*BECOMES[role], metadata.take(words[role]), words[role])
-        elif role in {word.role for word in system.words}:
-            missing = next(word for word in system.words if word.role == role)
-            there = next(words[given] for given in (Role.GROUP, Role.MIN_MEMBER) if given in words)
-            raise RequestError(f"{there.title}: {missing.title} must be set, too")
+        written_words = [word for word in system.words if word.name in metadata.of(word.place)]
+        objects = [word for word in written_words if word.role == Role.GROUP_OBJECT]
+        for word in objects:
+            metadata.put(*BECOMES[word.role], metadata.take(word), word)
+        if objects:
+            continue
+        words = {word.role: word for word in written_words}
+        for role in (Role.GROUP, Role.MIN_MEMBER):
+            if role in words:
+                metadata.put(*BECOMES[role], metadata.take(words[role]), words[role])
+            elif role in {word.role for word in system.words}:
+                missing = next(word for word in system.words if word.role == role)
+                there = next(words[given] for given in (Role.GROUP, Role.MIN_MEMBER) if given in words)
+                raise RequestError(f"{there.title}: {missing.title} must be set, too")

@@ -149,17 +149,14 @@ class PodGroupKind:
     def notes(self, spec: Mapping[str, object]) -> tuple[str, ...]:
         """Return a sentence for each field of a PodGroup's spec that has no effect."""
         without = [name for name in spec if name not in READ_OF_GROUPS]
-        return tuple(f"spec.{name} has no effect{_because(self.lost.get(name, ''))}" for name in without)
+        answers = {name: f"; {self.lost[name]}" if self.lost.get(name) else "" for name in without}
+        return tuple(f"spec.{name} has no effect{answer}" for name, answer in answers.items())
 
 
 OWN_GROUPS: Final = PodGroupKind(group=names.POD_GROUP_GROUP, version=names.VERSION, has_status=True)
 """Berth's PodGroups."""
 KUBERNETES_GROUPS: Final = PodGroupKind(group="scheduling.k8s.io", version="v1beta1", has_status=True)
 """The PodGroups of Kubernetes from 1.37 on, which `spec.schedulingGroup` of pods names."""
-
-
-def _because(answer: str) -> str:
-    return f"; {answer}" if answer else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,38 +68,38 @@ def wanted(words: Sequence[str]) -> Wanted:
     *before, typed = words or [""]
     place = arguments.place_of_verb(before)
     if place < len(before):
-        return _of_verb(before[place], [*before[:place], *before[place + 1 :]], typed)
+        verb = before[place]
+        before = [*before[:place], *before[place + 1 :]]
+        if verb not in arguments.VERBS:
+            return Wanted()
+        parser = arguments.parser(verb)
+        flags = parser.flags()
+        if before and (action := flags.get(before[-1])) and action.nargs != 0:
+            flag = before[-1]
+            if action.choices:
+                return Wanted(words=[*map(str, action.choices)])
+            if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
+                return Wanted(resource=NAMESPACES)
+            return Wanted(
+                contexts=flag == CONTEXTS, files=(action.metavar or action.dest.upper()) in ("FILE", "FOLDER")
+            )
+        if typed.startswith("-"):
+            return Wanted(words=[flag for flag in flags if flag.startswith("--")])
+        if (argument := parser.positional()) is None:
+            return Wanted()
+        if argument.choices:
+            return Wanted(words=[*map(str, argument.choices)])
+        meanings, (kind, slash, _) = str(argument.metavar).split(" | "), typed.rpartition("/")
+        if WORKLOAD in meanings and slash:
+            return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
+        if WORKLOAD in meanings and before and before[-1] in WORKLOADS:
+            return Wanted(resource=WORKLOADS[before[-1]])
+        return Wanted(resource=NAMED.get(meanings[0]))
     if before and before[-1] == CONTEXTS:
         return Wanted(contexts=True)
     if typed.startswith("-"):
         return Wanted(words=[flag for flag, _, _ in arguments.FLAGS])
     return Wanted(words=list(arguments.VERBS))
-
-
-def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
-    if verb not in arguments.VERBS:
-        return Wanted()
-    parser = arguments.parser(verb)
-    flags = parser.flags()
-    if before and (action := flags.get(before[-1])) and action.nargs != 0:
-        flag = before[-1]
-        if action.choices:
-            return Wanted(words=[*map(str, action.choices)])
-        if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
-            return Wanted(resource=NAMESPACES)
-        return Wanted(contexts=flag == CONTEXTS, files=(action.metavar or action.dest.upper()) in ("FILE", "FOLDER"))
-    if typed.startswith("-"):
-        return Wanted(words=[flag for flag in flags if flag.startswith("--")])
-    if (argument := parser.positional()) is None:
-        return Wanted()
-    if argument.choices:
-        return Wanted(words=[*map(str, argument.choices)])
-    meanings, (kind, slash, _) = str(argument.metavar).split(" | "), typed.rpartition("/")
-    if WORKLOAD in meanings and slash:
-        return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
-    if WORKLOAD in meanings and before and before[-1] in WORKLOADS:
-        return Wanted(resource=WORKLOADS[before[-1]])
-    return Wanted(resource=NAMED.get(meanings[0]))
 
 
 def answer(words: Sequence[str]) -> list[str]:

@@ -37,7 +37,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.folder and (there := shutil.which(NAME)):
         sys.stdout.write(f"{there} is installed already\n{ENABLED}\n")
         return ANSWERED
-    folder = Path(options.folder).expanduser() if options.folder else chosen(_path(), Path.home())
+    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
+    folder = Path(options.folder).expanduser() if options.folder else chosen(places, Path.home())
     path = folder / NAME
     try:
         path.write_text(SCRIPT)
@@ -59,7 +60,3 @@ def chosen(path: Sequence[Path], home: Path) -> Path:
     if not own:
         raise CommandError("no folder of PATH in your home can be written; name one with --folder")
     return (holding or own)[0]
-
-
-def _path() -> list[Path]:
-    return [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]

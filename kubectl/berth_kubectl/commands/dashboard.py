@@ -21,7 +21,6 @@ from berth_kubectl.dashboard.relay import Relay
 from berth_kubectl.dashboard.supervision import supervise
 from berth_kubectl.errors import ANSWERED
 from berth_kubectl.transport import kubectl, proxy
-from berth_kubectl.transport.kubectl import Kubectl
 
 EXAMPLES: Final = """\
   kubectl berth dashboard                    # prints an address and opens it
@@ -51,7 +50,9 @@ def run(options: argparse.Namespace) -> int:
     gc.enable()  # other commands are short
     program, relay, stop = kubectl.find(options.global_flags), Relay(), threading.Event()
     diagnose = partial(_diagnose, options, relay)
-    server = Server(options.port, context=_context(program, options), diagnose=diagnose, relay=relay)
+    shown = described(program.configuration(), options)
+    context = {**shown, "version": metadata.version("berth-operator"), "started": now()}
+    server = Server(options.port, context=context, diagnose=diagnose, relay=relay)
     with server.serving():
         started = partial(_start, server.address, stop, browser=options.browser)
         supervise(partial(proxy.opened, program), relay, started=started, wait=stop.wait)
@@ -86,17 +87,8 @@ def _diagnose(options: argparse.Namespace, relay: Relay) -> dict[str, Any]:
     return doctor.read(relay.proxy, options).body
 
 
-def _context(program: Kubectl, options: argparse.Namespace) -> dict[str, str]:
-    """Return what the page shows of kubectl's configuration."""
-    return {
-        **described(program.configuration(), options),
-        "version": metadata.version("berth-operator"),
-        "started": now(),
-    }
-
-
 def described(configuration: Mapping[str, Any], options: argparse.Namespace) -> dict[str, str]:
-    """Return context, server and namespace; flags take precedence."""
+    """Return what the page shows of kubectl's configuration: context, server, namespace; flags take precedence."""
     name = options.context or configuration.get("current-context") or ""
     context = _entry(configuration, "context", name)
     cluster = _entry(configuration, "cluster", options.cluster or context.get("cluster") or "")

@@ -78,21 +78,20 @@ def of_node(fleet: Iterable[FleetNode], node: str) -> list[FleetNode]:
 
 def report(fleet: Sequence[FleetNode]) -> Report:
     """Return a row for each device, and one for each node without devices."""
+    rows: list[Row] = []
+    for node in fleet:
+        head = (node["metadata"]["name"], state(node))
+        ids = {card["id"]: str(card["minor"]) for card in node["devices"]}
+        rows += [(*head, *_row(card, node, ids)) for card in node["devices"]]
+        if not node["devices"]:
+            rows.append((*head, *("-",) * (len(COLUMNS) - 3), node["blocked"]))
     return Report(
         kind="FleetNodeList",
         columns=COLUMNS,
-        rows=[row for node in fleet for row in _rows(node)],
+        rows=rows,
         items=fleet,
         names=[f"device.berth.dev/{node['metadata']['name']}" for node in fleet],
     )
-
-
-def _rows(node: FleetNode) -> list[Row]:
-    head = (node["metadata"]["name"], state(node))
-    if not node["devices"]:
-        return [(*head, *("-",) * (len(COLUMNS) - 3), node["blocked"])]
-    ids = {card["id"]: str(card["minor"]) for card in node["devices"]}
-    return [(*head, *_row(card, node, ids)) for card in node["devices"]]
 
 
 def state(node: FleetNode) -> str:

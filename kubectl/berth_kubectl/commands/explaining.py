@@ -1,11 +1,10 @@
 """The text of an explanation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from berth_api.objects.visibility import (
     ClaimDevices,
-    LackingNode,
     PodExplanation,
 )
 from berth_kubectl.printing import amounts, tables
@@ -48,7 +47,15 @@ def text(
         lines += _section(f"{clean(changes['title'])}:", [clean(answer["message"]) for answer in changes["answers"]])
     if claims := explanation.get("claims"):
         lines += _claims(claims, wide=wide)
-    lacking = [(node["node"], "; ".join(_lacks(node)) or "-") for node in explanation.get("nearest", [])]
+    lacking = []
+    for node in explanation.get("nearest", []):
+        lacks = [amounts.requests(node["resources"])] if node["resources"] else []
+        # Without amounts no other pod may use the card.
+        lacks += [
+            f"{card['type']} {card['minor']}: {amounts.requests(card['amounts']) or 'must become free'}"
+            for card in node["cards"]
+        ]
+        lacking.append((node["node"], "; ".join(lacks) or "-"))
     lines += _section("Nodes that lack amounts alone, the nearest first:", _table(("NODE", "LACKS"), lacking))
     groups = []
     for group in explanation.get("groups", []):
@@ -96,11 +103,3 @@ def _claims(claims: ClaimDevices, *, wide: bool) -> list[str]:
     table = tables.lines(tuple(Column(title=title) for title in titles), rows)
     together = ["", clean(claims["together"])] if claims["together"] else []
     return [*_section(title, table), *together]
-
-
-def _lacks(node: LackingNode) -> Iterator[str]:
-    if node["resources"]:
-        yield amounts.requests(node["resources"])
-    for card in node["cards"]:
-        # Without amounts no other pod may use the card.
-        yield f"{card['type']} {card['minor']}: {amounts.requests(card['amounts']) or 'must become free'}"

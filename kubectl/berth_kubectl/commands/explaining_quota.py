@@ -25,28 +25,30 @@ def explained(session: Session, name: str) -> PodExplanation:
     Raises:
         CommandError: there is no such Workload, or no Kueue.
     """
-    workload = _workload(session, name)
-    wanted = quota.queue_of(workload)
-    queue = _optional(session, LOCAL_QUEUES, wanted)
-    cluster_queue = quota.cluster_queue_of(workload, queue)
-    is_pending = quota.state_of(workload) == quota.PENDING
-    around = Around(
-        queue=queue,
-        cluster_queue=_optional(session, CLUSTER_QUEUES, cluster_queue) if cluster_queue else None,
-        pending=_pending(session, wanted) if is_pending else None,
-        siblings=_siblings(session) if is_pending else None,
-        controllers=_controllers(session),
-    )
-    return quota.explanation(workload, around)
-
-
-def _workload(session: Session, name: str) -> Object:
     try:
-        return session.object(QUOTA_WORKLOADS, session.namespace, name)
+        workload = session.object(QUOTA_WORKLOADS, session.namespace, name)
     except ReadError as error:
         if error.is_missing and _siblings(session) is None:
             raise CommandError(f"workload/{name}: {NOT_SERVED}") from error
         raise
+    wanted = quota.queue_of(workload)
+    queue = _optional(session, LOCAL_QUEUES, wanted)
+    cluster_queue = _optional(session, CLUSTER_QUEUES, quota.cluster_queue_of(workload, queue))
+    pending = siblings = None
+    if quota.state_of(workload) == quota.PENDING:
+        listed = _optional(session, PENDING_OF_QUEUE, wanted, PENDING_WORKLOADS)
+        pending = None if listed is None else list(listed.get("items") or ())
+        siblings = _siblings(session)
+    # If the AdmissionChecks cannot be read, their names alone are shown.
+    [checks] = session.lists([Source(resource=ADMISSION_CHECKS, optional=True)])
+    around = Around(
+        queue=queue,
+        cluster_queue=cluster_queue,
+        pending=pending,
+        siblings=siblings,
+        controllers={check["metadata"]["name"]: str(check["spec"].get("controllerName")) for check in checks or ()},
+    )
+    return quota.explanation(workload, around)
 
 
 def _optional(session: Session, resource: Resource, name: str, subresource: str = "") -> Object | None:
@@ -62,19 +64,7 @@ def _optional(session: Session, resource: Resource, name: str, subresource: str 
         return None
 
 
-def _pending(session: Session, queue: str) -> list[Object] | None:
-    """Return what Kueue's visibility API lists of a LocalQueue."""
-    listed = _optional(session, PENDING_OF_QUEUE, queue, PENDING_WORKLOADS)
-    return None if listed is None else list(listed.get("items") or ())
-
-
 def _siblings(session: Session) -> list[Object] | None:
     source = Source(resource=QUOTA_WORKLOADS, namespace=session.namespace, optional=True)
     [listed] = session.lists([source])
     return listed
-
-
-def _controllers(session: Session) -> dict[str, str]:
-    """Return the controller of each AdmissionCheck; none if they cannot be read: then their names alone are shown."""
-    [listed] = session.lists([Source(resource=ADMISSION_CHECKS, optional=True)])
-    return {check["metadata"]["name"]: str(check["spec"].get("controllerName")) for check in listed or ()}

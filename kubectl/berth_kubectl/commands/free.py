@@ -103,7 +103,16 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
                 elif free:
                     pool.free[name] += free
                     pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
-        _count_links(node, pools)
+        # Note where the free cards of a node have NVLinks, but none among each other.
+        idle: dict[str, list[Card]] = defaultdict(list)
+        for card in node["devices"]:
+            if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node):
+                idle[card["model"]].append(card)
+        for model, cards in idle.items():
+            ids = {card["id"] for card in cards}
+            links = [peer for card in cards for peer, kind in card["links"].items() if kind.startswith("NVLink")]
+            if len(cards) > 1 and links and not ids.intersection(links):
+                pools[names.GPU, model, WHOLE].unlinked.add(node["metadata"]["name"])
     return dict(pools)
 
 
@@ -141,19 +150,6 @@ def _hundredths(card: Card, of: dict[str, int]) -> int:
     if card["type"] != names.GPU:
         return max(of.values(), default=0)
     return min(of.get(names.GPU_CORE, 0), of.get(names.GPU_MEMORY_RATIO, 0))
-
-
-def _count_links(node: FleetNode, pools: dict[Kind, Pool]) -> None:
-    """Note where the free cards of a node have NVLinks, but none among each other."""
-    idle: dict[str, list[Card]] = defaultdict(list)
-    for card in node["devices"]:
-        if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node):
-            idle[card["model"]].append(card)
-    for model, cards in idle.items():
-        ids = {card["id"] for card in cards}
-        links = [peer for card in cards for peer, kind in card["links"].items() if kind.startswith("NVLink")]
-        if len(cards) > 1 and links and not ids.intersection(links):
-            pools[names.GPU, model, WHOLE].unlinked.add(node["metadata"]["name"])
 
 
 # --- rows -------------------------------------------------------------------------------------------------------

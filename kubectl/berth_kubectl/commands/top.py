@@ -98,14 +98,28 @@ def of_nodes(fleet: Iterable[FleetNode], *, idle: bool = False) -> Report:
     listed = [(node, [*_gpus(node)]) for node in fleet]
     kept = [(node, cards) for node, cards in listed if cards and (not idle or any(map(is_held_idle, cards)))]
     kept.sort(key=lambda item: (-(_use(item[1]) or 0), item[0]["metadata"]["name"]))
-    return _report("node", [_node_row(*item) for item in kept], [_node_item(*item) for item in kept], kept)
+    rows: list[Row] = []
+    items: list[dict[str, Any]] = []
+    for node, cards in kept:
+        name, held, idle_cards = (
+            node["metadata"]["name"],
+            sum(card["users"] > 0 for card in cards),
+            sum(map(is_held_idle, cards)),
+        )
+        rows.append((name, str(len(cards)), str(held), str(idle_cards), *_measured(cards)))
+        items.append({"node": name, "gpus": len(cards), "held": held, "idle": idle_cards, **_sums(cards)})
+    return _report("node", rows, items, kept)
 
 
 def of_cards(fleet: Iterable[FleetNode], *, idle: bool = False) -> Report:
     """Return a row for each GPU, or for each that is held and idle."""
     listed = [(node, card) for node in fleet for card in _gpus(node) if not idle or is_held_idle(card)]
+    rows: list[Row] = []
+    for node, card in listed:
+        place = (node["metadata"]["name"], str(card["minor"]), cell(card["model"]), str(card["users"]))
+        rows.append((*place, *_measured([card]), card["id"]))
     items = [{"node": node["metadata"]["name"], **card} for node, card in listed]
-    return _report("card", [_card_row(*item) for item in listed], items, [(node, [card]) for node, card in listed])
+    return _report("card", rows, items, [(node, [card]) for node, card in listed])
 
 
 def is_held_idle(card: Card) -> bool:
@@ -116,21 +130,6 @@ def is_held_idle(card: Card) -> bool:
 
 def _gpus(node: FleetNode) -> Iterator[Card]:
     return (card for card in node["devices"] if card["type"] == names.GPU)
-
-
-def _node_row(node: FleetNode, cards: Sequence[Card]) -> Row:
-    held, idle = sum(card["users"] > 0 for card in cards), sum(map(is_held_idle, cards))
-    return (node["metadata"]["name"], str(len(cards)), str(held), str(idle), *_measured(cards))
-
-
-def _node_item(node: FleetNode, cards: Sequence[Card]) -> dict[str, Any]:
-    sums = {"gpus": len(cards), "held": sum(card["users"] > 0 for card in cards), "idle": sum(map(is_held_idle, cards))}
-    return {"node": node["metadata"]["name"], **sums, **_sums(cards)}
-
-
-def _card_row(node: FleetNode, card: Card) -> Row:
-    place = (node["metadata"]["name"], str(card["minor"]), cell(card["model"]), str(card["users"]))
-    return (*place, *_measured([card]), card["id"])
 
 
 # --- pods -------------------------------------------------------------------------------------------------------

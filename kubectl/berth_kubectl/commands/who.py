@@ -82,7 +82,15 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
     if by == "pod":
         rows, columns, items = [_row(holder, now) for holder in holders], PODS, list[Any](holders)
     else:
-        groups = _grouped(holders, by)
+        parts_of: dict[_Key, list[_Part]] = defaultdict(list)
+        for holder in holders:
+            for part in holder["devices"]:
+                parts_of[_KEYS[by](holder, part)].append((holder, part))
+        # Cards by node and minor, other groups the largest first.
+        if by == "card":
+            groups = sorted(parts_of.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
+        else:
+            groups = sorted(parts_of.items(), key=lambda item: (-hundredths(item[1]), item[0]))
         rows, columns = [_sum(key, parts) for key, parts in groups], (*GROUPS[by], *SUMS)
         items = [_item(key, parts, columns) for key, parts in groups]
     return Report(
@@ -160,17 +168,6 @@ def hundredths(parts: Iterable[tuple[HoldingPod, HeldPart]]) -> float:
 
 _Part = tuple[HoldingPod, HeldPart]
 _Key = tuple[str, ...]
-
-
-def _grouped(holders: Iterable[HoldingPod], by: str) -> list[tuple[_Key, list[_Part]]]:
-    """Return the parts of each group, the largest first; for cards by node and minor."""
-    groups: dict[_Key, list[_Part]] = defaultdict(list)
-    for holder in holders:
-        for part in holder["devices"]:
-            groups[_KEYS[by](holder, part)].append((holder, part))
-    if by == "card":
-        return sorted(groups.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
-    return sorted(groups.items(), key=lambda item: (-hundredths(item[1]), item[0]))
 
 
 _KEYS: Final[dict[str, Callable[[HoldingPod, HeldPart], _Key]]] = {

@@ -47,23 +47,19 @@ class Hangups:
         self._thread.join()
 
     def _work(self) -> None:
-        while clients := self._wait():
+        while True:
+            with self._changed:
+                while not self._clients and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                clients = dict(self._clients)
             poller = select.poll()
             for number in clients:
                 poller.register(number, select.POLLIN)
             for number, _ in poller.poll(PERIOD * 1000):
-                self._hang_up(number, clients[number])
-
-    def _wait(self) -> dict[int, Client]:
-        """Return the clients as soon as there are any; none once closed."""
-        with self._changed:
-            while not self._clients and not self._closed:
-                self._changed.wait()
-            return {} if self._closed else dict(self._clients)
-
-    def _hang_up(self, number: int, client: Client) -> None:
-        with self._changed:
-            if self._clients.get(number) is not client:
-                return  # it has ended, and the number may be another connection's now
-            del self._clients[number]
-        client[1]()
+                with self._changed:
+                    if self._clients.get(number) is not clients[number]:
+                        continue  # it has ended, and the number may be another connection's now
+                    del self._clients[number]
+                clients[number][1]()

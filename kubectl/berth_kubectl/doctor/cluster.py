@@ -122,11 +122,27 @@ _HARM: Final = {
 def unreachable_webhook(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each webhook of Berth's that no pod serves, or whose CA is not known yet."""
     services = {key_of(service): service for service in facts.all_of("services")}
+    ready = {
+        (key_of(piece)[0], (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name"))
+        for piece in facts.all_of("endpointslices")
+        if any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in piece.get("endpoints") or ())
+    }
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         for configuration in facts.all_of(kind):
             if name_of(configuration) not in WEBHOOKS:
                 continue
-            for problem in dict.fromkeys(_webhook_problems(configuration, services, facts)):
+            problems: dict[str, None] = {}
+            for webhook in configuration.get("webhooks") or ():
+                client = webhook["clientConfig"]
+                if not client.get("caBundle"):
+                    problems["the webhook has no caBundle yet"] = None
+                if service := client.get("service"):
+                    key = (str(service["namespace"]), str(service["name"]))
+                    if key not in services:
+                        problems[f"its Service {'/'.join(key)} does not exist"] = None
+                    elif services[key]["spec"].get("type") != "ExternalName" and key not in ready:
+                        problems[f"no pod of its Service {'/'.join(key)} is ready"] = None
+            for problem in problems:
                 place = facts.installation.namespace
                 yield Finding(
                     check="UnreachableWebhook",
@@ -136,49 +152,20 @@ def unreachable_webhook(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _webhook_problems(configuration: Object, services: Mapping[tuple[str, str], Object], facts: Facts) -> Iterator[str]:
-    for webhook in configuration.get("webhooks") or ():
-        client = webhook["clientConfig"]
-        if not client.get("caBundle"):
-            yield "the webhook has no caBundle yet"
-        if service := client.get("service"):
-            key = (str(service["namespace"]), str(service["name"]))
-            if key not in services:
-                yield f"its Service {'/'.join(key)} does not exist"
-            elif services[key]["spec"].get("type") != "ExternalName" and not _is_served(key, facts):
-                yield f"no pod of its Service {'/'.join(key)} is ready"
-
-
-def _is_served(service: tuple[str, str], facts: Facts) -> bool:
-    """Return whether a Service has an endpoint that is ready."""
-    for piece in facts.all_of("endpointslices"):
-        labels = piece["metadata"].get("labels") or {}
-        if (key_of(piece)[0], labels.get("kubernetes.io/service-name")) == service and any(
-            (endpoint.get("conditions") or {}).get("ready", True) for endpoint in piece.get("endpoints") or ()
-        ):
-            return True
-    return False
-
-
 def unreachable_api(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each aggregated API of Berth's that the API server cannot reach."""
     for service in facts.all_of("apiservices"):
         group, name = str(service["spec"].get("group")), name_of(service)
-        if group in API_GROUPS and (why := facts.unanswered.get(name) or _unavailable(service)):
+        why, available = facts.unanswered.get(name), condition(service, "Available")
+        if not why and available.get("status") != "True":
+            why = str(available.get("message") or available.get("reason") or "its availability is not known")
+        if group in API_GROUPS and why:
             yield Finding(
                 check="UnreachableApi",
                 object=f"apiservice/{name}",
                 message=f"the API server cannot reach it ({why}): no namespace can be deleted meanwhile",
                 fix=API_GROUPS[group].format(name=name),
             )
-
-
-def _unavailable(service: Object) -> str:
-    """Return why an APIService is not available; empty if it is."""
-    available = condition(service, "Available")
-    if available.get("status") == "True":
-        return ""
-    return str(available.get("message") or available.get("reason") or "its availability is not known")
 
 
 def no_taint_rules(facts: Facts) -> Iterator[Finding]:
@@ -199,7 +186,12 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each pool of which Berth and another scheduler have allocated devices to ResourceClaims."""
     holders: dict[tuple[str, str], dict[bool, str]] = {}
     for claim in facts.all_of("resourceclaims"):
-        is_ours = any(manager.startswith(f"{facts.installation.lease}/") for manager in _allocated_by(claim))
+        # Whether Berth's field manager wrote the allocation.
+        is_ours = any(
+            str(entry.get("manager")).startswith(f"{facts.installation.lease}/")
+            for entry in claim["metadata"].get("managedFields") or ()
+            if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {})
+        )
         for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ():
             if not result.get("adminAccess"):
                 holders.setdefault((result["driver"], result["pool"]), {}).setdefault(is_ours, "/".join(key_of(claim)))
@@ -213,13 +205,6 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
                 fix=f"kubectl describe resourceclaim -n {claims[False].replace('/', ' ')}   # keep that scheduler from "
                 "the pool, and delete the pods",
             )
-
-
-def _allocated_by(claim: Object) -> Iterator[str]:
-    """Yield the field managers that wrote a claim's allocation."""
-    for entry in claim["metadata"].get("managedFields") or ():
-        if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {}):
-            yield str(entry.get("manager"))
 
 
 def other_device_plugin(facts: Facts) -> Iterator[Finding]:

@@ -102,7 +102,17 @@ def false_condition(facts: Facts) -> Iterator[Finding]:
                     message=f"{shown['type']} is False ({why})",
                     fix=_fix_of_condition(kind, str(shown["reason"]), name_of(device), facts),
                 )
-    yield from (_listed(driver, nodes) for driver, nodes in sorted(listed.items()))
+    for driver, nodes in sorted(listed.items()):
+        more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
+        where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} ({', '.join(nodes[:SHOWN])}{more})"
+        yield Finding(
+            check="FalseCondition",
+            object=f"driver/{driver}",
+            message=f"{names.GIVEN_BY_NAME} is False on {where}: the driver lists cards for ResourceClaims, so Berth "
+            "does not give them by name; right if another scheduler serves its pools",
+            fix=f"helm upgrade berth charts/berth --reuse-values --set-json 'claims.drivers=[\"{driver}\"]'"
+            "   # with all that are Berth's, only if no other scheduler serves them",
+        )
 
 
 def _only_listed_by(found: Object) -> set[str]:
@@ -110,19 +120,6 @@ def _only_listed_by(found: Object) -> set[str]:
     message = str(found.get("message") or "")
     is_other = found["type"] != names.GIVEN_BY_NAME or "device taint " in message
     return set() if is_other else set(device_text.LISTED.findall(message))
-
-
-def _listed(driver: str, nodes: list[str]) -> Finding:
-    more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
-    where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} ({', '.join(nodes[:SHOWN])}{more})"
-    return Finding(
-        check="FalseCondition",
-        object=f"driver/{driver}",
-        message=f"{names.GIVEN_BY_NAME} is False on {where}: the driver lists cards for ResourceClaims, so Berth does "
-        "not give them by name; right if another scheduler serves its pools",
-        fix=f"helm upgrade berth charts/berth --reuse-values --set-json 'claims.drivers=[\"{driver}\"]'"
-        "   # with all that are Berth's, only if no other scheduler serves them",
-    )
 
 
 def _follows(found: Object, device: Object) -> bool:

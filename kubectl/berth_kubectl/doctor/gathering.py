@@ -91,7 +91,14 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
         lists.unread["pods"] = lists.unread["daemonsets"]
     else:
         _take_plugins(api, lists)
-    _take_claims(api, lists)
+    # ResourceClaims are read if the installation may allocate them.
+    lists.read["resourceclaims"] = ()
+    if "clusterroles" in lists.unread:
+        lists.unread["resourceclaims"] = lists.unread["clusterroles"]
+    elif ALLOCATING_ROLE in map(name_of, lists.read["clusterroles"]):
+        source = Source(resource=RESOURCE_CLAIMS)
+        [answer] = api.get_all([source.request])
+        lists.take("resourceclaims", source, answer)
     now = server_time(api.server_date)
     # One bound pod of each scheduler that waiting pods name shows that the scheduler runs, or did.
     for name in waiting.left(lists.read.get("waiting", ()), now):
@@ -149,14 +156,3 @@ def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
     lists.read["pods"] = ()
     for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
         lists.take("pods", source, answer)
-
-
-def _take_claims(api: ObjectReader, lists: _Lists) -> None:
-    """Read the ResourceClaims, if an installation may allocate them."""
-    lists.read["resourceclaims"] = ()
-    if "clusterroles" in lists.unread:
-        lists.unread["resourceclaims"] = lists.unread["clusterroles"]
-    elif ALLOCATING_ROLE in map(name_of, lists.read["clusterroles"]):
-        source = Source(resource=RESOURCE_CLAIMS)
-        [answer] = api.get_all([source.request])
-        lists.take("resourceclaims", source, answer)

@@ -32,21 +32,17 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
         why = "the API server serves no leaderleases.berth.dev"
         fix = "kubectl apply -f crds/"
     else:
-        why = _without_leader(lease, facts)
+        silent = None if lease is None else expired_for(lease, facts.now)
+        if lease is None:
+            why = f"there is no LeaderLease {place.lease} in the namespace {place.namespace}: no operator has run there"
+        elif not lease["spec"].get("holderIdentity"):
+            why = "the last leader has released the LeaderLease, and no other has taken it"
+        else:
+            why = "" if silent is None else f"the leader has not renewed the LeaderLease for {age(silent)}"
         fix = f"kubectl logs -n {place.namespace} -l app.kubernetes.io/name={OPERATOR} --prefix --tail=50"
     if why:
         name = f"leaderlease/{place.lease}"
         yield Finding(check="NoLeader", object=name, message=f"{why}: no pod of Berth is bound", fix=fix)
-
-
-def _without_leader(lease: Object | None, facts: Facts) -> str:
-    place = facts.installation
-    if lease is None:
-        return f"there is no LeaderLease {place.lease} in the namespace {place.namespace}: no operator has run there"
-    if not lease["spec"].get("holderIdentity"):
-        return "the last leader has released the LeaderLease, and no other has taken it"
-    silent = expired_for(lease, facts.now)
-    return "" if silent is None else f"the leader has not renewed the LeaderLease for {age(silent)}"
 
 
 def lost_places(facts: Facts) -> Iterator[Finding]:
@@ -84,19 +80,18 @@ def silent_agent(facts: Facts) -> Iterator[Finding]:
         if silent is None:
             continue
         why = "has no Lease" if lease is None else f"has not been renewed for {age(silent)}"
+        node, state = nodes.get(name), ""
+        if node is None:
+            state = ", and there is no Node of this name"
+        elif condition(node, "Ready").get("status") != "True":
+            state = ", and the Node is not ready"
         subject = "the agent of the node" if lease is None else "the Lease of the agent"
         yield Finding(
             check="SilentAgent",
             object=f"node/{name}",
-            message=f"{subject} {why}{_state(nodes.get(name))}: nothing is allocated there; pods keep what they hold",
+            message=f"{subject} {why}{state}: nothing is allocated there; pods keep what they hold",
             fix=pods_of_agent(facts, name),
         )
-
-
-def _state(node: Object | None) -> str:
-    if node is None:
-        return ", and there is no Node of this name"
-    return "" if condition(node, "Ready").get("status") == "True" else ", and the Node is not ready"
 
 
 def no_agent(facts: Facts) -> Iterator[Finding]:
@@ -167,10 +162,11 @@ def missing_rights(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each account of Berth without its ClusterRole."""
     place, roles = facts.installation, facts.by_name("clusterroles")
     for account, namespace in ((OPERATOR, place.namespace), (AGENT, place.agent_namespace)):
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
         bound = [
             binding["roleRef"]["name"]
             for binding in facts.all_of("clusterrolebindings")
-            if any(_is(subject, account, namespace) for subject in binding.get("subjects") or ())
+            if any(subject.items() <= named.items() for named in binding.get("subjects") or ())
         ]
         if account in bound and account in roles:
             continue
@@ -185,11 +181,3 @@ def missing_rights(facts: Facts) -> Iterator[Finding]:
             message=f"the account {namespace}/{account} lacks {lacks}: the API server refuses its requests",
             fix="kubectl apply -k manifests/base   # or `helm upgrade` of the release",
         )
-
-
-def _is(subject: Object, account: str, namespace: str) -> bool:
-    return (subject.get("kind"), subject.get("name"), subject.get("namespace")) == (
-        "ServiceAccount",
-        account,
-        namespace,
-    )

@@ -4,7 +4,6 @@ The leader records both in the status of the LeaderLease.
 """
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
 from berth_kubectl.doctor.facts import Facts, Finding
@@ -18,12 +17,11 @@ IDLE: Final = 600.0
 def idle_reservation(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each node whose free devices are kept in vain, and each pod whose reservations were."""
     reserved = {reservation["uid"]: reservation for reservation in facts.record.get("nodeReservations") or ()}
-    backoffs = facts.record.get("reservationBackoffs") or ()
-    in_vain = {
-        (backoff["namespace"], backoff["owner"]): backoff
-        for backoff in backoffs
-        if _is_ahead(backoff.get("until"), facts.now)
-    }
+    in_vain = {}
+    for backoff in facts.record.get("reservationBackoffs") or ():
+        until = time_of(backoff.get("until") or "")
+        if until is not None and until > facts.now:
+            in_vain[backoff["namespace"], backoff["owner"]] = backoff
     for pod in facts.all_of("waiting"):
         namespace, name = key_of(pod)
         uid = pod["metadata"].get("uid")
@@ -41,8 +39,3 @@ def idle_reservation(facts: Facts) -> Iterator[Finding]:
                 f"{backoff['until']}"
             )
             yield Finding(check="IdleReservation", object=f"pod/{namespace}/{name}", message=found, fix=fix)
-
-
-def _is_ahead(text: str | None, now: datetime) -> bool:
-    moment = time_of(text or "")
-    return moment is not None and moment > now

@@ -13,14 +13,10 @@ def wanted() -> list[Definition]:
     return [
         definition
         for definition in crd.definitions().values()
-        if not crd.is_foreign(definition) and _is_ours(definition)
+        if not crd.is_foreign(definition) and definition["spec"]["group"] == "berth.dev"
     ]
 
 
 def own_version() -> str:
     """Return the version of this program."""
     return version()
-
-
-def _is_ours(definition: Definition) -> bool:
-    return str(definition["spec"]["group"]) == "berth.dev"

@@ -76,7 +76,15 @@ class Session:
             ReadError: a source that is not optional cannot be read.
         """
         answers = self.api.get_all([source.request for source in sources])
-        return [_objects(source, answer) for source, answer in zip(sources, answers, strict=True)]
+        lists: Lists = []
+        for source, answer in zip(sources, answers, strict=True):
+            if not isinstance(answer, ReadError):
+                lists.append(list(answer["items"]))
+            elif source.optional and (answer.is_forbidden or answer.is_missing):
+                lists.append(None)
+            else:
+                raise source.refused(answer)
+        return lists
 
     def object(self, resource: Resource, namespace: str, name: str, subresource: str = "") -> Object:
         """Return one object.
@@ -88,11 +96,3 @@ class Session:
         if isinstance(answer, ReadError):
             raise named(answer, resource.right("get", namespace, subresource))
         return dict(answer)
-
-
-def _objects(source: Source, answer: Any) -> list[Object] | None:
-    if isinstance(answer, ReadError):
-        if source.optional and (answer.is_forbidden or answer.is_missing):
-            return None
-        raise source.refused(answer)
-    return list(answer["items"])

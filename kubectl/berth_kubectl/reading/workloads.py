@@ -1,6 +1,6 @@
 """Why a workload has no pods or too few, and which of its fields have no effect on its pods."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -69,17 +69,15 @@ def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any
     """Return the explanation of a workload without pods, by what its conditions say and by its Events."""
     metadata = workload.body["metadata"]
     warned = (f"{event['reason']}: {event['message']}" for event in reversed(events) if event["type"] == "Warning")
-    message = "; ".join(said) or next(chain(_by_spec(workload), warned), NOT_YET)
+    spec, title = workload.body["spec"], f"{workload.kind} {name_of(workload.body)}"
+    by_spec = (
+        f"{title}: spec.{field} is {str(value).lower()}"
+        for field, value in (("suspend", True), ("replicas", 0), ("parallelism", 0), ("completions", 0))
+        if spec.get(field) is not None and spec[field] == value
+    )
+    message = "; ".join(said) or next(chain(by_spec, warned), NOT_YET)
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "state": NO_PODS,
         "message": message,
     }
-
-
-def _by_spec(workload: Controller) -> Iterator[str]:
-    """Yield why a workload wants no pods."""
-    for field, value in (("suspend", True), ("replicas", 0), ("parallelism", 0), ("completions", 0)):
-        written = workload.body["spec"].get(field)
-        if written is not None and written == value:
-            yield f"{workload.kind} {name_of(workload.body)}: spec.{field} is {str(value).lower()}"

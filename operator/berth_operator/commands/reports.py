@@ -41,7 +41,14 @@ def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Re
     """Return the report of which pods to move for a pod. `claims` is the search result for its ResourceClaims."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
-        "moves": [_move(move) for move in advice.moves],
+        "moves": [
+            {
+                "pod": move.charge.pod,
+                "from": _place(move.charge.node, move.charge.grants),
+                "to": _place(move.placement.node, move.placement.grants),
+            }
+            for move in advice.moves
+        ],
         "fixed": [{"pod": charge.pod, "node": charge.node, "why": why} for charge, why in advice.fixed],
         "tried": advice.tried,
         "limits": list(advice.limits),
@@ -79,11 +86,6 @@ def _claims(placement: Placement) -> Report:
     devices = ([str(result.device.id) for result in claimed.results] for claimed in chosen.allocations)
     claims = dict(zip(named, devices, strict=True))
     return {"claims": claims} if claims else {}
-
-
-def _move(move: Move) -> Report:
-    before, after = move.charge, move.placement
-    return {"pod": before.pod, "from": _place(before.node, before.grants), "to": _place(after.node, after.grants)}
 
 
 def _left_at(place: K, before: Mapping[K, Left], after: Mapping[K, Left]) -> Report:

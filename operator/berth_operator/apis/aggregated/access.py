@@ -66,7 +66,10 @@ class FrontProxy:
 
     def user(self, headers: Headers, peer: PeerCertificate | None) -> User | None:
         """Return the user that the front proxy names; None if the request does not come from it."""
-        if not (self.authorities and peer and self._is_allowed(peer)):
+        if not self.authorities or not peer:
+            return None
+        names = {value for part in peer.get("subject", ()) for field, value in part if field == "commonName"}
+        if self.allowed_names and self.allowed_names.isdisjoint(names):
             return None
         name = next((headers[header] for header in self.username if headers.get(header)), "")
         if not name:
@@ -85,10 +88,6 @@ class FrontProxy:
             groups=tuple(groups),
             extra=tuple(sorted((name, tuple(values)) for name, values in extra.items())),
         )
-
-    def _is_allowed(self, peer: PeerCertificate) -> bool:
-        names = {value for part in peer.get("subject", ()) for field, value in part if field == "commonName"}
-        return not self.allowed_names or not self.allowed_names.isdisjoint(names)
 
 
 def _listed(data: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -52,7 +52,12 @@ def of_type(of: Any, description: str = "") -> Schema:
 def documents(group: str, version: str, objects: Mapping[str, type], lists: Iterable[Kind]) -> dict[str, Schema]:
     """Return path -> document of a group. `objects` has the TypedDict of each kind, `lists` the listed kinds."""
     info = {"title": group, "version": version}
-    definitions = _definitions(group, version, objects)
+    definitions = {}
+    for name, of in objects.items():
+        schema = of_type(of)
+        schema["properties"] |= _COMMON
+        schema["x-kubernetes-group-version-kind"] = [{"group": group, "version": version, "kind": name}]
+        definitions[f"{group}.{version}.{name}"] = schema
     path = f"{V3}/apis/{group}/{version}"
     # kubectl finds the schema of a resource in the paths of lists.
     paths = {}
@@ -70,13 +75,3 @@ def documents(group: str, version: str, objects: Mapping[str, type], lists: Iter
         V3: {"paths": {path.removeprefix(f"{V3}/"): {"serverRelativeURL": f"{path}?hash={digest}"}}},
         path: of_group,
     }
-
-
-def _definitions(group: str, version: str, objects: Mapping[str, type]) -> Schema:
-    definitions = {}
-    for name, of in objects.items():
-        schema = of_type(of)
-        schema["properties"] |= _COMMON
-        schema["x-kubernetes-group-version-kind"] = [{"group": group, "version": version, "kind": name}]
-        definitions[f"{group}.{version}.{name}"] = schema
-    return definitions

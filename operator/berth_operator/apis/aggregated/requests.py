@@ -89,13 +89,13 @@ async def answer(
     except web.HTTPException as error:
         code = HTTPStatus(error.status)
         if code is HTTPStatus.NOT_FOUND:
-            failure = not_found("the server could not find the requested resource")
+            refused = not_found("the server could not find the requested resource")
         elif code is HTTPStatus.METHOD_NOT_ALLOWED:
             message = f"the server does not allow {request.method} on the requested resource"
-            failure = StatusError(code, "MethodNotAllowed", message)
+            refused = StatusError(code, "MethodNotAllowed", message)
         else:
-            failure = StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)
-        return refusal(failure)
+            refused = StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)
+        return refusal(refused)
 
 
 async def serve_watch(

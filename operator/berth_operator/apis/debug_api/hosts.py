@@ -15,11 +15,9 @@ def is_local(host: str, address: str) -> bool:
     """Return whether a Host header names this machine: by loopback, or by the address that the server listens on."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        return name == _LOCAL_NAME or _is_loopback_or(address, name)
+        if name == _LOCAL_NAME:
+            return True
+        named = ipaddress.ip_address(name)
+        return named.is_loopback or named == ipaddress.ip_address(address)
     except ValueError:
         return False
-
-
-def _is_loopback_or(address: str, name: str) -> bool:
-    named = ipaddress.ip_address(name)
-    return named.is_loopback or named == ipaddress.ip_address(address)

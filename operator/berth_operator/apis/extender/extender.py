@@ -7,7 +7,7 @@ bind decides again, on the one node that kube-scheduler has chosen.
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -127,46 +127,43 @@ class Extender:
             return FilterResult(error=why)
         try:
             self.reservations.check_capacity(pod.uid)
-            return self._choose(pod, args.names)
+            # The answer with the best nodes, which are reserved; without a node if none fits.
+            fleet, policy = self._fleet, self._policy(pod)
+            self._cluster.spares.release(pod.uid)
+            self.reservations.reject(pod.uid)
+            rows, rejected = extender.rows_of(fleet, args.names), self.reservations.rejected(pod.uid)
+            bias = extender.bias_of(fleet, rows, rejected)
+            if pod.nominated_node in rejected:
+                pod = replace(pod, nominated_node="")
+            with self._without_reservation(pod.uid):
+                placement = self._place(pod, policy, bias)
+                count = self._options.nodes - 1
+                more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
+            if placement is None:
+                nominated = pod.nominated_node
+                with self._cluster.promises.without_lower(pod.priority):
+                    self.reservations.release(pod.uid)
+                    self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
+                    lower = {charge.uid for charge in fleet.on_node(nominated) if charge.priority < pod.priority}
+                    # kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not
+                    # have seen their end yet.
+                    is_emptied = nominated in args.names and nominated_fit(fleet, pod, policy, nominated, lower)
+                    if is_emptied and self._evictions.wait(pod.uid):
+                        return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
+                    reasons = extender.reasons(fleet, pod, policy, args.names, rows, others=cycle.ONLY_NOMINATED)
+                return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
+            self.reservations.hold(placement, more)
+            self._evictions.end(pod.uid)
+            chosen = [placement.node, *(spare.node for spare in more)]
+            if len(args.names) > EXPLAINED_NODES:
+                return FilterResult(names=chosen)
+            others = [name for name in args.names if name not in chosen]
+            reasons = extender.reasons(
+                fleet, pod, policy, others, extender.rows_of(fleet, others), others=extender.NOT_BEST
+            )
+            return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
         except (FullError, PluginFailedError) as error:
             return FilterResult(error=cut(str(error)))
-
-    def _choose(self, pod: PendingPod, nodes: Sequence[str]) -> FilterResult:
-        """Return the answer with the best nodes, which are reserved; without a node if none fits."""
-        fleet, policy = self._fleet, self._policy(pod)
-        self._cluster.spares.release(pod.uid)
-        self.reservations.reject(pod.uid)
-        rows, rejected = extender.rows_of(fleet, nodes), self.reservations.rejected(pod.uid)
-        bias = extender.bias_of(fleet, rows, rejected)
-        if pod.nominated_node in rejected:
-            pod = replace(pod, nominated_node="")
-        with self._without_reservation(pod.uid):
-            placement = self._place(pod, policy, bias)
-            count = self._options.nodes - 1
-            more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
-        if placement is None:
-            nominated = pod.nominated_node
-            with self._cluster.promises.without_lower(pod.priority):
-                self.reservations.release(pod.uid)
-                self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
-                lower = {charge.uid for charge in fleet.on_node(nominated) if charge.priority < pod.priority}
-                # kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not
-                # have seen their end yet.
-                is_emptied = nominated in nodes and nominated_fit(fleet, pod, policy, nominated, lower)
-                if is_emptied and self._evictions.wait(pod.uid):
-                    return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
-                reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
-            return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
-        self.reservations.hold(placement, more)
-        self._evictions.end(pod.uid)
-        chosen = [placement.node, *(spare.node for spare in more)]
-        if len(nodes) > EXPLAINED_NODES:
-            return FilterResult(names=chosen)
-        others = [name for name in nodes if name not in chosen]
-        reasons = extender.reasons(
-            fleet, pod, policy, others, extender.rows_of(fleet, others), others=extender.NOT_BEST
-        )
-        return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
         """Place a pod where the bias allows. Use capacity kept for less urgent pods only if nothing else is left."""

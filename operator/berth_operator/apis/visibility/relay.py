@@ -94,7 +94,19 @@ class Relay:
                 log.warning("leader not reached", address=address, error=str(error) or repr(error))
                 raise unavailable(f"the leader at {address} does not answer{self._last_heard()}") from error
             async with answer:
-                return await _stream(request, self._chunks(answer, address), answer)
+                # The answer is passed on as it arrives; if it breaks off, ours does, too.
+                passed = {name: answer.headers[name] for name in ANSWERED if name in answer.headers}
+                response = web.StreamResponse(status=answer.status, headers=passed)
+                await response.prepare(request)
+                try:
+                    async for chunk in self._chunks(answer, address):
+                        async with asyncio.timeout(WRITE_SECONDS):
+                            await response.write(chunk)
+                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    log.info("relay ended", path=request.path, user=request[USER].name, error=str(error) or repr(error))
+                    if request.transport is not None:
+                        request.transport.abort()
+                return response
 
     async def _chunks(self, answer: aiohttp.ClientResponse, address: str) -> AsyncIterator[bytes]:
         """Yield what a leader answers.
@@ -118,21 +130,3 @@ class Relay:
         """Return when a leader was last seen, as the end of a message; empty if that is unknown."""
         heard = self._heard()
         return f"; a leader was last heard of at {heard}" if heard else ""
-
-
-async def _stream(
-    request: web.Request, chunks: AsyncIterator[bytes], answer: aiohttp.ClientResponse
-) -> web.StreamResponse:
-    """Pass an answer on as it arrives; if it breaks off, break off, too."""
-    headers = {name: answer.headers[name] for name in ANSWERED if name in answer.headers}
-    response = web.StreamResponse(status=answer.status, headers=headers)
-    await response.prepare(request)
-    try:
-        async for chunk in chunks:
-            async with asyncio.timeout(WRITE_SECONDS):
-                await response.write(chunk)
-    except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-        log.info("relay ended", path=request.path, user=request[USER].name, error=str(error) or repr(error))
-        if request.transport is not None:
-            request.transport.abort()
-    return response

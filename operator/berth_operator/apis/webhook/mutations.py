@@ -32,9 +32,8 @@ class Mutations:
         Raises:
             ValueError: an annotation, label or resource of the pod is invalid.
         """
-        return injection.joined(pod, before) if before else self._created(pod)
-
-    def _created(self, pod: Object) -> Object:
+        if before:
+            return injection.joined(pod, before)
         mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 

@@ -124,30 +124,29 @@ def plan(lists: Lists) -> Takeover:
 
 
 def _systems(lists: Lists) -> Iterator[Found]:
-    programs = [program for body in lists.of("daemonsets", "deployments") for program in _programs(body)]
+    programs = [
+        Program(
+            kind=body["kind"],
+            namespace=body["metadata"].get("namespace") or "",
+            name=body["metadata"]["name"],
+            image=str(container.get("image") or ""),
+        )
+        for body in lists.of("daemonsets", "deployments")
+        for container in body["spec"]["template"]["spec"].get("containers") or ()
+    ]
     pods = Counter(_system_of(pod) for pod in lists.of("pods") if not _has_ended(pod))
     for name in dict.fromkeys(system.name for system in TABLE.systems):
         rows = [system for system in TABLE.systems if system.name == name]
         images = [part for row in rows for part in row.images]
         own = tuple(dict.fromkeys(program for program in programs if any(part in program.image for part in images)))
-        webhooks = tuple(_webhooks(lists, {program.namespace for program in own}))
+        namespaces = {program.namespace for program in own}
+        webhooks = []
+        for body in lists.of("mutatingwebhookconfigurations"):
+            clients = [webhook.get("clientConfig") or {} for webhook in body.get("webhooks") or ()]
+            if any((client.get("service") or {}).get("namespace") in namespaces for client in clients):
+                webhooks.append(body["metadata"]["name"])
         if own or pods[name]:
-            yield Found(system=name, programs=own, webhooks=webhooks, pods=pods[name])
-
-
-def _programs(body: Object) -> Iterator[Program]:
-    spec = body["spec"]["template"]["spec"]
-    for container in spec.get("containers") or ():
-        place = {"namespace": body["metadata"].get("namespace") or "", "name": body["metadata"]["name"]}
-        yield Program(kind=body["kind"], image=str(container.get("image") or ""), **place)
-
-
-def _webhooks(lists: Lists, namespaces: set[str]) -> Iterator[str]:
-    """Yield the configurations whose webhooks are served in one of these namespaces."""
-    for body in lists.of("mutatingwebhookconfigurations"):
-        services = [(webhook.get("clientConfig") or {}).get("service") or {} for webhook in body.get("webhooks") or ()]
-        if any(service.get("namespace") in namespaces for service in services):
-            yield body["metadata"]["name"]
+            yield Found(system=name, programs=own, webhooks=tuple(webhooks), pods=pods[name])
 
 
 def _system_of(pod: Object) -> str:
