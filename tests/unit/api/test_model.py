@@ -57,22 +57,20 @@ def test_what_is_excluded_is_in_the_text() -> None:
 ALIASES = {"a100": ("nvidia a100*",), "big": ("*80GB", "nvidia h200")}
 
 
+CARD_IS_KNOWN_BY_ITS_ALIASES_TOO = {
+    "an alias for the whole name": (ModelConstraint(exact="A100"), "NVIDIA A100-PCIE-40GB", True),
+    "an alias of others": (ModelConstraint(exact="a100"), "NVIDIA H100", False),
+    "the full name all the same": (ModelConstraint(exact="nvidia h200"), "NVIDIA H200", True),
+    "an alias is excluded": (ModelConstraint(excluded=("big",)), "NVIDIA H200", False),
+    "a regular expression on an alias": (ModelConstraint(regex="^big$"), "NVIDIA H200", True),
+    "a glob on an alias": (ModelConstraint(globs=("bi?",)), "NVIDIA A100-SXM4-80GB", True),
+    "alias and full name": (ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-SXM4-80GB", True),
+    "both must hold": (ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-PCIE-40GB", False),
+}
+
+
 @pytest.mark.parametrize(
-    ("constraint", "name", "accepted"),
-    [
-        pytest.param(ModelConstraint(exact="A100"), "NVIDIA A100-PCIE-40GB", True, id="an alias for the whole name"),
-        pytest.param(ModelConstraint(exact="a100"), "NVIDIA H100", False, id="an alias of others"),
-        pytest.param(ModelConstraint(exact="nvidia h200"), "NVIDIA H200", True, id="the full name all the same"),
-        pytest.param(ModelConstraint(excluded=("big",)), "NVIDIA H200", False, id="an alias is excluded"),
-        pytest.param(ModelConstraint(regex="^big$"), "NVIDIA H200", True, id="a regular expression on an alias"),
-        pytest.param(ModelConstraint(globs=("bi?",)), "NVIDIA A100-SXM4-80GB", True, id="a glob on an alias"),
-        pytest.param(
-            ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-SXM4-80GB", True, id="alias and full name"
-        ),
-        pytest.param(
-            ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-PCIE-40GB", False, id="both must hold"
-        ),
-    ],
+    ("constraint", "name", "accepted"), CARD_IS_KNOWN_BY_ITS_ALIASES_TOO.values(), ids=CARD_IS_KNOWN_BY_ITS_ALIASES_TOO
 )
 def test_a_card_is_known_by_its_aliases_too(constraint: ModelConstraint, name: str, *, accepted: bool) -> None:
     assert constraint.accepts(name, ALIASES) is accepted

@@ -96,23 +96,21 @@ def test_what_a_hint_leaves_as_it_is(hint: Any) -> None:
 APPLY = {"allocateStrategy": "ApplyForAll"}
 
 
-@pytest.mark.parametrize(
-    ("joint", "hint", "types"),
-    [
-        pytest.param(["gpu", "rdma"], {}, ("gpu", "rdma"), id="two"),
-        pytest.param(["rdma", "gpu"], {}, ("rdma", "gpu"), id="the first comes first"),
-        pytest.param(["fpga", "gpu", "rdma"], {}, ("fpga", "gpu", "rdma"), id="three"),
-        pytest.param(["gpu", "gpu", "rdma"], {}, ("gpu", "rdma"), id="one twice"),
-        pytest.param([], {}, None, id="none"),
-        pytest.param(["gpu"], {}, None, id="a single type has no other to be near"),
-        pytest.param(["gpu", "rdma"], {"rdma": APPLY}, None, id="all of one are taken anyway"),
-        pytest.param(["gpu", "rdma", "fpga"], {"gpu": APPLY}, ("rdma", "fpga"), id="the next becomes the first"),
-        pytest.param(
-            ["gpu", "rdma"], {"rdma": {"allocateStrategy": "RequestsAsCount"}}, ("gpu", "rdma"), id="a count stays"
-        ),
-        pytest.param(["gpu", "rdma"], {"fpga": APPLY}, ("gpu", "rdma"), id="another type's strategy"),
-    ],
-)
+WHICH_TYPES_LIE_TOGETHER = {
+    "two": (["gpu", "rdma"], {}, ("gpu", "rdma")),
+    "the first comes first": (["rdma", "gpu"], {}, ("rdma", "gpu")),
+    "three": (["fpga", "gpu", "rdma"], {}, ("fpga", "gpu", "rdma")),
+    "one twice": (["gpu", "gpu", "rdma"], {}, ("gpu", "rdma")),
+    "none": ([], {}, None),
+    "a single type has no other to be near": (["gpu"], {}, None),
+    "all of one are taken anyway": (["gpu", "rdma"], {"rdma": APPLY}, None),
+    "the next becomes the first": (["gpu", "rdma", "fpga"], {"gpu": APPLY}, ("rdma", "fpga")),
+    "a count stays": (["gpu", "rdma"], {"rdma": {"allocateStrategy": "RequestsAsCount"}}, ("gpu", "rdma")),
+    "another type's strategy": (["gpu", "rdma"], {"fpga": APPLY}, ("gpu", "rdma")),
+}
+
+
+@pytest.mark.parametrize(("joint", "hint", "types"), WHICH_TYPES_LIE_TOGETHER.values(), ids=WHICH_TYPES_LIE_TOGETHER)
 def test_which_types_lie_together(joint: list[str], hint: Any, types: tuple[str, ...] | None) -> None:
     joint_ = asked(ALL_TYPES, joint={"deviceTypes": joint}, hint=hint).joint
     assert joint_ == (None if types is None else Joint(types=types))

@@ -146,46 +146,44 @@ def test_a_node_where_the_preference_can_be_met_comes_first() -> None:
 # --- why not ----------------------------------------------------------------------------------------------------
 
 
+REASON_NAMES_WHAT_IS_ASKED_AND_THE_BEST_THERE_IS = {
+    "switches, with a card taken each": (
+        [0, 2, 4, 6],
+        wants({NVIDIA: 2}, scope="PCIe"),
+        "node(s) have too few free GPUs under one PCIe switch (at most 1 of 2)",
+    ),
+    "switches, all too small": (
+        [],
+        wants({NVIDIA: 3}, scope="PCIe"),
+        "node(s) have too few healthy GPUs under one PCIe switch (at most 2 of 3)",
+    ),
+    "NUMA nodes": (
+        [0, 7],
+        wants({NVIDIA: 4}, topology="numa"),
+        "node(s) have too few free GPUs on one NUMA node (at most 3 of 4)",
+    ),
+    "NVLinks": (
+        [],
+        wants({NVIDIA: 2}, topology="nvlink"),
+        "node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)",
+    ),
+    "one device": (
+        [],
+        wants({NVIDIA: 2}, scope="Device"),
+        "node(s) have too few healthy GPUs in one device (at most 1 of 2)",
+    ),
+    "too few, wherever they are": (
+        range(7),
+        wants({NVIDIA: 2}, scope="PCIe"),
+        "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("used", "wanted", "message"),
-    [
-        pytest.param(
-            [0, 2, 4, 6],
-            wants({NVIDIA: 2}, scope="PCIe"),
-            "node(s) have too few free GPUs under one PCIe switch (at most 1 of 2)",
-            id="switches, with a card taken each",
-        ),
-        pytest.param(
-            [],
-            wants({NVIDIA: 3}, scope="PCIe"),
-            "node(s) have too few healthy GPUs under one PCIe switch (at most 2 of 3)",
-            id="switches, all too small",
-        ),
-        pytest.param(
-            [0, 7],
-            wants({NVIDIA: 4}, topology="numa"),
-            "node(s) have too few free GPUs on one NUMA node (at most 3 of 4)",
-            id="NUMA nodes",
-        ),
-        pytest.param(
-            [],
-            wants({NVIDIA: 2}, topology="nvlink"),
-            "node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)",
-            id="NVLinks",
-        ),
-        pytest.param(
-            [],
-            wants({NVIDIA: 2}, scope="Device"),
-            "node(s) have too few healthy GPUs in one device (at most 1 of 2)",
-            id="one device",
-        ),
-        pytest.param(
-            range(7),
-            wants({NVIDIA: 2}, scope="PCIe"),
-            "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)",
-            id="too few, wherever they are",
-        ),
-    ],
+    REASON_NAMES_WHAT_IS_ASKED_AND_THE_BEST_THERE_IS.values(),
+    ids=REASON_NAMES_WHAT_IS_ASKED_AND_THE_BEST_THERE_IS,
 )
 def test_the_reason_names_what_is_asked_and_the_best_there_is(
     used: Sequence[int], wanted: PodRequest, message: str
@@ -314,16 +312,14 @@ def test_large_sets_grow_within_what_is_required(level: str, expected: tuple[int
 LABELLED = [card(minor, labels=(("rack", rack),)) for minor, rack in enumerate("aab")] + [card(3)]
 
 
-@pytest.mark.parametrize(
-    ("selector", "count", "expected"),
-    [
-        pytest.param({"matchLabels": {"rack": "b"}}, 1, (2,), id="a label"),
-        pytest.param({"matchExpressions": [{"key": "rack", "operator": "DoesNotExist"}]}, 1, (3,), id="none at all"),
-        pytest.param(
-            {"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["a"]}]}, 2, (2, 3), id="not in"
-        ),
-    ],
-)
+SELECTORS = {
+    "a label": ({"matchLabels": {"rack": "b"}}, 1, (2,)),
+    "none at all": ({"matchExpressions": [{"key": "rack", "operator": "DoesNotExist"}]}, 1, (3,)),
+    "not in": ({"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["a"]}]}, 2, (2, 3)),
+}
+
+
+@pytest.mark.parametrize(("selector", "count", "expected"), SELECTORS.values(), ids=SELECTORS)
 def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) -> None:
     hint = orjson.dumps({"gpu": {"selector": selector}}).decode()
     assert chosen(machine(LABELLED), asks({NVIDIA: count}, annotations={names.ALLOCATE_HINT: hint})) == expected

@@ -32,23 +32,20 @@ def shown(condition: Raw, since: str = "then") -> Raw:
     return {"type": "PodGroupInitiallyScheduled", **condition, "lastTransitionTime": since}
 
 
-@pytest.mark.parametrize(
-    ("seen", "condition"),
-    [
-        pytest.param(view(), {}, id="not decided"),
-        pytest.param(view(formed=True, unscheduled=(UNSCHEDULABLE, "no")), SCHEDULED, id="formed"),
-        pytest.param(view(unscheduled=(UNSCHEDULABLE, "no")), UNSCHEDULED, id="unschedulable"),
-        pytest.param(view(unscheduled=(NODE_STARTING, "no")), UNSCHEDULED, id="a reason of Berth"),
-        pytest.param(
-            view(unscheduled=(SCHEDULER_ERROR, "no")), {**UNSCHEDULED, "reason": "SchedulerError"}, id="an error"
-        ),
-        pytest.param(
-            view(problem="bad", unscheduled=(UNSCHEDULABLE, "no")),
-            {**UNSCHEDULED, "reason": "SchedulerError", "message": "bad"},
-            id="a contradiction",
-        ),
-    ],
-)
+CONDITION = {
+    "not decided": (view(), {}),
+    "formed": (view(formed=True, unscheduled=(UNSCHEDULABLE, "no")), SCHEDULED),
+    "unschedulable": (view(unscheduled=(UNSCHEDULABLE, "no")), UNSCHEDULED),
+    "a reason of Berth": (view(unscheduled=(NODE_STARTING, "no")), UNSCHEDULED),
+    "an error": (view(unscheduled=(SCHEDULER_ERROR, "no")), {**UNSCHEDULED, "reason": "SchedulerError"}),
+    "a contradiction": (
+        view(problem="bad", unscheduled=(UNSCHEDULABLE, "no")),
+        {**UNSCHEDULED, "reason": "SchedulerError", "message": "bad"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "condition"), CONDITION.values(), ids=CONDITION)
 def test_the_condition(seen: GroupView, condition: Raw) -> None:
     assert kubernetes_groups.wanted(seen) == condition
 

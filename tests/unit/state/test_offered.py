@@ -106,29 +106,27 @@ def test_the_device_speaks_first() -> None:
 ON: Raw = {"on": "node"}
 
 
+ALL_PODS_OF_THE_NODE_COUNT_BY_KUBE_SCHEDULERS_ARITHMETIC = {
+    "a pod of ours": (pod("o", {NVIDIA: 1}, allocated=whole(0), **ON), False),
+    "of another": (pod("o", {NVIDIA: 1}, schedulerName="other", allocated=whole(0), **ON), False),
+    "one that terminates": (
+        pod("o", {NVIDIA: 1}, allocated=whole(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}, **ON),
+        False,
+    ),
+    "an init container": (pod("o", initContainers=[container("i", {NVIDIA: 1})], allocated=whole(0), **ON), False),
+    "a sidecar": (
+        pod("o", initContainers=[container("i", {NVIDIA: 1}, restartPolicy="Always")], allocated=whole(0), **ON),
+        False,
+    ),
+    "overhead": (pod("o", overhead={NVIDIA: "1"}, allocated=whole(0), **ON), False),
+    "a share counts nothing": (pod("o", {"kubernetes.io/gpu": 50}, allocated=half(0), **ON), True),
+}
+
+
 @pytest.mark.parametrize(
     ("other", "fits"),
-    [
-        pytest.param(pod("o", {NVIDIA: 1}, allocated=whole(0), **ON), False, id="a pod of ours"),
-        pytest.param(pod("o", {NVIDIA: 1}, schedulerName="other", allocated=whole(0), **ON), False, id="of another"),
-        pytest.param(
-            pod("o", {NVIDIA: 1}, allocated=whole(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}, **ON),
-            False,
-            id="one that terminates",
-        ),
-        pytest.param(
-            pod("o", initContainers=[container("i", {NVIDIA: 1})], allocated=whole(0), **ON),
-            False,
-            id="an init container",
-        ),
-        pytest.param(
-            pod("o", initContainers=[container("i", {NVIDIA: 1}, restartPolicy="Always")], allocated=whole(0), **ON),
-            False,
-            id="a sidecar",
-        ),
-        pytest.param(pod("o", overhead={NVIDIA: "1"}, allocated=whole(0), **ON), False, id="overhead"),
-        pytest.param(pod("o", {"kubernetes.io/gpu": 50}, allocated=half(0), **ON), True, id="a share counts nothing"),
-    ],
+    ALL_PODS_OF_THE_NODE_COUNT_BY_KUBE_SCHEDULERS_ARITHMETIC.values(),
+    ids=ALL_PODS_OF_THE_NODE_COUNT_BY_KUBE_SCHEDULERS_ARITHMETIC,
 )
 def test_all_pods_of_the_node_count_by_kube_schedulers_arithmetic(other: Raw, *, fits: bool) -> None:
     of = cluster({NVIDIA: 7})

@@ -97,18 +97,16 @@ def summary(spec: GpuPodSpec) -> tuple[str, str, int | None, str]:
     return spec.devices, spec.memory, spec.core, spec.ids
 
 
+WHAT_KUBELET_GAVE_IS_SHOWN_IN_WORDS = {
+    "a card": (["GPU-0"], ("GPU 0", "80Gi", 100, "GPU-0")),
+    "a slice": (["GPU-1::3"], ("GPU 1, replica 4 of 4", "20Gi", 25, "GPU-1::3")),
+    "an instance": (["MIG-2::0"], ("GPU 2, MIG 3g.40gb, replica 1 of 2", "20Gi", None, "MIG-2::0")),
+    "the sum of several": (["GPU-0", "GPU-1::0"], ("GPU 0; GPU 1, replica 1 of 4", "100Gi", 125, "GPU-0, GPU-1::0")),
+}
+
+
 @pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        pytest.param(["GPU-0"], ("GPU 0", "80Gi", 100, "GPU-0"), id="a card"),
-        pytest.param(["GPU-1::3"], ("GPU 1, replica 4 of 4", "20Gi", 25, "GPU-1::3"), id="a slice"),
-        pytest.param(["MIG-2::0"], ("GPU 2, MIG 3g.40gb, replica 1 of 2", "20Gi", None, "MIG-2::0"), id="an instance"),
-        pytest.param(
-            ["GPU-0", "GPU-1::0"],
-            ("GPU 0; GPU 1, replica 1 of 4", "100Gi", 125, "GPU-0, GPU-1::0"),
-            id="the sum of several",
-        ),
-    ],
+    ("ids", "expected"), WHAT_KUBELET_GAVE_IS_SHOWN_IN_WORDS.values(), ids=WHAT_KUBELET_GAVE_IS_SHOWN_IN_WORDS
 )
 def test_what_kubelet_gave_is_shown_in_words(ids: list[str], expected: tuple[str, str, int | None, str]) -> None:
     listed = [holding("a", "init", *ids), holding("a", "main", *ids)]

@@ -39,19 +39,17 @@ async def test_both_report_the_same_values(machine: Machine, agent: Start, gpu: 
     assert measured.differences(await agents(machine, agent, gpu), measured.of_smi(printed(gpu))) == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "fields"),
-    [
-        pytest.param(replace(a100(0), used=4096 * MIB), ["memory.used", "memory.free"], id="memory"),
-        pytest.param(replace(a100(0), power_limit=300_000), ["enforced.power.limit"], id="limit"),
-        pytest.param(replace(a100(0), power=400_000), ["power.draw"], id="power"),
-        pytest.param(replace(a100(0), temperature=80), ["temperature.gpu"], id="temperature"),
-        pytest.param(replace(a100(0), ecc_corrected=1), ["ecc.errors.corrected.volatile.total"], id="errors"),
-        pytest.param(
-            replace(a100(0), fails={"nvmlDeviceGetPowerUsage": NOT_SUPPORTED}), ["power.draw"], id="not reported"
-        ),
-    ],
-)
+EACH_DIFFERENCE_IS_FOUND = {
+    "memory": (replace(a100(0), used=4096 * MIB), ["memory.used", "memory.free"]),
+    "limit": (replace(a100(0), power_limit=300_000), ["enforced.power.limit"]),
+    "power": (replace(a100(0), power=400_000), ["power.draw"]),
+    "temperature": (replace(a100(0), temperature=80), ["temperature.gpu"]),
+    "errors": (replace(a100(0), ecc_corrected=1), ["ecc.errors.corrected.volatile.total"]),
+    "not reported": (replace(a100(0), fails={"nvmlDeviceGetPowerUsage": NOT_SUPPORTED}), ["power.draw"]),
+}
+
+
+@pytest.mark.parametrize(("changed", "fields"), EACH_DIFFERENCE_IS_FOUND.values(), ids=EACH_DIFFERENCE_IS_FOUND)
 async def test_each_difference_is_found(machine: Machine, agent: Start, changed: Gpu, fields: list[str]) -> None:
     theirs = measured.of_smi(printed(a100(0)))
     differences = measured.differences(await agents(machine, agent, changed), theirs)
