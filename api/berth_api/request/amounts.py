@@ -165,7 +165,7 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
-        # How to change resources that are not a request for GPUs.
+        # The message ends with how to make a request of them.
         alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
         if alone:
             first, *_ = sorted(alone, key=mig.is_resource)
@@ -270,6 +270,3 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 
 _ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
 """Resources that are requested by themselves. MIG profiles' resources are, too."""
-
-
-# --- RDMA and FPGA ------------------------------------------------------------------------------------------

@@ -177,8 +177,6 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.NOT_FOUND, "the page has no such file")
         self._send(HTTPStatus.OK, file.content_type, file.body)
 
-    # --- relayed answers ----------------------------------------------------------------------------------------
-
     # --- answers ------------------------------------------------------------------------------------------------
 
     def _refuse(

@@ -186,7 +186,7 @@ def shared_pool(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each pool of which Berth and another scheduler have allocated devices to ResourceClaims."""
     holders: dict[tuple[str, str], dict[bool, str]] = {}
     for claim in facts.all_of("resourceclaims"):
-        # Whether Berth's field manager wrote the allocation.
+        # Berth's claims are those whose allocation Berth's field manager wrote.
         is_ours = any(
             str(entry.get("manager")).startswith(f"{facts.installation.lease}/")
             for entry in claim["metadata"].get("managedFields") or ()

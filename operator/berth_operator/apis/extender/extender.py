@@ -127,7 +127,7 @@ class Extender:
             return FilterResult(error=why)
         try:
             self.reservations.check_capacity(pod.uid)
-            # The answer with the best nodes, which are reserved; without a node if none fits.
+            # The answer has the best nodes, which are reserved, or no node if none fits.
             fleet, policy = self._fleet, self._policy(pod)
             self._cluster.spares.release(pod.uid)
             self.reservations.reject(pod.uid)

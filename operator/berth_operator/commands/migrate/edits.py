@@ -109,7 +109,7 @@ class _Writer:
                 raise NotWritableError("a comment stands between two values in braces")
             start = _start(first)
             yield (start, start, "".join(_flow_pair(name, value, first) + between for name, value in rest.items()))
-        # The removals: up to the next pair, and of the last ones from the end of the pair before them.
+        # A pair is removed up to the next one; the last ones from the end of the pair before them.
         last = max((number for number, is_gone in enumerate(gone) if not is_gone), default=-1)
         for number in range(last):
             if gone[number]:
