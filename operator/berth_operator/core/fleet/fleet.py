@@ -159,6 +159,7 @@ class Fleet(NodeColumns):
         row = self.rows.get(name)
         if row is None or bool(self.has_agent[row]) == has_agent:
             return False
+        self.column_cache.alter(row)
         self._own.has_agent[row] = has_agent
         return True
 
@@ -556,7 +557,7 @@ class Fleet(NodeColumns):
 
     def static_key(self, row: int) -> Hashable:
         """Return everything that columns may read of a row, except its charges."""
-        flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
+        flags = tuple(getattr(self, name)[row].item() for name in ("present", "has_agent", "fresh", *_OF_DEVICES))
         return flags, self.allocatable[:, row].tobytes(), *(cards.static_key(row) for cards in self.cards.values())
 
     def dynamic_key(self, row: int) -> bytes:

@@ -617,7 +617,7 @@ def test_what_has_no_pod_template_is_written_by_hand(version: str, kind: str, sp
 
 
 def test_a_template_that_cannot_be_read_is_named_by_its_path() -> None:
-    wrong = {"spec": {"containers": {}}}
+    wrong: Raw = {"spec": {"containers": {}}}
     spec = {"headGroupSpec": {"template": WORKER}, "workerGroupSpecs": [{"template": wrong}]}
     body = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "x"}, "spec": spec}
     [(outcome, why)] = outcomes(yaml.safe_dump(body))

@@ -16,6 +16,7 @@ from berth_operator.core.decision.gang import NOT_FINISHED, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.request import PodRequest
 from tests.builders import CORE, NVIDIA, RATIO, asks, card, charge, fleet, gang, grant, waiting
 
 NVLINK: Final = 500
@@ -93,16 +94,16 @@ def fits(free: Mapping[str, tuple[str, frozenset[int]]], members: Sequence[Ask])
     return False
 
 
-def requested(member: Ask, name: str) -> dict[str, object]:
+def asked(member: Ask, name: str) -> PodRequest:
     count, level = member
     hints = {names.GPU_TOPOLOGY: level} if level else {}
     amounts = {NVIDIA: count} if name == NVIDIA else {"kubernetes.io/gpu": 100 * count}
-    return {"request": asks(amounts, annotations=hints)}
+    return asks(amounts, annotations=hints)
 
 
 def decided(of: Fleet, members: Sequence[Ask], name: str = NVIDIA) -> list[Placement] | Failure:
     pods = [
-        waiting(f"m{number}", created=f"{number}", arrived=number, **requested(member, name))
+        waiting(f"m{number}", asked(member, name), created=f"{number}", arrived=number)
         for number, member in enumerate(members)
     ]
     return decide_gang(of, gang(*pods), Policy())
