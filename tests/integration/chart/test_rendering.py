@@ -222,7 +222,41 @@ def test_each_version_gets_what_its_api_server_serves(minor: int) -> None:
     objects = chart.rendered(kube_version=f"1.{minor}.0")
     by_policies = [key for key in objects if key.startswith("MutatingAdmission")]
     by_webhook = {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} & objects.keys()
-    assert (len(by_policies), len(by_webhook)) == ((8, 0) if minor >= 36 else (0, 2))
+    assert (len(by_policies), len(by_webhook)) == ((10, 0) if minor >= 36 else (0, 2))
+
+
+IN_DEVICES: Final = ("In", ["devices"])
+
+
+@pytest.mark.parametrize("version", ["1.35.0", "1.36.0"])
+@pytest.mark.parametrize(
+    ("default", "words", "devices"),
+    [
+        ("own", ("In", ["words", "devices"]), IN_DEVICES),
+        ("words", ("NotIn", ["disabled", "own"]), IN_DEVICES),
+        ("devices", ("NotIn", ["disabled", "own"]), ("NotIn", ["disabled", "own", "words"])),
+    ],
+)
+def test_the_default_route_takes_the_namespaces_without_the_label(
+    version: str, default: str, words: tuple[str, list[str]], devices: tuple[str, list[str]]
+) -> None:
+    objects = chart.rendered({"routing": {"default": default, "resources": ["example.com/npu"]}}, kube_version=version)
+    if version < "1.36":
+        hooks = {hook["name"]: hook for hook in objects["MutatingWebhookConfiguration/berth-injection"]["webhooks"]}
+        selectors = [hooks[f"{name}.berth.dev"]["namespaceSelector"] for name in ("words", "devices")]
+        assert "--routed-resources=example.com/npu" in container(objects["Deployment/berth-webhook"])["args"]
+    else:
+        of_policies = [
+            objects[f"MutatingAdmissionPolicyBinding/berth-{name}"] for name in ("words-routing", "routing-devices")
+        ]
+        selectors = [binding["spec"]["matchResources"]["namespaceSelector"] for binding in of_policies]
+        [served] = objects["MutatingAdmissionPolicy/berth-routing-devices"]["spec"]["variables"]
+        assert served["expression"] == '["example.com/npu"]'
+    for selector, expected in zip(selectors, (words, devices), strict=True):
+        [found] = [each for each in selector["matchExpressions"] if each["key"] == "berth.dev/routing"]
+        assert (found["operator"], found["values"]) == expected
+    arguments = container(objects["Deployment/berth-operator"])["args"]
+    assert ("--routing=" + default in arguments) == (default != "own")
 
 
 @pytest.mark.parametrize(

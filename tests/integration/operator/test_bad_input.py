@@ -179,7 +179,9 @@ PODS = [
     pod_row(
         "own-domain", {"berth.dev/gpu": "1"}, f"{NO_NODE}3 Insufficient berth.dev/gpu. no node has berth.dev/gpu ("
     ),
-    pod_row("no-such-vendor", {"amd.com/gpu": "1"}, f"{WITH_DEVICE}2 node(s) have no amd devices"),
+    pod_row(
+        "no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}1 Insufficient amd.com/gpu, 2 node(s) have no amd devices"
+    ),
 ]
 
 
