@@ -129,7 +129,7 @@ def slots(
     return ()
 
 
-def sets(fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy) -> list[int]:
+def sets(fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy) -> Sequence[int]:
     """Return the sets of cards of the row that a part may get, the best first, as bit masks of slots."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)

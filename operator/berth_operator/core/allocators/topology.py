@@ -45,7 +45,7 @@ MAX_PRODUCTS: Final = 2**24
 MAX_STEPS: Final = 2**23
 """Maximum number of cards that are looked at to grow sets, about 30 ms: sets times cards times the cards of a set."""
 CACHE_BYTES: Final = 2**24
-"""Bytes of the cache of `best`; nodes with equal cards in equal use share an entry."""
+"""Bytes of each cache, of `best` and of `ranked`; nodes with equal cards in equal use share an entry."""
 _NEAR_WEIGHT: Final = 1e13
 _LINK_WEIGHT: Final = 1e5
 """When a set is grown: the weights of a near card and of a link score, relative to the cost of a card."""
@@ -163,18 +163,14 @@ def best(candidates: Candidates) -> tuple[int, ...]:
     return tuple(slot for chosen in sets[:1] for slot, taken in zip(candidates.slots, chosen, strict=True) if taken)
 
 
-def ranked(candidates: Candidates) -> list[int]:
+@sized_cache(CACHE_BYTES)
+def ranked(candidates: Candidates) -> tuple[int, ...]:
     """Return the allowed sets, the best first, as bit masks of slots."""
     sets = _sets(candidates)
     ratings = [-rate(candidates, sets) for rate in reversed(_RATINGS)]
     # lexsort's last key is the primary one. Among equal sets the lowest minors come first.
-    return masks(candidates, sets[np.lexsort((np.arange(len(sets)), *ratings))])
-
-
-def masks(candidates: Candidates, sets: Mask) -> list[int]:
-    """Return sets of a node's cards as bit masks of slots."""
     bits = np.array([1 << slot for slot in candidates.slots], object)
-    return [sum(bits[chosen].tolist()) for chosen in sets]
+    return tuple(sum(bits[chosen].tolist()) for chosen in sets[np.lexsort((np.arange(len(sets)), *ratings))])
 
 
 # --- the sets -----------------------------------------------------------------------------------------------

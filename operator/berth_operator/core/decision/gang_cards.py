@@ -7,7 +7,7 @@ of cards that each member may have, for members that request one part of whole G
 of GPUs among each other are considered here. The filters check everything else when the members are placed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -76,21 +76,22 @@ class _Member:
     """Equal for members that may get the same."""
     sets: Sequence[int]
     """Bit masks of slots, the best first."""
-    amounts: Sequence[tuple[int, Sequence[int]]]
-    """(resource, the amount of it that the member takes of the card in each slot); empty if it takes whole cards."""
-    left: Sequence[Sequence[int]]
-    """For each of these resources, what is left of the card in each slot."""
+    amounts: Mapping[int, Sequence[int]]
+    """Resource -> the amount of it that the member takes of the card in each slot; empty if it takes whole cards."""
+    left: Mapping[int, Sequence[int]]
+    """Resource -> what is left of the card in each slot."""
 
 
 def _member(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> _Member:
     part = part_of(fleet, request)
     if part is None:
-        return _Member(key="", sets=(0,), amounts=(), left=())
+        return _Member(key="", sets=(0,), amounts={}, left={})
     cards = fleet.cards[GPU]
-    amounts, left = [], []
+    amounts: dict[int, Sequence[int]] = {}
+    left: dict[int, Sequence[int]] = {}
     for index, needed in candidates.needs(cards, part, only(row)) if not part.whole else ():
-        amounts.append((index, np.broadcast_to(needed, cards.healthy[only(row)].shape)[0].tolist()))
-        left.append(cards.left(index, only(row))[0].tolist())
+        amounts[index] = np.broadcast_to(needed, cards.healthy[only(row)].shape)[0].tolist()
+        left[index] = cards.left(index, only(row))[0].tolist()
     sets = gpu.sets(fleet, row, request, part, policy)
     return _Member(key=repr((request.devices, request.model)), sets=sets, amounts=amounts, left=left)
 
@@ -103,8 +104,8 @@ def _twins(fleet: Fleet, row: int, members: Sequence[_Member]) -> list[int]:
     own = [
         (
             *(int(column[row, slot]) for column in (cards.numa, cards.pcie, cards.model, cards.kind)),
-            tuple(tuple(amounts[slot] for _, amounts in member.amounts) for member in members),
-            tuple(tuple(left[slot] for left in member.left) for member in members),
+            tuple(tuple(amounts[slot] for amounts in member.amounts.values()) for member in members),
+            tuple(tuple(left[slot] for left in member.left.values()) for member in members),
             tuple(any(chosen >> slot & 1 for chosen in member.sets) for member in members),
         )
         for slot in range(cards.minor.shape[1])
@@ -175,10 +176,10 @@ class _Search:
         if not member.amounts:
             return not any(self._shared.get(slot) for slot in _bits(slots))
         for slot in _bits(slots):
-            others = self._shared.get(slot, ())
-            for (index, needed), left in zip(member.amounts, member.left, strict=True):
-                taken = sum(dict(self._members[other].amounts).get(index, (0,) * (slot + 1))[slot] for other in others)
-                if needed[slot] > left[slot] - taken:
+            others = [self._members[other].amounts for other in self._shared.get(slot, ())]
+            for index, needed in member.amounts.items():
+                taken = sum(amounts[index][slot] for amounts in others if index in amounts)
+                if needed[slot] > member.left[index][slot] - taken:
                     return False
         return True
 

@@ -53,8 +53,8 @@ def rows_without_grants(fleet: Fleet, request: PodRequest) -> Mask | None:
     if not request.plugin_requests:
         return None
     by_class = rows_by_class(fleet, request).get(request.plugin_requests[0][0])
-    counted = rows_by_count(fleet, request)
-    return counted if by_class is None else by_class if counted is None else by_class | counted
+    masks = [mask for mask in (by_class, rows_by_count(fleet, request)) if mask is not None]
+    return np.logical_or.reduce(masks) if masks else None
 
 
 def rows_by_count(fleet: Fleet, request: PodRequest) -> Mask | None:
