@@ -452,7 +452,7 @@ ALIYUN: Final = System(
     images=("gpushare-device-plugin", "k8s-gpushare", "gpushare-scheduler-extender"),
     differs=(
         "memory and cores are totals of all cards, as in Berth",
-        "if Aliyun's device plugin has another unit of memory than 1 GiB, set it with Berth's `--memory-units`, too",
+        "if Aliyun's device plugin has another unit of memory than 1 GiB, set this unit with Berth's `--memory-units`",
         _LIMITS,
     ),
     total=True,
@@ -478,7 +478,7 @@ TENCENT: Final = System(
         Word(
             name="tencent.com/vcuda-core",
             role=Role.HUNDREDTHS,
-            means="up to 100, hundredths of a card's cores; from 100 on, hundredths of whole cards",
+            means="below 100: hundredths of a card's cores; from 100 on: hundredths of whole cards",
         ),
         Word(
             name="tencent.com/vcuda-memory",
