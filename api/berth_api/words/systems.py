@@ -478,7 +478,7 @@ TENCENT: Final = System(
         Word(
             name="tencent.com/vcuda-core",
             role=Role.HUNDREDTHS,
-            means="up to 100, hundredths of a card's cores; from 100 on, hundredths of whole cards",
+            means="below 100, hundredths of a card's cores; from 100 on, hundredths of whole cards",
         ),
         Word(
             name="tencent.com/vcuda-memory",
