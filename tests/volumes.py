@@ -1,6 +1,6 @@
-"""VolumeClaims, volumes and classes with sensible defaults: values of the core, and objects of the API server.
+"""Build VolumeClaims, volumes and classes with defaults, as the core's values or as the API server's objects.
 
-By default, everything has the class "local". Its claims wait for their first consumer, and it has no provisioner.
+By default, everything has the class "local". The class has no provisioner, and its claims wait for the first consumer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Become another program that the kernel kills when the process that started it dies.
+"""Become another program, which the kernel kills as soon as its parent process dies.
 
 The supervisor runs this file: `python exec_child.py <supervisor's pid> <program> <arguments…>`. The death signal
 belongs to the process that requests it, and survives exec. So requesting it here, in the child, needs no code between

@@ -1,4 +1,4 @@
-"""A separate world for each test, and the shipped fence for its operator's account."""
+"""Each test has its own world, and the shipped fence applies to the account of its operator."""
 
 import functools
 import secrets

@@ -2,8 +2,8 @@
 
 The scheduling loop calls `follow` before it takes pods from the queue. `follow` adapts the reservations of nodes whose
 pods have changed. Once a second, it reviews which pods should have a reservation. `core.decision.reservation` decides
-which node is reserved. The next leader inherits the reservations and the record of those that were in vain. The pod's
-condition records since when it waits.
+which node is reserved. The next leader inherits the reservations, and the record of which reservations were in vain.
+It reads from the condition of a pod since when the pod waits.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The operator as shipped, with the policies as shipped."""
+"""With the shipped policies, the operator places only pods that the policies have injected."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The settings that all HTTPS servers called by the API server share."""
+"""Settings for every HTTPS server that the API server calls."""
 
 from ipaddress import IPv4Address
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Selectors that take more than a millisecond. A worker process evaluates them and then wakes the pods that need them.
 
-Namespaces take turns, by the time that the loop and the worker have spent on their claims. The worker's results are
-cached together with the loop's, including the failure of an expression. Without a worker, only these pods wait.
+Next is the namespace on whose claims the loop and the worker have spent the least time recently. The worker's results
+are cached together with the loop's, including the failure of an expression. Without a worker, only these pods wait.
 """
 
 import asyncio
