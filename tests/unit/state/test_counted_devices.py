@@ -20,6 +20,7 @@ from tests.builders import (
     NVIDIA,
     bare_node,
     charge,
+    decided,
     device,
     entry,
     gang,
@@ -63,16 +64,9 @@ def cluster(**nodes: Sign) -> Cluster:
     return made
 
 
-def decided(of: Cluster, raw: Raw) -> Placement | Failure:
-    """Decide a pod, and bind it."""
+def outcome_of(of: Cluster, raw: Raw) -> Placement | Failure:
     of.put_pending(raw)
-    pending = popped(of.queue)
-    assert pending is not None
-    outcome = decide(of.fleet, pending, Policy())
-    if isinstance(outcome, Failure):
-        of.queue.park(pending, outcome)
-    else:
-        of.put_bound({**raw, "spec": {**raw["spec"], "nodeName": outcome.node}})
+    [outcome] = decided(of)
     return outcome
 
 
@@ -102,10 +96,10 @@ def test_a_resource_is_counted_exactly_where_no_agent_is(
 def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:
     of = cluster(a="nothing")
     for number in range(4):
-        placed = decided(of, pod(f"p{number}", {AMD: 2}))
+        placed = outcome_of(of, pod(f"p{number}", {AMD: 2}))
         assert isinstance(placed, Placement)
         assert placed.grants == ()
-    waits = decided(of, pod("late", {AMD: 1}))
+    waits = outcome_of(of, pod("late", {AMD: 1}))
     assert isinstance(waits, Failure)
     assert waits.message == f"0/1 nodes are available: 1 Insufficient {AMD}."
     assert waits.condition == "Unschedulable"
@@ -115,7 +109,7 @@ def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:
 
 @pytest.mark.parametrize("sign", ["a Lease", "a pod", "a Device"])
 def test_it_waits_for_the_cards_of_an_agent(sign: Sign) -> None:
-    outcome = decided(cluster(a=sign), pod("a", {AMD: 1}))
+    outcome = outcome_of(cluster(a=sign), pod("a", {AMD: 1}))
     reason = "node(s) have no amd devices" if sign == "a Device" else "node(s) have no Device"
     assert isinstance(outcome, Failure)
     assert outcome.message.startswith(f"0/1 nodes are available: 1 {reason}")
@@ -123,7 +117,7 @@ def test_it_waits_for_the_cards_of_an_agent(sign: Sign) -> None:
 
 def test_an_agent_that_leaves_wakes_the_pods_that_are_counted_then() -> None:
     of = cluster(a="a pod")
-    assert isinstance(decided(of, pod("a", {AMD: 1})), Failure)
+    assert isinstance(outcome_of(of, pod("a", {AMD: 1})), Failure)
     assert popped(of.queue) is None
     of.remove_bound("uid-agent-a")
     assert popped(of.queue) is not None
@@ -133,13 +127,13 @@ def test_an_agent_that_leaves_wakes_the_pods_that_are_counted_then() -> None:
 def test_a_tenants_pod_is_no_agent(fields: Raw) -> None:
     of = cluster(a="nothing")
     of.put_bound(agent("a", **fields))
-    assert isinstance(decided(of, pod("a", {AMD: 1})), Placement)
+    assert isinstance(outcome_of(of, pod("a", {AMD: 1})), Placement)
 
 
 def test_a_plugin_that_comes_ends_the_wait_as_in_kube_scheduler() -> None:
     of = Cluster(grace=20.0, clock=lambda: 0.0)
     of.node_cache.put_node(bare_node("a"))
-    outcome = decided(of, pod("a", {AMD: 1}))
+    outcome = outcome_of(of, pod("a", {AMD: 1}))
     assert isinstance(outcome, Failure)
     assert f"1 Insufficient {AMD}" in outcome.message
     of.node_cache.put_node(bare_node("a", offered={AMD: 1}))
