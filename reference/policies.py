@@ -451,7 +451,10 @@ _ROUTED: Final = """
         && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
           each.?resources.?requests.orValue({}).exists(name,
             name.startsWith("nvidia.com/") && string(each.resources.requests[name]) != "0")))
-      || routing == "words" && (
+      || routing == "devices" && (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+        each.?resources.?requests.orValue({}).exists(name,
+          name.matches("^nvidia[.]com/(gpu([.]shared)?|mig-.+)$$") && string(each.resources.requests[name]) != "0"))
+      || routing in ["words", "devices"] && (
         (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
           has(each.resources) && has(each.resources.requests) && $requests_resources)
         || has(object.metadata.annotations) && $object_annotations

@@ -75,6 +75,12 @@ A namespace with another value of the label is left out where the route is the d
 {{- end }}
 {{- end }}
 
+{{/* An expression that reads the label, with the default route for namespaces without it. Arguments: the root, the expression. */}}
+{{- define "berth.routed" -}}
+{{- $default := (index . 0).Values.routing.default -}}
+{{- index . 1 | replace `"berth.dev/routing"].orValue("")` (printf `"berth.dev/routing"].orValue(%q)` (ternary "" $default (eq $default "own"))) -}}
+{{- end }}
+
 {{/* Who routes and injects: `policies` or `webhook`. */}}
 {{- define "berth.admission" -}}
 {{- $served := semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version -}}

@@ -255,6 +255,9 @@ def test_the_default_route_takes_the_namespaces_without_the_label(
     for selector, expected in zip(selectors, (words, devices), strict=True):
         [found] = [each for each in selector["matchExpressions"] if each["key"] == "berth.dev/routing"]
         assert (found["operator"], found["values"]) == expected
+    variables = objects["ValidatingAdmissionPolicy/berth-words"]["spec"]["variables"]
+    [routed] = [variable["expression"] for variable in variables if variable["name"] == "routed"]
+    assert f'.orValue("{"" if default == "own" else default}")' in routed
     arguments = container(objects["Deployment/berth-operator"])["args"]
     assert ("--routing=" + default in arguments) == (default != "own")
 

@@ -42,8 +42,9 @@ REWRITTEN = {"limits": OF_HALF, "requests": OF_HALF}
 EXTENDED = "-extended"
 KUBE_SCHEDULER = "kube-scheduler"
 """Stands for the default scheduler, whose pods are routed on this cluster."""
-WORDS = "words"
-"""A namespace whose pods with words of other systems are routed."""
+ROUTES = ("words", "devices")
+"""Values of the namespaces' label, and the names of namespaces that have them. Both route pods with words of other
+systems."""
 LABELS = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 
 
@@ -54,7 +55,10 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for file in FILES:
             for document in yaml.safe_load_all((MANIFESTS / file).read_text()):
                 running.api.apply(document)
-        running.api.post("/api/v1/namespaces", {"metadata": {"name": WORDS, "labels": {"berth.dev/routing": "words"}}})
+        for route in ROUTES:
+            running.api.post(
+                "/api/v1/namespaces", {"metadata": {"name": route, "labels": {"berth.dev/routing": route}}}
+            )
         for document in of_extender(tmp_path_factory.mktemp("built")):
             running.api.apply(document)
         yield running
@@ -106,12 +110,20 @@ def admitted(cluster: Cluster, number: int, scheduler: str = "") -> Manifest:
     return cluster.api.request("POST", "/api/v1/namespaces/default/pods", body=pod, query={"dryRun": "All"})
 
 
-def by_words(cluster: Cluster) -> Manifest:
+def by_words(cluster: Cluster, namespace: str) -> Manifest:
     """Return a pod that names no scheduler and requests by words of another system."""
-    pod = manifests.pod(manifests.FOLDER / "hami/two-cards.yaml")
-    metadata = {"name": "a", "labels": LABELS}
-    body = {"metadata": metadata, "spec": pod["spec"]}
-    return cluster.api.request("POST", f"/api/v1/namespaces/{WORDS}/pods", body=body, query={"dryRun": "All"})
+    spec = manifests.pod(manifests.FOLDER / "hami/two-cards.yaml")["spec"]
+    return in_namespace(cluster, namespace, {"metadata": {"name": "a", "labels": LABELS}, "spec": spec})
+
+
+def by_device_plugin(cluster: Cluster, namespace: str) -> Manifest:
+    """Return a pod that names no scheduler and requests a card of the device plugin."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return in_namespace(cluster, namespace, {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
+
+
+def in_namespace(cluster: Cluster, namespace: str, pod: Manifest) -> Manifest:
+    return cluster.api.request("POST", f"/api/v1/namespaces/{namespace}/pods", body=pod, query={"dryRun": "All"})
 
 
 @pytest.mark.timeout(120 + 60 * RESTARTS)
@@ -128,13 +140,17 @@ def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(ow
                 assert routed["schedulerName"] == "berth-scheduler"
                 rewritten = admitted(own_cluster, number, KUBE_SCHEDULER)["spec"]
                 assert rewritten["containers"][0]["resources"] == REWRITTEN
-                worded = by_words(own_cluster)["spec"]
-                assert worded["schedulerName"] == "berth-scheduler"
-                assert worded["containers"][0]["resources"]["requests"]["kubernetes.io/gpu.shared"] == "2"
-                assert "nvidia.com/gpu" not in worded["containers"][0]["resources"]["requests"]
-                assert worded["runtimeClassName"] == "nvidia"
-                assert injection.is_variable(worded["containers"][0]["env"][0])
-                assert [limits.is_limit(each) for each in worded["containers"][0]["env"]].count(True) == 2
+                for namespace in ROUTES:
+                    worded = by_words(own_cluster, namespace)["spec"]
+                    assert worded["schedulerName"] == "berth-scheduler"
+                    assert worded["containers"][0]["resources"]["requests"]["kubernetes.io/gpu.shared"] == "2"
+                    assert "nvidia.com/gpu" not in worded["containers"][0]["resources"]["requests"]
+                    assert worded["runtimeClassName"] == "nvidia"
+                    assert injection.is_variable(worded["containers"][0]["env"][0])
+                    assert [limits.is_limit(each) for each in worded["containers"][0]["env"]].count(True) == 2
+                of_plugin = by_device_plugin(own_cluster, "devices")["spec"]
+                assert (of_plugin["schedulerName"], of_plugin["runtimeClassName"]) == ("berth-scheduler", "nvidia")
+                assert by_device_plugin(own_cluster, "words")["spec"]["schedulerName"] == "default-scheduler"
                 for spec in (routed, rewritten):
                     assert injection.lacking(spec, {}) == ()
                     assert spec["runtimeClassName"] == "nvidia"

@@ -246,8 +246,17 @@ def of_kind(kind: str, pod: Manifest) -> Manifest:
 # --- whose pod it is --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", [HAMI / "two-cards.yaml", MANIFESTS / "kai/fraction.yaml"], ids=manifests.name)
-def test_a_pod_that_names_no_scheduler_is_taken_only_where_the_namespace_opts_in(world: World, file: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "route"),
+    [
+        (HAMI / "two-cards.yaml", "words"),
+        (MANIFESTS / "kai/fraction.yaml", "words"),
+        (HAMI / "two-cards.yaml", "devices"),
+    ],
+)
+def test_a_pod_that_names_no_scheduler_is_taken_only_where_the_namespace_opts_in(
+    world: World, file: Path, route: str
+) -> None:
     arena = world.arena
     unnamed, others = (own(arena, file, schedulerName=name) for name in ("default-scheduler", "hami-scheduler"))
     template = of_kind("Deployment", unnamed)
@@ -266,7 +275,7 @@ def test_a_pod_that_names_no_scheduler_is_taken_only_where_the_namespace_opts_in
         made = arena.admitted_or_none(another(unnamed))
         return None if made is None else not untouched(made, unnamed)
 
-    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "words"}}})
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": route}}})
     try:
         waiting.until(is_taken, what="the namespace to have opted in")
         made, named = admitted(arena, unnamed)["spec"], admitted(arena, own(arena, file))["spec"]
