@@ -47,6 +47,7 @@ def test_numbers_with_many_zeros_are_read() -> None:
     [
         ('device.attributes["gpu.example.com"].missing == 1', "no such key: missing"),
         (MODEL, "CEL result of type string could not be converted to bool"),
+        ("'a'.matches(dyn(1))", "no such overload: matches(string, int)"),
         (f"{MODEL} < 1", "no such overload: _<_(string, int)"),
         (f'quantity({MODEL}) == quantity("1")', '"H100" is not a quantity such as 1, 500m or 16Gi'),
         ('semver("1") == semver("1.0.0")', '"1" is not a semantic version such as 1.2.3'),

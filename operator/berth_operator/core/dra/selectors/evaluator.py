@@ -227,10 +227,11 @@ class _Builder:
 
     def _compile(self, pattern: Evaluate) -> None:
         """Compile a constant regular expression with the expression; raise StepsError if any may take too long."""
-        if self._limited and not (pattern in self._constants and is_simple(self._constants[pattern])):
+        constant = self._constants.get(pattern)
+        if self._limited and not (isinstance(constant, str) and is_simple(constant)):
             raise StepsError(LIMITED_FOLDED)
-        if pattern in self._literals:
-            compiled(self._constants[pattern])
+        if isinstance(constant, str) and pattern in self._literals:
+            compiled(constant)
 
     def _function(self, term: Call, parts: list[Evaluate]) -> Evaluate:
         overloads, name, power = term.overloads, term.function, 2 if term.function in _QUADRATIC else 1
