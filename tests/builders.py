@@ -275,7 +275,7 @@ def decided(cluster: Cluster, now: float = 0.0) -> list[Placement | Failure]:
 
 
 def parked(cluster: Cluster, raw: Raw, now: float = 0.0) -> Failure:
-    """Let a pod wait that fits nowhere yet, and park it."""
+    """Add a pod that fits on no node yet, decide it, and return its failure; it is parked."""
     cluster.put_pending(raw)
     [outcome] = decided(cluster, now)
     assert isinstance(outcome, Failure), outcome

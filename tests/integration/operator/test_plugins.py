@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plug_in(world: World, site: Path) -> Path:
-    """Let the world's programs have the example; return the file from which they read their NPUs."""
+    """Install the example for the world's programs; return the file from which they read their NPUs."""
     npu_file = world.fleet_file.with_name("npus.json")
     npu_file.write_text("{}")
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])

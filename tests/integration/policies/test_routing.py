@@ -30,7 +30,7 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
 
 @pytest.fixture
 def by_devices(arena: Arena) -> Iterator[None]:
-    """Let the namespace route pods by any name that Berth serves."""
+    """Label the namespace so that pods with any name that Berth serves are routed."""
     probe = forgetful(arena, {NVIDIA: "1"})
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {OPT_OUT: "devices"}}})
     waiting.until(lambda: is_routed(arena, probe), what="the namespace to have opted in")

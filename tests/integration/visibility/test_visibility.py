@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -379,7 +380,7 @@ def test_a_change_that_is_said_to_end_a_wait_ends_it_and_others_do_not(installat
         return any(each["message"].startswith(said) for each in explanation.get("remedies", ()))
 
     for case in WAITS:
-        world.wait(lambda case=case: is_said(case), deadline=PROMPT, what=f"{case}: {WAITS[case].said}")  # type: ignore[misc]
+        world.wait(partial(is_said, case), deadline=PROMPT, what=f"{case}: {WAITS[case].said}")
     # What does not help comes first: once the others are bound, it has been tried, too.
     for case, wait in sorted(WAITS.items(), key=lambda item: item[1].ends):
         wait.change(world, case, nodes[case])

@@ -16,6 +16,7 @@ from berth_api.request.model import ModelAliases, ModelConstraint
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import SPARE_RESOURCES, Fleet
+from berth_operator.core.fleet.nodes.cards import Cards
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Taint
 from tests.builders import (
@@ -104,10 +105,11 @@ def rich(name: str) -> Fleet:
 def columns_of(of: Fleet, node: str) -> dict[str, Any]:
     """Return the node's values in all columns."""
     row = of.rows[node]
+    owners: dict[str, Fleet | Cards] = {"fleet": of, **of.cards}
     return {
         f"{kind} {name}": column[row] if len(column) == len(of.names) else column[:, row]
-        for kind, owner in {"fleet": of, **of.cards}.items()
-        for name, column in vars(owner._own).items()  # type: ignore[attr-defined]
+        for kind, owner in owners.items()
+        for name, column in vars(owner._own).items()
     }
 
 
