@@ -57,6 +57,8 @@ WORK: Final = 4_000
 MEMBER_WORK: Final = 400
 """Work in addition for each member: a search takes some 60, and a member is tried up to six times, in several
 domains."""
+MAX_SEARCHED: Final = 32
+"""Waiting members of a gang without claims for which other nodes and cards are searched: at most some 60 ms."""
 NOT_FINISHED: Final = "The search for other nodes and devices ended at its bound."
 MIXED: Final = f'On GPUs of several models or kinds enough fit: allow them by the annotation {MIXED_GPUS}: "true".'
 OTHERS: Final = "node(s) were taken by other members of the pod group"
@@ -316,7 +318,8 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = Fal
         return nearest.of(pods)
     note = ""
     if search and nearest.placed:
-        placed, note = _by_search(fleet, gang, policy)
+        # Its time grows with the members, and the whole operator waits for it.
+        placed, note = _by_search(fleet, gang, policy) if gang.size <= MAX_SEARCHED else ([], NOT_FINISHED)
         if placed:
             return placed
     why = _too_few_alike(fleet, gang, nearest, policy)

@@ -12,7 +12,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.decision.gang import NOT_FINISHED, decide_gang
+from berth_operator.core.decision.gang import MAX_SEARCHED, NOT_FINISHED, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
@@ -181,3 +181,13 @@ def test_shares_of_cards_are_searched_too() -> None:
         outcome = decide_gang(of, gang(*pods), Policy())
         assert isinstance(outcome, list)
         assert len(outcome) == len(sizes)
+
+
+@pytest.mark.parametrize(("members", "fits"), [(MAX_SEARCHED, True), (MAX_SEARCHED + 1, False)])
+def test_the_search_is_for_gangs_of_a_bounded_size(members: int, *, fits: bool) -> None:
+    """The members of the first case above, and others that fill further nodes."""
+    full = {f"n{number}": ("A100", range(8)) for number in range(members - 2)}
+    of = made({"tight": ("A100", (2, 3, 5, 6)), **full})
+    outcome = decided(of, [(2, "numa"), (2, "pcie"), *[(8, "")] * (members - 2)])
+    assert isinstance(outcome, list) == fits
+    assert isinstance(outcome, list) or outcome.message.endswith(NOT_FINISHED)
