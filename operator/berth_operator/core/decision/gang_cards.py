@@ -9,6 +9,8 @@ of GPUs among each other are considered here. The filters check everything else 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Final
 
 import numpy as np
@@ -24,8 +26,10 @@ from berth_operator.core.fleet.arrays.column_cache import only
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, PodRequest
 
-STEP: Final = 2
+STEP: Final = 0.5
 """Work for looking at one set of cards for a member, in units of `Work`."""
+SETS_PER_WORK: Final = 4
+"""Sets of cards that are ranked in a unit of `Work`."""
 Slots = tuple[int, ...]
 
 
@@ -57,8 +61,9 @@ def choose_together(
 
     `spend` is called with the work of each step, and may raise an error to end the search.
     """
-    members = [_member(fleet, row, request, policy) for request in requests]
-    spend(sum(len(member.sets) for member in members) / 8)
+    by_request = {request: _member(fleet, row, request, policy) for request in dict.fromkeys(requests)}
+    spend(sum(len(member.sets) for member in by_request.values()) / SETS_PER_WORK)
+    members = [by_request[request] for request in requests]
     # Those with the fewest sets first, equal ones next to each other.
     order = sorted(range(len(members)), key=lambda number: (len(members[number].sets), members[number].key))
     chosen = _Search([members[number] for number in order], _twins(fleet, row, members), spend).sets()
@@ -131,6 +136,11 @@ class _Search:
         """The slots of cards that members take whole."""
         self._shared: dict[int, list[int]] = {}
         """Slot -> the members that share its card."""
+        self._usable = reduce(or_, (slots for member in members for slots in member.sets), 0)
+        """The slots of cards that any member may get."""
+        wholes = [0 if member.amounts or not member.sets else member.sets[0].bit_count() for member in members]
+        self._wanted = [sum(wholes[number:]) for number in range(len(members))]
+        """For each member, the number of cards that it and the members after it take whole."""
 
     def sets(self) -> list[int] | None:
         """Return the set of each member; None if not all fit."""
@@ -157,6 +167,8 @@ class _Search:
     def _next(self, number: int, start: int, tried: set[tuple[object, ...]]) -> int | None:
         """Return the next place of a set that is free for a member, unless an equal one was tried before it."""
         member = self._members[number]
+        if (self._usable & ~self._whole).bit_count() < self._wanted[number]:
+            return None
         for place in range(start, len(member.sets)):
             self._spend(STEP)
             slots = member.sets[place]
