@@ -10,6 +10,7 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import pods
 from tests.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
 
 GPU_LABEL = {"nvidia.com/gpu.present": "true"}
@@ -144,3 +145,19 @@ def test_a_node_whose_name_was_another_ones_is_starting_again() -> None:
     world.created(0, uid="new", conditions=[condition("Ready", "False")])
     world.pass_time(1)
     assert world.condition() == "NodeStarting"
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        pytest.param({}, "NodeStarting", id="its device plugin has not registered"),
+        pytest.param({"amd.com/gpu": 1}, "Unschedulable", id="it offers too little"),
+        pytest.param({"amd.com/gpu": 2}, "placed", id="it offers enough"),
+    ],
+)
+def test_a_new_node_without_an_agent_has_started_once_it_offers_cards_of_another_vendor(
+    offered: dict[str, int], expected: str
+) -> None:
+    world = World()
+    world.created(0, offered=offered)
+    assert world.condition(pods.pending(pod("a", {"amd.com/gpu": 2}))) == expected
