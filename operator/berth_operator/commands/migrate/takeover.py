@@ -353,19 +353,17 @@ def lines(takeover: Takeover) -> Iterator[str]:
             yield "    two systems give the same cards to pods here: drain it first"
     if not takeover.nodes:
         yield "  no node has devices"
-    for title, steps in _parts(takeover):
+    parts = (
+        ("Before", takeover.before),
+        *((f"Node {node}", steps) for node, steps in takeover.each_node.items()),
+        ("After each node, watch", takeover.watch),
+        ("After the last node", takeover.after),
+        ("To go back", takeover.back),
+    )
+    for title, steps in parts:
         yield ""
         yield f"{title}:"
         for number, step in enumerate(steps, start=1):
             yield f"  {number}. {step.title}"
             yield from (f"       {command}" for command in step.commands)
     yield from (f"not read: {name}: {why}" for name, why in takeover.unread.items())
-
-
-def _parts(takeover: Takeover) -> Iterator[tuple[str, Sequence[Step]]]:
-    yield "Before", takeover.before
-    for node, steps in takeover.each_node.items():
-        yield f"Node {node}", steps
-    yield "After each node, watch", takeover.watch
-    yield "After the last node", takeover.after
-    yield "To go back", takeover.back
