@@ -132,7 +132,14 @@ def combined(given: Given, served: Served) -> Effective:
         InputError: a setting of the command line is invalid.
         ConfigurationError: the configuration file of the command line is invalid.
     """
-    served, used = _readable(served)
+    used = DEFAULT
+    if served.settings:
+        try:
+            if "podMix" in served.settings:
+                pod_mix_document.of_document(served.settings["podMix"])
+            used = configuration.of_document(served.settings["configuration"], "its configuration")
+        except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
+            served = Served(why_not=f"the operator has another version: {error}")
     settings = served.settings
     priorities = PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
     if given.genius_priorities is not None:
@@ -170,18 +177,6 @@ def combined(given: Given, served: Served) -> Effective:
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=note,
     )
-
-
-def _readable(served: Served) -> tuple[Served, Configuration]:
-    """Return the served settings and their profiles; none if an operator of another version serves other settings."""
-    if not served.settings:
-        return served, DEFAULT
-    try:
-        if "podMix" in served.settings:
-            pod_mix_document.of_document(served.settings["podMix"])
-        return served, configuration.of_document(served.settings["configuration"], "its configuration")
-    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
-        return Served(why_not=f"the operator has another version: {error}"), DEFAULT
 
 
 def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:

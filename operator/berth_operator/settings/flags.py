@@ -6,9 +6,10 @@ a cluster without affecting each other.
 
 import socket
 import ssl
+from collections.abc import Mapping
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -61,6 +62,11 @@ def _check_priorities(text: str) -> str:
     """Check the list now, because it is used only once this replica leads."""
     read_limits(text)
     return text
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
+    return f"{socket.gethostname()}_{settings.get('pod', '').rpartition('/')[2] or uuid4()}"
 
 
 class Settings(BaseSettings):
@@ -336,7 +342,7 @@ metrics."""
     log_level: Level = "info"
     """Lowest severity that is logged. Libraries log warnings and above."""
 
-    identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
+    identity: Annotated[str, Field(default_factory=_identity)]
     """This process's name in the LeaderLease. No two running processes may share it. By default it contains the pod's
     UID: a restarted container finds its own name, and does not wait until its last term has expired."""
 
@@ -462,8 +468,3 @@ def _check_address(text: str, option: str) -> None:
         ip_address(text)
     except ValueError as error:
         raise ValueError(f'--pod-ip "{text}": {option} requires the address of the operator\'s pod') from error
-
-
-def _identity(pod: str) -> str:
-    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
-    return f"{socket.gethostname()}_{pod.rpartition('/')[2] or uuid4()}"

@@ -84,17 +84,22 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     if text is None or not expected.types or not is_trusted:
         return (), _unknown(expected, annotations)
     try:
-        claims = allocation.parse(text)
+        written = allocation.parse(text)
     except allocation.AllocationError:
         return (), _unknown(expected, annotations)
     grants: list[Grant] = []
     unknown: list[str] = []
     for device_type in expected.types:
-        kept = [grant for grant in claims if grant.type == device_type]
+        kept = [grant for grant in written if grant.type == device_type]
         if device_type == GPU and expected.gpus is not None:
             kept = _of_gpus(kept, expected.gpus)
+            is_enough = 0 < sum(part.count for part in expected.gpus) == len(kept)
+        elif (least := dict(expected.least).get(device_type)) is not None:
+            is_enough = sum(dict(grant.amounts).get(device_type, 0) for grant in kept) >= least
+        else:
+            is_enough = bool(kept)  # for a plug-in's type, any grant is enough
         grants += kept
-        if not _is_enough(device_type, kept, expected):
+        if not is_enough:
             unknown.append(device_type)
     return tuple(grants), tuple(unknown)
 
@@ -105,20 +110,11 @@ def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, 
     return tuple(device_type for device_type in expected.types if not (sees_none and device_type == GPU))
 
 
-def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -> bool:
-    """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
-    if device_type == GPU and expected.gpus is not None:
-        return 0 < sum(part.count for part in expected.gpus) == len(grants)
-    if (least := dict(expected.least).get(device_type)) is not None:
-        return sum(dict(grant.amounts).get(device_type, 0) for grant in grants) >= least
-    return bool(grants)
-
-
-def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
-    """Return as many claims as are requested, each with the requested amounts."""
+def _of_gpus(written: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
+    """Return as many grants as are requested, each with the requested amounts."""
     grants = []
     for part in parts:
-        of_unit = [grant for grant in claims if _may_be_of(grant, part)]
+        of_unit = [grant for grant in written if _may_be_of(grant, part)]
         for grant in of_unit[: part.count]:
             # The size of a replica or an instance comes from the Device.
             is_sized = grant.is_subdevice or grant.amounts == part.amounts

@@ -43,8 +43,21 @@ def of_pod(pod: Object) -> Membership | None:
             raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
-        name, minimum = _gang_in_annotations(annotations, labelled)
-        return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
+        name, text = annotations.get(names.POD_GROUP) or "", annotations.get(names.POD_GROUP_MIN_MEMBER)
+        where = f"annotation {names.POD_GROUP}"
+        if labelled:
+            raise GroupError(f"label {next(iter(labelled))} and {where} both name a group; allowed is one")
+        if not name:
+            raise GroupError(f'{where}: "{name}"; allowed is the name of the group')
+        if len(name) > MAX_NAME:
+            raise GroupError(f"{where}: {len(name)} characters; allowed are at most {MAX_NAME}")
+        if text is None:
+            raise GroupError(f"{where}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 0 < int(text) <= MAX_MEMBERS):
+            raise GroupError(
+                f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
+            )
+        return Membership(group=f"{metadata['namespace']}/{name}", minimum=int(text), scheduler=scheduler)
     if len(set(labelled.values())) > 1:
         listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
         raise GroupError(f"labels {listed} name different groups; allowed is one")
@@ -61,25 +74,6 @@ def of_placed(pod: Object) -> Membership | None:
         return of_pod(pod)
     except (GroupError, RequestError):
         return None
-
-
-def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
-    name, text = annotations.get(names.POD_GROUP), annotations.get(names.POD_GROUP_MIN_MEMBER)
-    if labelled:
-        raise GroupError(
-            f"label {next(iter(labelled))} and annotation {names.POD_GROUP} both name a group; allowed is one"
-        )
-    if not name:
-        raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
-    if len(name) > MAX_NAME:
-        raise GroupError(f"annotation {names.POD_GROUP}: {len(name)} characters; allowed are at most {MAX_NAME}")
-    if text is None:
-        raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 0 < int(text) <= MAX_MEMBERS):
-        raise GroupError(
-            f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
-        )
-    return name, int(text)
 
 
 def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
