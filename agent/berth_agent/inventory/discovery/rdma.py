@@ -5,7 +5,7 @@ a hypervisor passed a virtual function to this machine, no physical function is 
 counts as a physical one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,27 +83,28 @@ class RdmaNics:
                 functions[function.address] = function
         # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
         physical = sorted(function.address for function in functions.values() if not function.parent)
-        return [self._device(functions[address], minor, functions) for minor, address in enumerate(physical)]
-
-    def _device(self, function: RdmaFunction, minor: int, functions: Collection[str]) -> DeviceInfo:
-        """Return a NIC with its virtual functions in `functions`, all of which have an RDMA device."""
-        numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / function.address)
-        virtual = [VirtualFunction(minor=number, bus_id=bus_id) for number, bus_id in numbered if bus_id in functions]
-        layers = sorted({port.link_layer for port in function.ports})
-        device = DeviceInfo(
-            type=names.RDMA,
-            minor=minor,
-            id=function.address,
-            health=True,
-            model=function.model,
-            resources={names.PREFIX + names.RDMA: 100},
-            topology=sysfs.place(self._root, function.address),
-            labels={names.DEVICE_RDMA: function.name, names.DEVICE_LINK_LAYER: "-".join(layers)},
-        )
-        if virtual:
-            device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
-        faults = link_faults(function.ports)
-        return mark(device, faults) if faults else device
+        devices = []
+        for minor, address in enumerate(physical):
+            function = functions[address]
+            numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / address)
+            # Virtual functions that have an RDMA device, too.
+            virtual = [VirtualFunction(minor=number, bus_id=at) for number, at in numbered if at in functions]
+            layers = sorted({port.link_layer for port in function.ports})
+            device = DeviceInfo(
+                type=names.RDMA,
+                minor=minor,
+                id=address,
+                health=True,
+                model=function.model,
+                resources={names.PREFIX + names.RDMA: 100},
+                topology=sysfs.place(self._root, address),
+                labels={names.DEVICE_RDMA: function.name, names.DEVICE_LINK_LAYER: "-".join(layers)},
+            )
+            if virtual:
+                device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
+            faults = link_faults(function.ports)
+            devices.append(mark(device, faults) if faults else device)
+        return devices
 
 
 def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:
