@@ -328,7 +328,7 @@ class Queue(Generic[U]):
         """Activate all units of a class, whatever they wait for."""
         if (parked := self._remove_class(class_key)) is not None:
             units = sorted(parked.units.values(), key=order_of)
-            self._woken[class_key] = {each.uid: each for each in units}
+            self._woken[class_key] = {unit.uid: unit for unit in units}
             self._count(event_labels.ACTIVE, event, *units)
             self._push(units[0])
 
@@ -382,7 +382,7 @@ class Queue(Generic[U]):
             self._push(following)
 
     def _count(self, queue: str, event: str, *units: U) -> None:
-        self.incoming[queue, event] += sum(each.size for each in units)
+        self.incoming[queue, event] += sum(unit.size for unit in units)
 
     def _unpark(self, unit: U) -> None:
         parked = self._parked.get(unit.class_key)
