@@ -122,7 +122,19 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
         return
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
     try:
-        await _serve_by(_shared(settings, client), settings, validation)
+        source = Shared(
+            api=client,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            trusting=(
+                Webhooks("mutatingwebhookconfigurations", settings.configuration),
+                Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
+            ),
+            component="validation",
+            host=settings.host,
+            lifetime=timedelta(seconds=settings.lifetime),
+        )
+        await _serve_by(source, settings, validation)
     finally:
         client.close()
 
@@ -139,18 +151,3 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     responders = review.responders(mutations, routing, validation, isolation)
     server = WebhookServer(certificate=certificate, responders=responders)
     await server.serve(str(settings.address), settings.port)
-
-
-def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
-    return Shared(
-        api=client,
-        namespace=settings.namespace,
-        secret=settings.secret,
-        trusting=(
-            Webhooks("mutatingwebhookconfigurations", settings.configuration),
-            Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
-        ),
-        component="validation",
-        host=settings.host,
-        lifetime=timedelta(seconds=settings.lifetime),
-    )

@@ -105,20 +105,19 @@ class Rewriting:
 
 def with_runtime(pod: Object, name: str) -> Object:
     """Return a pod with this RuntimeClass if it requests GPUs and names none."""
-    if "runtimeClassName" in pod["spec"] or not _requests_gpus(pod):
-        return pod
-    return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
-
-
-def _requests_gpus(pod: Object) -> bool:
     spec = pod["spec"]
+    if "runtimeClassName" in spec:
+        return pod
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     requested = (name for container in containers for name in (container.get("resources") or {}).get("requests") or ())
-    return (
+    requests_gpus = (
         any(label in labels_of(pod) for label in request.LABELS)
         or any(map(_GPUS.match, requested))
         or bool(words.asking(spec, annotations_of(pod), labels_of(pod)))
     )
+    if not requests_gpus:
+        return pod
+    return {**pod, "spec": {**spec, "runtimeClassName": name}}
 
 
 def patch(pod: Object, mutated: Object) -> list[dict[str, Any]]:
