@@ -80,6 +80,10 @@ class WebhookSettings(ServerSettings):
     nvidia_resources: str = ""
     """Resources that NVIDIA's device plugin serves under changed names, separated by commas."""
 
+    nics: bool = False
+    """Whether the agents give containers the device files of the RDMA NICs that their pods hold (the agent's `--nics`).
+    Containers that request NICs then get the resource `berth.dev/rdma`."""
+
     routed_resources: str = ""
     """Resources besides NVIDIA's that route pods of namespaces with `berth.dev/routing: devices`, separated by
     commas."""
@@ -131,6 +135,7 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     mutations = Mutations(
         renamed=frozenset(settings.nvidia_resources.split(",")),
         runtime_class=settings.runtime_class,
+        nics=settings.nics,
     )
     served = frozenset(filter(None, settings.routed_resources.split(",")))
     routing = Routing(scheduler=validation.schedulers[0], served=served)
