@@ -5,6 +5,7 @@ agent writes what the name stands for before the container starts. By then kubel
 are, and the pod's allocation names its NICs.
 """
 
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -36,6 +37,8 @@ COUNT: Final = 500
 """Units of a node: more than containers with NICs run there. The number does not depend on the NICs, because a NIC is
 away while a pod has it in its network namespace."""
 FILE: Final = "berth.dev-rdma-{}.json"
+GRACE: Final = 60.0
+"""Seconds for which a specification stays: the pod may be new, and the watch later than kubelet's."""
 MODES: Final = {"umad": 0o600, "issm": 0o600}
 """File modes of the devices that only root may open, as the kernel creates them; all users may open the others."""
 FOR_ALL: Final = 0o666
@@ -61,8 +64,6 @@ class NicProvider(AnyUnit):
         self._names_nics = names_nics
         self._pods: dict[str, Pod] = {}
         self._failure = ""
-        self._looked_at: object = None
-        """The specifications and the time of the checkpoint, at the last look for old ones."""
 
     def count(self, spec: DeviceSpec) -> int:  # noqa: ARG002 - the same for all
         """Return the number of units."""
@@ -130,8 +131,7 @@ class NicProvider(AnyUnit):
         edits: dict[str, Any] = {"deviceNodes": [_node(device) for device in devices]}
         if self._names_nics and not (container and container.sets_hca):
             edits["env"] = [f"{NCCL_IB_HCA}={hca(devices)}"]
-        for device in ContainerAllocateResponse.FromString(entry.answer).cdi_devices:
-            name = device.name.partition("=")[2]
+        for name in _device_names(entry):
             specification = {
                 "cdiVersion": cdi.VERSION,
                 "kind": RDMA_RESOURCE,
@@ -146,16 +146,13 @@ class NicProvider(AnyUnit):
         return [entry for entry in entries if entry.resource == RDMA_RESOURCE]
 
     def _remove_old(self, written: Iterable[Path]) -> None:
-        """Remove the specifications whose names kubelet has for no container any more."""
+        """Remove the specifications of containers whose pods are gone. Kubelet's checkpoint keeps these for a while."""
         try:
-            if not written or self._looked_at == (seen := (written, self._checkpoint.stat().st_mtime_ns)):
-                return
-            answers = [entry.answer for entry in self._allocations()]
+            present = [entry for entry in self._allocations() if entry.pod in self._pods] if written else []
+            kept = {FILE.format(name) for entry in present for name in _device_names(entry)}
             for file in written:
-                name = file.name.removeprefix(FILE.partition("{")[0]).removesuffix(".json")
-                if not any(name.encode() in answer for answer in answers):
-                    file.unlink(missing_ok=True)
-            self._looked_at = seen
+                if file.name not in kept and file.stat().st_mtime < time.time() - GRACE:
+                    file.unlink()
         except (OSError, ValueError) as error:
             if str(error) != self._failure:
                 _log.warning("old CDI specifications of NICs stay, will try again", error=str(error))
@@ -171,6 +168,11 @@ def addresses(nics: Iterable[Grant]) -> list[str]:
 def hca(devices: Iterable[CharDevice]) -> str:
     """Return the value of NCCL_IB_HCA that matches exactly these RDMA devices: `=mlx5_0,mlx5_1`."""
     return "=" + ",".join(dict.fromkeys(device.rdma for device in devices if device.rdma))
+
+
+def _device_names(entry: Allocation) -> list[str]:
+    """Return the names of CDI devices in the answer to Allocate, without their kind."""
+    return [device.name.partition("=")[2] for device in ContainerAllocateResponse.FromString(entry.answer).cdi_devices]
 
 
 def _conflict(pod: Pod, pods: Iterable[Pod]) -> str:
