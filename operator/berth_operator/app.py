@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from berth_api import names, words
+from berth_api.request.kinds import read_nics
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
@@ -311,7 +312,7 @@ class App:
 
 def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: Listener) -> Cluster:
     """Return an empty state of the cluster."""
-    kinds = kinds_of(plugins, words.read_units(settings.memory_units))
+    kinds = kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources))
     return Cluster(
         grace=settings.agent_grace,
         startup_timeout=settings.node_startup_timeout,

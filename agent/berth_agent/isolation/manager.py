@@ -12,8 +12,9 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET
 from berth_agent.configuration.settings import Settings
 from berth_agent.isolation.hami_core import HamiCoreProvider
-from berth_agent.isolation.mps import ListPods, MpsProvider
-from berth_agent.isolation.provider import NodeView, Provider, offer
+from berth_agent.isolation.mps import MpsProvider
+from berth_agent.isolation.nics import NicProvider
+from berth_agent.isolation.provider import ListPods, NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
@@ -90,7 +91,7 @@ class IsolationManager:
                 self._offered.discard(provider.resource)
             elif status.healthy or provider.resource in self._offered:
                 self._offered.add(provider.resource)
-                units = offer(provider.resource, node.spec, healthy=status.healthy)
+                units = offer(provider.resource, provider.count(node.spec), healthy=status.healthy)
                 services.append(Service(offer=units, handler=provider))
         try:
             await self._servers.keep(services)
@@ -108,11 +109,21 @@ class IsolationManager:
 
 
 def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:
-    """Return the manager of the isolation that the settings request; None if they request none."""
+    """Return the manager of the providers that the settings request; None if they request none."""
+    kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
     providers: list[Provider] = []
     if settings.mps:
         providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
     if settings.hami_core:
-        kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
         providers.append(HamiCoreProvider(settings.hami_core, kubelet=kubelet))
+    if settings.nics:
+        providers.append(
+            NicProvider(
+                sysfs=settings.sysfs_root,
+                kubelet=kubelet,
+                cdi_folder=settings.cdi_folder,
+                list_pods=list_pods,
+                names_nics=settings.nccl_ib_hca,
+            )
+        )
     return IsolationManager(providers, kubelet=settings.kubelet_socket, pods=pods) if providers else None

@@ -73,6 +73,8 @@ class Effective:
     charges_foreign: bool
     charges_unheld: bool
     memory_units: Mapping[str, int]
+    nic_resources: Mapping[str, int] = field(default_factory=dict)
+    """As the operator serves them; a command has no flag for them."""
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
     mix: PodMix | None = None
@@ -173,6 +175,7 @@ def combined(given: Given, served: Served) -> Effective:
         charges_foreign=bool(settings.get("chargeForeign", True)),
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=units,
+        nic_resources=dict(settings.get("nicResources", {})),
         reserved_nodes=dict(settings.get("reservedNodes", {})),
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=note,

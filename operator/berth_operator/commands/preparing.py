@@ -77,7 +77,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
-        kinds=kinds_of(plugins, settings.memory_units),
+        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources),
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,

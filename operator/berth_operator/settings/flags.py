@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names, words
 from berth_api.admission.routing import DEFAULT
+from berth_api.request.kinds import checked_nics
 from berth_base.logs import Form, Level
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
@@ -148,6 +149,10 @@ class Settings(BaseSettings):
     memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
     """Units of memory in resources of other systems, if you changed the unit there: `NAME=1Gi`, separated by commas
     (docs/reference/words.md)."""
+
+    nic_resources: Annotated[str, AfterValidator(checked_nics)] = ""
+    """Resources of other device plugins that are RDMA NICs, with the hundredths of a NIC that one of them takes:
+    `NAME=HUNDREDTHS`, separated by commas, such as `nvidia.com/hostdev=100,rdma/hca_shared=1` (docs/tasks/rdma.md)."""
 
     charge_foreign: bool = True
     """Whether to keep pods off cards that processes outside Kubernetes use, as agents report them."""

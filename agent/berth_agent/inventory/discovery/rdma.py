@@ -5,7 +5,7 @@ a hypervisor passed a virtual function to this machine, no physical function is 
 counts as a physical one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -105,6 +105,45 @@ class RdmaNics:
             faults = link_faults(function.ports)
             devices.append(mark(device, faults) if faults else device)
         return devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device below `/dev/infiniband` through which processes use NICs."""
+
+    name: str
+    """Its file name: `uverbs0`."""
+    major: int
+    minor: int
+    rdma: str = ""
+    """The RDMA device that it belongs to, `mlx5_0`; empty for the connection manager of the machine."""
+
+
+def char_devices(root: Path, address: str) -> list[CharDevice]:
+    """Return the character devices of one PCI function; the verbs devices come first.
+
+    These are the devices that other device plugins give to containers: `uverbsN`, `umadN` and `issmN`. They stay where
+    they are if a CNI plugin moves the RDMA device itself into the network namespace of a pod.
+    """
+    folders = (("infiniband_verbs", "uverbs*"), ("infiniband_mad", "umad*"), ("infiniband_mad", "issm*"))
+    paths = (path for folder, names in folders for path in sysfs.entries(root / "class" / folder, names))
+    return [
+        device
+        for path in paths
+        if (path / "device").resolve().name == address
+        for device in _char_device(path, rdma=sysfs.text(path / "ibdev"))
+    ]
+
+
+def connection_manager(root: Path) -> list[CharDevice]:
+    """Return `rdma_cm`, which all NICs share; nothing if its driver is not loaded."""
+    return list(_char_device(root / "class/misc/rdma_cm", rdma=""))
+
+
+def _char_device(path: Path, *, rdma: str) -> Iterator[CharDevice]:
+    major, _, minor = sysfs.text(path / "dev").partition(":")
+    if major.isdecimal() and minor.isdecimal():
+        yield CharDevice(name=path.name, major=int(major), minor=int(minor), rdma=rdma)
 
 
 def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import request, words
-from berth_api.admission import injection, renaming, rewriting, routing, shares
+from berth_api.admission import injection, nics, renaming, rewriting, routing, shares
 from berth_api.admission.injection import Object, annotations_of, labels_of
 from berth_api.admission.routing import Route
 
@@ -25,6 +25,8 @@ class Mutations:
     """Resources that NVIDIA's device plugin serves under other names than its own."""
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty to leave these pods unchanged."""
+    nics: bool = False
+    """Whether the agents give containers the device files of RDMA NICs."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
         """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
@@ -35,6 +37,8 @@ class Mutations:
         if before:
             return injection.joined(pod, before)
         mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
+        if self.nics:
+            mutated = nics.with_device_files(mutated)
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
 

@@ -42,6 +42,8 @@ class Requested:
     """The annotations that decide which GPUs the pod sees; None if something else may decide that."""
     least: tuple[tuple[str, int], ...] = ()
     """(type, hundredths) of NICs and FPGAs, as a minimum: hints, which are annotations, can increase the request."""
+    of_others: frozenset[str] = frozenset()
+    """Types of which another device plugin gives the pod devices. Without an allocation, the pod holds none of them."""
 
     def of_allocation(self) -> "Requested":
         """Return the same where annotations or labels decided about the GPUs, so that only the allocation has them."""
@@ -53,6 +55,9 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
+    others = {name: amount * kinds.nics[name] for name, amount in total.items() if name in kinds.nics}
+    if others:
+        simple[RDMA] = simple.get(RDMA, 0) + sum(others.values())
     added = (kind.name for kind in kinds.requested(total))
     try:
         parts = request.of_resources(gpus).parts
@@ -64,6 +69,7 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
         # A device plugin gives devices to kubelet, whatever the containers read.
         reads=injection.annotations_read(spec) if gpus.keys() <= injection.RESOURCES else None,
         least=tuple(simple.items()),
+        of_others=frozenset({RDMA} if others else ()),
     )
 
 
@@ -99,7 +105,7 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
         else:
             is_enough = bool(kept)  # for a plug-in's type, any grant is enough
         grants += kept
-        if not is_enough:
+        if not is_enough and device_type not in expected.of_others:
             unknown.append(device_type)
     return tuple(grants), tuple(unknown)
 
@@ -107,7 +113,11 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
 def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return the types of which a pod without a known allocation may hold any device."""
     sees_none = expected.reads is not None and expected.reads.isdisjoint(annotations)
-    return tuple(device_type for device_type in expected.types if not (sees_none and device_type == GPU))
+    return tuple(
+        device_type
+        for device_type in expected.types
+        if device_type not in expected.of_others and not (sees_none and device_type == GPU)
+    )
 
 
 def _of_gpus(written: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
