@@ -93,7 +93,7 @@ def choose(
     left = _of_one_pod(fleet, part, units, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
     if part.count > 1 and (left < units).any():
-        # The cards with the most free replicas first: this leaves replicas of as many cards as possible to the next pod.
+        # The cards with the most free replicas first, so that the next pod finds replicas of as many cards as possible.
         order = order[np.argsort(-units[0, order], kind="stable")]
     if part.subdevices != EQUAL:
         # Of a pod that accepts several kinds, as many units as possible are cards.
