@@ -170,7 +170,9 @@ class Membership:
     group: str
     """namespace/name."""
     minimum: int | None = None
-    """The minimum number of members, from the pod's annotation; None if the PodGroup defines it."""
+    """The minimum number of members, from the pod's annotations; None if the PodGroup defines it."""
+    controller: str = ""
+    """The kind of a gang that its controller defines, as in `controller_gangs`; empty if the pod names a group."""
     scheduler: str = names.SCHEDULER
     word: str = field(default=f"label {names.POD_GROUP_LABEL}", compare=False)
     """The label, annotation or field that names it, for messages: members may have different ones."""
@@ -188,7 +190,8 @@ class Membership:
     @property
     def key(self) -> str:
         """Return the gang's unique name, in the words that messages use."""
-        return f"PodGroup {self.group}" if self.minimum is None else f"pod group {self.group}"
+        kind = self.controller or ("PodGroup" if self.minimum is None else "pod group")
+        return f"{kind} {self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,6 +244,8 @@ class Cluster:
         """Set the labels and annotations of a namespace; both are empty if it was deleted."""
         if self.tenants is not None:
             self.tenants.put_namespace(name, annotations)
+        if self.gangs.put_namespace(name, annotations):
+            self.pending_pods.namespace_changed(name)
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 

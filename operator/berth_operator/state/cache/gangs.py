@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from berth_api import names
+from berth_api.values import keys
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
@@ -38,6 +39,8 @@ class Gangs:
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
         """namespace/name -> API group -> the PodGroup, and its object."""
+        self._without_controllers: set[str] = set()
+        """Namespaces where controllers define no gangs."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
         """Set the scheduler names whose gangs are ours. Until then, all gangs are ours."""
@@ -50,6 +53,18 @@ class Gangs:
     def schedules(self, name: str) -> bool:
         """Return whether a scheduler name is one of ours."""
         return self._schedulers is None or name in self._schedulers
+
+    def put_namespace(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Set the annotations of a namespace; return whether its waiting pods must be read again."""
+        before = name in self._without_controllers
+        self._without_controllers.discard(name)
+        if annotations.get(names.CONTROLLER_GANGS) == "false":
+            self._without_controllers.add(name)
+        return before != (name in self._without_controllers)
+
+    def applies(self, gang: Membership) -> bool:
+        """Return whether waiting pods are members of a gang: users named it, or its namespace allows controllers'."""
+        return not gang.controller or keys.split(gang.group)[0] not in self._without_controllers
 
     # --- PodGroups --------------------------------------------------------------------------------------------
 
