@@ -12,7 +12,9 @@ from berth_api import names
 from berth_client.errors import Unreachable
 from berth_operator.binding.gangs import AGAIN
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.watches import gang_owners
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
@@ -930,3 +932,61 @@ async def test_members_of_a_controllers_gang_are_never_deleted() -> None:
         await asyncio.sleep(3 * TIMEOUT)
     assert api.deletes == []
     assert api.bound().keys() == {"w0", "w1", "w2"}
+
+
+RAY: Raw = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "llm", "uid": "u", "controller": True}
+
+
+def ray(name: str) -> Raw:
+    return pod(name, {NVIDIA: "1"}, metadata={"ownerReferences": [RAY]})
+
+
+def ray_cluster(replicas: int) -> Raw:
+    """Return a RayCluster as its watch shows it."""
+    spec = {"workerGroupSpecs": [{"replicas": replicas, "minReplicas": 0, "maxReplicas": 9}]}
+    return gang_owners.transform(
+        OWNED["RayCluster"], {"metadata": {"namespace": "ns", "name": "llm", "uid": "u"}, "spec": spec}
+    )
+
+
+async def test_the_pods_of_a_ray_cluster_are_bound_together_if_it_is_read() -> None:
+    world = World()
+    world.add_node(cards=4)
+    async with world.running() as api:
+        world.submit(ray("unread"))
+        await asyncio.sleep(1)
+        assert api.bound().keys() == {"unread"}
+        world.delete("unread")
+        await asyncio.sleep(1)
+        dict(gang_owners.sources(world.cluster, {"ray.io"}))
+        world.submit(ray("head"))
+        await asyncio.sleep(5)
+        assert api.messages("head")[-1] == "RayCluster ns/llm does not exist yet"
+        world.cluster.put_owner("RayCluster", ray_cluster(2))
+        world.submit(ray("w0"))
+        await asyncio.sleep(5)
+        assert api.messages("head")[-1] == "RayCluster ns/llm: waiting for members: 2 of 3"
+        world.submit(ray("w1"))
+        await asyncio.sleep(1)
+        assert api.bound().keys() == {"head", "w0", "w1"}
+        # A worker that an autoscaler adds is placed alone.
+        world.submit(ray("w2"))
+        await asyncio.sleep(1)
+    assert api.bound().keys() == {"head", "w0", "w1", "w2"}
+
+
+async def test_pods_of_a_controller_that_may_start_alone_are_no_gang() -> None:
+    world = World()
+    world.add_node(cards=1)
+    dict(gang_owners.sources(world.cluster, {"ray.io"}))
+    world.cluster.put_owner("RayCluster", ray_cluster(2))
+    world.submit(ray("head"), ray("w0"), ray("w1"))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.cluster.put_owner("RayCluster", ray_cluster(0))
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 1
+        world.cluster.remove_owner("RayCluster", "ns/llm")
+        await asyncio.sleep(5)
+    assert api.deletes == []

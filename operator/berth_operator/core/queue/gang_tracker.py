@@ -47,11 +47,13 @@ MAX_ABORTED: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The fields of a PodGroup that scheduling reads."""
+    """The fields of a PodGroup, or of the controller that defines a gang, that scheduling reads."""
 
     name: str
     """The key, namespace/name."""
     uid: str
+    controller: str = ""
+    """The controller's kind, as in `Membership`; empty for a PodGroup."""
     minimum: int = 0
     timeout: float = 0.0
     """Seconds; 0 for the default."""
@@ -215,6 +217,8 @@ class _Entry:
         if self.group:
             return self.group.problem or self._conflict
         minima = self.minima
+        if not minima and self.gang.controller:
+            return "" if self.is_complete else f"{self.key} does not exist yet"
         if not minima and self.gang.is_kubernetes:
             return group_rules.missing(self.gang.name)
         if not minima:
@@ -260,14 +264,14 @@ class GangTracker:
 
     def put_group(self, group: Group) -> None:
         """Record that a PodGroup exists or has changed."""
-        entry = self._entry(Membership(group=group.name))
+        entry = self._entry(Membership(group=group.name, controller=group.controller))
         if entry.group != group:
             entry.group = group
             self._changed(entry)
 
-    def remove_group(self, name: str) -> None:
-        """Record that a PodGroup was deleted."""
-        entry = self._entry(Membership(group=name))
+    def remove_group(self, name: str, controller: str = "") -> None:
+        """Record that a PodGroup, or the controller that defines a gang, was deleted."""
+        entry = self._entry(Membership(group=name, controller=controller))
         entry.group = None
         self._changed(entry)
 
@@ -414,7 +418,7 @@ class GangTracker:
             for entry in self._unsettled()
             if entry.gang.controller
             and not entry.is_complete
-            and entry.size < entry.minimum
+            and (entry.size < entry.minimum or not (entry.group or entry.minima))
             and entry.unready_since is not None
             and now - entry.unready_since >= PATIENCE
         ]

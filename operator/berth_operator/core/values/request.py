@@ -170,7 +170,7 @@ class Membership:
     group: str
     """namespace/name."""
     minimum: int | None = None
-    """The minimum number of members, from the pod's annotations; None if the PodGroup defines it."""
+    """The minimum number of members, from the pod's annotations; None if another object defines it."""
     controller: str = ""
     """The kind of a gang that its controller defines, as in `controller_gangs`; empty if the pod names a group."""
     scheduler: str = names.SCHEDULER
@@ -183,6 +183,11 @@ class Membership:
         return self.word == SCHEDULING_GROUP
 
     @property
+    def has_object(self) -> bool:
+        """Return whether a PodGroup defines it, which shows its state."""
+        return self.minimum is None and not self.controller
+
+    @property
     def name(self) -> str:
         """Return the group's name without its namespace."""
         return self.group.partition("/")[2]
@@ -190,7 +195,7 @@ class Membership:
     @property
     def key(self) -> str:
         """Return the gang's unique name, in the words that messages use."""
-        kind = self.controller or ("PodGroup" if self.minimum is None else "pod group")
+        kind = self.controller or ("PodGroup" if self.has_object else "pod group")
         return f"{kind} {self.group}"
 
 

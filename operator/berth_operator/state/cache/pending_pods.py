@@ -86,10 +86,10 @@ class PendingPods:
         else:
             self._put_by_controller(pod, pod.gang)
 
-    def namespace_changed(self, name: str) -> None:
-        """Put the waiting pods of a namespace with or without the gangs of their controllers, as it now allows them."""
+    def gangs_changed(self) -> None:
+        """Put waiting pods again that have become members of their controllers' gangs, or are members no more."""
         for uid, gang in tuple(self._by_controllers.items()):
-            if (pod := self._by_uid[uid]).namespace == name:
+            if ((pod := self._by_uid[uid]).gang is not None) != self._gangs.applies(gang):
                 self._put_by_controller(pod, gang)
 
     def _put_by_controller(self, pod: PendingPod, gang: Membership) -> None:

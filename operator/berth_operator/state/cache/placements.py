@@ -125,8 +125,7 @@ class Placements:
         uid, fleet = raw["metadata"]["uid"], self._fleet
         fleet.claims.departed.discard(uid)
         charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
-        # A controller's gang may have members, such as a leader without devices, that another scheduler places.
-        if charge.gang is not None and not (charge.gang.controller or self._gangs.is_ours(charge.gang)):
+        if charge.gang is not None and not self._gangs.is_ours(charge.gang):
             charge = replace(charge, gang=None)
         charge, known = self._allocations.track(charge), fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:

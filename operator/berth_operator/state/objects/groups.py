@@ -53,7 +53,7 @@ def of_pod(pod: Object) -> Membership | None:
         others = words.GANG_NAMES & written.keys()
         word = f"annotation {min(others)}" if others else f"label {label}"
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=word)
-    gang = controller_gangs.of_pod(metadata.get("labels") or {}, written)
+    gang = controller_gangs.of_pod(metadata)
     if gang is None:
         return None
     group = f"{metadata['namespace']}/{gang.name}"
@@ -120,6 +120,8 @@ def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):
         kept[kind] = {name: value for name, value in (metadata.get(kind) or {}).items() if name in _READ}
+    if owner := controller_gangs.controller(metadata):
+        kept["ownerReferences"] = [{name: owner[name] for name in ("apiVersion", "kind", "name", "controller")}]
     spec = {name: pod["spec"].get(name) for name in ("schedulerName", "schedulingGroup")}
     return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
 
