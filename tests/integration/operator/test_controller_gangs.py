@@ -1,53 +1,39 @@
 """Gangs that controllers define in objects, which the operator reads with the rights of its components."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
-from berth_operator.core.values.controller_gangs import OWNED, Owners
-from devcluster import Arena, Cluster
+from berth_operator.core.values.controller_gangs import OWNED
+from devcluster import Cluster
 from devcluster.control_plane.api import Manifest
-from tests.conftest import CRDS
 from tests.integration.operator.world import World
 
 SMALL = {"cpu": "100m"}
 
 
-def definition(kind: str, owners: Owners) -> Manifest:
+def definition(kind: str) -> Manifest:
     """Return a definition of a kind that accepts every object."""
+    owners = OWNED[kind]
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": owners.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": owners.plural, "singular": kind.lower(), "listKind": f"{kind}List"}
-    # The API server accepts groups of the Kubernetes project only with an approval.
-    approval = {"api-approved.kubernetes.io": "unapproved, for a test"}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{owners.plural}.{owners.group}", "annotations": approval},
+        "metadata": {"name": f"{owners.plural}.{owners.group}"},
         "spec": {"group": owners.group, "names": names, "scope": "Namespaced", "versions": [version]},
     }
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """Return a cluster of its own: a kind that is served there is served to all its arenas."""
-    with Cluster(folder=tmp_path / "cluster") as running:
-        running.install_crds(CRDS)
-        arena = Arena(cluster=running, folder=tmp_path)
-        arena.open()
-        own = World(arena=arena, folder=tmp_path)
-        yield own
-        own.close()
-
-
-def test_the_pods_of_a_controller_start_together(world: World, tmp_path: Path) -> None:
+def test_the_pods_of_a_controller_start_together(world: World, cluster: Cluster, tmp_path: Path) -> None:
+    """The cluster serves one of the kinds that the operator may read. The definition stays for the other tests."""
     folder = tmp_path / "definitions"
     folder.mkdir()
-    for kind, owners in OWNED.items():
-        (folder / f"{kind}.yaml").write_text(yaml.safe_dump(definition(kind, owners)))
-    world.arena.cluster.install_crds(folder)
+    (folder / "jobset.yaml").write_text(yaml.safe_dump(definition("JobSet")))
+    before = set(cluster.api.shared)
+    cluster.install_crds(folder)
+    cluster.api.shared.intersection_update(before)
     world.operator(jobset_gangs=True, kubeflow_gangs=True, ray_gangs=True)
     world.arena.nodes(1)
     world.arena.apply(

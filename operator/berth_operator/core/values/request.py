@@ -3,7 +3,7 @@
 Two pods with equal `PodRequest`s are of one class: a decision for one is valid for the other.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from berth_api import names
@@ -251,6 +251,11 @@ class PendingPod:
     def key(self) -> str:
         """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def without_controllers_gang(self) -> "PendingPod":
+        """Return the pod as a member of the gang that it names, if any, and of no gang that its controller defines."""
+        return replace(self, gang=None) if self.gang is not None and self.gang.controller else self
 
     @property
     def class_key(self) -> tuple[PodRequest, str, str, int, bool, int, str]:

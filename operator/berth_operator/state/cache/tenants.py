@@ -69,10 +69,8 @@ class Tenants(Mapping[str, Tenant]):
             self._replicas[controller] += 1
         if raw["spec"].get("nodeName"):
             annotations = raw["metadata"].get("annotations") or {}
-            pod = pods.pending(raw, self._kinds)
-            if pod.gang is not None and pod.gang.controller:
-                # What a user allows for the pod counts more than the gang that its controller defines.
-                pod = replace(pod, gang=None)
+            # What a user allows for the pod counts more than the gang that its controller defines.
+            pod = pods.pending(raw, self._kinds).without_controllers_gang
             self._records[uid] = _Record(
                 pod=replace(pod, nominated_node=""),
                 movable=annotations.get(names.MOVABLE),
