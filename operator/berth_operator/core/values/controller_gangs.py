@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, Final
 
 Object = Mapping[str, Any]
+Values = Mapping[str, str]
 
+_NONE: Final[Values] = {}
 _LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _JOBSET: Final = "jobset.sigs.k8s.io/"
@@ -60,8 +62,10 @@ class Rule:
     """How to read the gangs of one kind of controller."""
 
     kind: str
-    members: Callable[[Object], tuple[str, int | None] | None]
-    """Returns the name of a pod's gang and its size, by the pod's metadata; None without a gang."""
+    label: str = ""
+    """The label that the pods have. Empty: an object of the kind controls them, and has one gang."""
+    members: Callable[[Values, Values], tuple[str, int | None] | None] = lambda _labels, _annotations: None
+    """Returns the name of a pod's gang and its size, by labels and annotations; None without a gang."""
     reads: tuple[str, ...] = ()
     """The labels and annotations that `members` reads."""
     owners: Owners | None = None
@@ -70,12 +74,16 @@ class Rule:
 
 def of_pod(metadata: Object) -> ControllerGang | None:
     """Return the gang of a pod's controller; None if no rule concerns the pod, or it has no other member."""
-    for rule in RULES:
-        if gang := rule.members(metadata):
-            name, minimum = gang
-            is_alone = minimum is not None and minimum < 2  # noqa: PLR2004 - a gang has at least two members
-            return None if is_alone else ControllerGang(kind=rule.kind, name=name, minimum=minimum)
-    return None
+    labels = metadata.get("labels") or _NONE
+    for rule in _BY_LABEL:
+        if rule.label in labels:
+            name, minimum = rule.members(labels, metadata.get("annotations") or _NONE) or ("", 0)
+            is_gang = minimum is None or minimum > 1
+            return ControllerGang(kind=rule.kind, name=name, minimum=minimum) if is_gang else None
+    owner = controller(metadata)
+    if owner is None or not str(owner.get("apiVersion")).startswith(f"{OWNED[owner['kind']].group}/"):
+        return None
+    return ControllerGang(kind=owner["kind"], name=owner["name"], minimum=None)
 
 
 def sizes(owners: Owners, raw: Object) -> dict[str, int]:
@@ -93,12 +101,11 @@ def controller(metadata: Object) -> Object | None:
 # --- sizes on the pods ----------------------------------------------------------------------------------------------
 
 
-def _leader_worker_set(metadata: Object) -> tuple[str, int] | None:
+def _leader_worker_set(labels: Values, annotations: Values) -> tuple[str, int] | None:
     """Return one group of a LeaderWorkerSet: the leader and its workers.
 
     With exclusive placement, the controller creates the workers when their leader has a node.
     """
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, group, worker = (labels.get(f"{_LWS}{word}", "") for word in ("name", "group-index", "worker-index"))
     if not (name and group):
         return None
@@ -108,10 +115,9 @@ def _leader_worker_set(metadata: Object) -> tuple[str, int] | None:
     return f"{name}-{group}", size
 
 
-def _kueue_pod_group(metadata: Object) -> tuple[str, int] | None:
+def _kueue_pod_group(labels: Values, annotations: Values) -> tuple[str, int] | None:
     """Return a pod group of Kueue; not the pods of a StatefulSet, which may be created one after the other."""
-    annotations = metadata.get("annotations") or {}
-    name = (metadata.get("labels") or {}).get(f"{_KUEUE}pod-group-name")
+    name = labels.get(f"{_KUEUE}pod-group-name")
     is_early = "true" in (annotations.get(f"{_KUEUE}pod-group-{word}") for word in ("fast-admission", "serving"))
     return None if not name or is_early else (name, _number(annotations.get(f"{_KUEUE}pod-group-total-count")))
 
@@ -125,21 +131,12 @@ def _number(text: str | None) -> int:
 # --- sizes in objects -----------------------------------------------------------------------------------------------
 
 
-def _controlled(kind: str, group: str, metadata: Object) -> tuple[str, None] | None:
-    """Return the object that controls a pod."""
-    owner = controller(metadata)
-    if owner is None or owner["kind"] != kind or not str(owner.get("apiVersion")).startswith(f"{group}/"):
-        return None
-    return owner["name"], None
-
-
-def _replicated_job(metadata: Object) -> tuple[str, None] | None:
+def _replicated_job(labels: Values, annotations: Values) -> tuple[str, None] | None:
     """Return a ReplicatedJob of a JobSet, whose Jobs are created together.
 
     Other ReplicatedJobs may be created later. With exclusive placement, even pods of one Job are, unless JobSet places
     them by node selectors.
     """
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name, job = (labels.get(f"{_JOBSET}{word}", "") for word in ("jobset-name", "replicatedjob-name"))
     is_exclusive = f"{_JOBSET_ALPHA}exclusive-topology" in annotations
     one_by_one = is_exclusive and f"{_JOBSET_ALPHA}node-selector" not in annotations
@@ -201,22 +198,25 @@ def _count(value: object, default: int) -> int:
 
 def _training_rule(kind: str, field: str) -> Rule:
     owners = Owners(group="kubeflow.org", version="v1", plural=f"{kind.lower()}s", sizes=partial(_training_job, field))
-    return Rule(kind=kind, members=partial(_controlled, kind, owners.group), owners=owners)
+    return Rule(kind=kind, owners=owners)
 
 
 RULES: Final = (
     Rule(
         kind="LeaderWorkerSet group",
+        label=f"{_LWS}group-index",
         reads=tuple(f"{_LWS}{word}" for word in ("name", "group-index", "worker-index", "size", "exclusive-topology")),
         members=_leader_worker_set,
     ),
     Rule(
         kind="Kueue pod group",
+        label=f"{_KUEUE}pod-group-name",
         reads=tuple(f"{_KUEUE}pod-group-{word}" for word in ("name", "total-count", "fast-admission", "serving")),
         members=_kueue_pod_group,
     ),
     Rule(
         kind="JobSet",
+        label=f"{_JOBSET}replicatedjob-name",
         reads=(
             *(f"{_JOBSET}{word}" for word in ("jobset-name", "replicatedjob-name")),
             *(f"{_JOBSET_ALPHA}{word}" for word in ("exclusive-topology", "node-selector")),
@@ -226,12 +226,10 @@ RULES: Final = (
     ),
     Rule(
         kind="RayCluster",
-        members=partial(_controlled, "RayCluster", "ray.io"),
         owners=Owners(group="ray.io", version="v1", plural="rayclusters", sizes=_ray_cluster),
     ),
     Rule(
         kind="MPIJob",
-        members=partial(_controlled, "MPIJob", "kubeflow.org"),
         owners=Owners(group="kubeflow.org", version="v2beta1", plural="mpijobs", sizes=_mpi_job),
     ),
     _training_rule("PyTorchJob", "pytorchReplicaSpecs"),
@@ -241,6 +239,7 @@ RULES: Final = (
     _training_rule("XGBoostJob", "xgbReplicaSpecs"),
 )
 """One row for each kind. If several concern a pod, the first decides."""
+_BY_LABEL: Final = tuple(rule for rule in RULES if rule.label)
 OWNED: Final[Mapping[str, Owners]] = {rule.kind: rule.owners for rule in RULES if rule.owners is not None}
 """Kind -> its objects, for the kinds whose sizes are in objects."""
 READS: Final = frozenset(name for rule in RULES for name in rule.reads)
