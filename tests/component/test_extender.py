@@ -23,7 +23,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 NODES = ("two", "one", "h100", "full", "bare", "down")
 MODEL = "nvidia-gpu-scheduler/gpu.model"
 NO_DEVICE = "node(s) have no Device"
-LWS = {
+LWS: Raw = {
     "labels": {"leaderworkerset.sigs.k8s.io/name": "x", "leaderworkerset.sigs.k8s.io/group-index": "0"},
     "annotations": {"leaderworkerset.sigs.k8s.io/size": "2"},
 }
