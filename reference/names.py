@@ -29,6 +29,8 @@ REQUESTS: Final[Rows] = {
     "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
     "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
+    "CONTROLLER_GANGS": "annotation of namespaces: `false` if controllers' pods form no gangs unless they name one "
+    "([gangs of controllers](../gangs-of-controllers.md))",
     "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
     "([defragmentation](../defragmentation.md))",
     "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "

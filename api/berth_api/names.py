@@ -50,6 +50,8 @@ GPU_SUBDEVICES: Final = "berth.dev/gpu-subdevices"
 MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 MOVABLE: Final = "berth.dev/movable"
 """Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
+CONTROLLER_GANGS: Final = "berth.dev/controller-gangs"
+"""An annotation of namespaces: `false` if pods there form no gangs by their controllers."""
 ISOLATION_KEY: Final = "berth.dev/isolation"
 """How containers are limited to their shares of cards. It is an annotation of pods and a label of namespaces. On Nodes,
 it is the label with the only mode that the node has."""

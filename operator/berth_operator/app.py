@@ -50,7 +50,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.objects.pod_sets import Templates
-from berth_operator.state.watches import kueue, sources, storage
+from berth_operator.state.watches import gang_owners, kueue, sources, storage
 from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import PodWatches
 
@@ -189,6 +189,7 @@ class App:
         )
         if self._settings.kueue:
             by_name |= kueue.sources(self._quota)
+        by_name |= gang_owners.sources(self._cluster, self._settings.gang_owners)
         return {
             name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
             for name, (source, sink) in by_name.items()

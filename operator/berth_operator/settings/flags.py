@@ -207,6 +207,18 @@ class Settings(BaseSettings):
     """Whether to decide Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices (docs/kueue.md).
     Requires the component `kueue`."""
 
+    jobset_gangs: bool = False
+    """Whether to read JobSets, whose pods then start together (docs/gangs-of-controllers.md). Requires the component
+    `gangs-jobset`."""
+
+    kubeflow_gangs: bool = False
+    """Whether to read the jobs of Kubeflow's training operator and MPI operator, whose pods then start together
+    (docs/gangs-of-controllers.md). Requires the component `gangs-kubeflow`."""
+
+    ray_gangs: bool = False
+    """Whether to read RayClusters, whose pods then start together (docs/gangs-of-controllers.md). Requires the
+    component `gangs-ray`."""
+
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path. Empty: none."""
 
@@ -446,6 +458,12 @@ metrics."""
     def trusted(self) -> frozenset[str]:
         """Return the other schedulers whose allocations are trusted."""
         return frozenset(filter(None, self.trusted_schedulers.split(",")))
+
+    @property
+    def gang_owners(self) -> frozenset[str]:
+        """Return the API groups of the controllers that are read for their gangs."""
+        groups = {"jobset.x-k8s.io": self.jobset_gangs, "kubeflow.org": self.kubeflow_gangs, "ray.io": self.ray_gangs}
+        return frozenset(group for group, is_read in groups.items() if is_read)
 
     @property
     def prometheus_namespace_names(self) -> tuple[str, ...]:

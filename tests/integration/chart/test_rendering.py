@@ -74,6 +74,10 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "claims": {"taint": True, "drivers": ["gpu.example.com"]},
         },
     ),
+    "gangs": (
+        ("gangs-jobset", "gangs-kubeflow", "gangs-ray"),
+        {"gangs": {"jobset": True, "kubeflow": True, "ray": True}},
+    ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
 """Name -> components of kustomize, and values of the chart; without the component `nics`, NICs are off in both."""

@@ -142,6 +142,8 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         weight = genius_priority.of_pod(metadata["namespace"], metadata.get("labels") or {}, priorities)
         pod_request, gang, error = _request(pod, kinds), groups.of_pod(pod), ""
         for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
+            if gang is not None and gang.controller and not kind.gangs:
+                gang = None
             if gang is not None and not kind.gangs:
                 raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
     except ValueError as wrong:
