@@ -9,6 +9,8 @@ FOLDER: Final = Path(__file__).parents[2] / "manifests" / "examples" / "operator
 BERTH: Final = "berth-scheduler"
 VOLCANO: Final = "volcano"
 KUBERNETES: Final = "default-scheduler"
+GANGS: Final = "all pods of a gang or none"
+NICS: Final = "NICs under the GPUs' switches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,8 @@ class Workload:
     """Whether all pods with devices start together or not at all."""
     nics: int = 0
     """How many RDMA NICs each pod with GPUs gets. Each is under the PCIe switch of one of the GPUs."""
-    waits_for: str = ""
-    """What is not there yet, so that the workload may still run otherwise."""
+    waits_for: str | None = None
+    """What is not built yet: faults of this kind are known."""
 
     @property
     def devices(self) -> int:
@@ -36,8 +38,6 @@ class Workload:
         return sum(pods * cards for pods, cards in self.cards.values())
 
 
-GANGS: Final = "gangs from owners"
-NICS: Final = "names of other RDMA device plugins"
 WORKLOADS: Final[Mapping[str, Workload]] = {
     "airflow": Workload(cards={"embed-*": (1, 1)}),
     "amd": Workload(cards={"rocm": (1, 2)}, resource="amd.com/gpu", scheduler=KUBERNETES),

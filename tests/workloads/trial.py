@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fnmatch
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from devcluster.additions.controllers import Controller
 from devcluster.control_plane.api import Manifest
 from tests.integration.documents.site import Site
 from tests.workloads import played
-from tests.workloads.rows import BERTH, FOLDER, VOLCANO, WORKLOADS, Workload
+from tests.workloads.rows import BERTH, FOLDER, GANGS, NICS, VOLCANO, WORKLOADS, Workload
 
 NAMESPACE: Final = "ml"
 LABEL: Final = {"berth.dev/routing": "devices"}
@@ -33,6 +34,19 @@ CARDS: Final = 8
 PATIENCE: Final = 60.0
 OWNED: Final = ("rayclusters", "jobsets", "jobs", "deployments", "statefulsets", "replicasets")
 """What controllers create besides pods. The garbage collector learns of new kinds only after half a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as meant."""
+
+    text: str
+    kind: str = ""
+    """What it concerns, as rows name what they wait for."""
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
 
 
 def real_controllers() -> list[Controller]:
@@ -103,7 +117,7 @@ class Trial:
         self._site = Site(cluster, namespace=NAMESPACE)
         self._cluster, self._api = cluster, cluster.api
 
-    def faults(self, name: str) -> list[str]:
+    def faults(self, name: str) -> list[Fault]:
         """Run a workload, remove it, and return what was not as meant."""
         workload = WORKLOADS[name]
         narrow = self._narrow(workload) if workload.is_gang else contextlib.nullcontext()
@@ -149,13 +163,14 @@ class Trial:
         for node in nodes:
             self._api.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": unschedulable}})
 
-    def _started_partly(self, workload: Workload) -> list[str]:
-        """Return the pods of a gang that got a node although not all fit."""
+    def _started_partly(self, workload: Workload) -> list[Fault]:
+        """Return a fault for each pod of a gang that got a node although not all fit."""
         waiting.within(lambda: self._all_decided(workload), seconds=PATIENCE, poll=0.2)
         chosen = [pod for pattern, (_, cards) in workload.cards.items() if cards for pod in self._matching(pattern)]
         if not chosen:
-            return ["no pod was created"]
-        return [f"{pod['metadata']['name']} started alone" for pod in chosen if pod["spec"].get("nodeName")]
+            return [Fault("no pod was created")]
+        names = [pod["metadata"]["name"] for pod in chosen if pod["spec"].get("nodeName")]
+        return [Fault(f"{name} started without the others", GANGS) for name in names]
 
     def _all_decided(self, workload: Workload) -> bool:
         """Return whether each pod with devices is there and has a node, or a reason why it waits."""
@@ -177,31 +192,32 @@ class Trial:
     def _bound(self, pattern: str) -> list[Manifest]:
         return [pod for pod in self._matching(pattern) if pod["spec"].get("nodeName")]
 
-    def _wrong(self, workload: Workload) -> Iterator[str]:
+    def _wrong(self, workload: Workload) -> Iterator[Fault]:
         """Yield what of a workload is not as meant."""
         for pattern, (count, cards) in workload.cards.items():
             pods = self._bound(pattern)
             if len(pods) != count:
                 reasons = {name: message for name, message in self._site.messages().items() if message}
-                yield f"{pattern}: {len(pods)} of {count} pods are bound: {reasons}"
+                yield Fault(f"{pattern}: {len(pods)} of {count} pods are bound: {reasons}")
             for pod in pods if cards else ():
                 yield from self._wrong_of(workload, pod, cards)
 
-    def _wrong_of(self, workload: Workload, pod: Manifest, cards: int) -> Iterator[str]:
+    def _wrong_of(self, workload: Workload, pod: Manifest, cards: int) -> Iterator[Fault]:
         name, spec = pod["metadata"]["name"], pod["spec"]
         if spec["schedulerName"] != workload.scheduler:
-            yield f"{name}: its scheduler is {spec['schedulerName']}"
+            yield Fault(f"{name}: its scheduler is {spec['schedulerName']}")
         if workload.resource != "nvidia.com/gpu":
             if VENDORS.get(spec["nodeName"]) != workload.resource:
-                yield f"{name}: {spec['nodeName']} has no {workload.resource}"
+                yield Fault(f"{name}: {spec['nodeName']} has no {workload.resource}")
             return
         held = self._site.devices_of(pod)
         distinct = {card.card["id"] for card in held}
         if len(distinct) != cards or len(held) != cards:
-            yield f"{name}: {len(held)} devices of {len(distinct)} cards"
+            yield Fault(f"{name}: {len(held)} devices of {len(distinct)} cards")
         nics = self._site.devices_of(pod, "rdma")
         if len(nics) != workload.nics or not {nic.switch for nic in nics} <= {card.switch for card in held}:
-            yield f"{name}: NICs at {[nic.switch for nic in nics]}, GPUs at {[card.switch for card in held]}"
+            switches = [nic.switch for nic in nics], [card.switch for card in held]
+            yield Fault("{}: NICs at {}, GPUs at {}".format(name, *switches), NICS)
 
     def _clear(self, applied: Sequence[Manifest]) -> None:
         background = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
