@@ -54,12 +54,14 @@ def real_controllers() -> list[Controller]:
     lws = kueue.LEADER_WORKER_SET
     assert lws.configuration is not None
     own = {key: value for key, value in lws.configuration.items() if key != "gangSchedulingManagement"}
+    name = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE]}
+    selector = {"matchExpressions": [name]}
     return [
         kueue.JOB_SET,
         dataclasses.replace(lws, configuration=own, addition=None),
         kueue.TRAINER,
         *training.CONTROLLERS,
-        kueue.controller(manageJobsWithoutQueueName=False, managedJobsNamespaceSelector={}, resources={}),
+        kueue.controller(manageJobsWithoutQueueName=False, managedJobsNamespaceSelector=selector, resources={}),
     ]
 
 
