@@ -10,6 +10,7 @@ objects come from its module's kustomize folders.
 import base64
 import functools
 import http.client
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ import yaml
 from devcluster import waiting
 from devcluster.additions import installation
 from devcluster.building import programs
-from devcluster.control_plane import certificates
+from devcluster.control_plane import certificates, manifests
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.cluster import Cluster
 from devcluster.processes import state
@@ -136,7 +137,7 @@ def _rendered(cluster: Cluster, controller: Controller, folder: Path) -> list[Ma
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": controller.namespace}}
     added = installation.documents(controller.addition) if controller.addition else []
-    return [namespace, *yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))), *added]
+    return [namespace, *manifests.documents(cluster.kubectl("kustomize", str(overlay))), *added]
 
 
 def _clients(obj: Manifest) -> list[Manifest]:
@@ -169,7 +170,8 @@ def _apply(cluster: Cluster, folder: Path, objects: Sequence[Manifest]) -> None:
     definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
     crds = folder / "crds"
     crds.mkdir()
-    (crds / "all.yaml").write_text(yaml.safe_dump_all(definitions))
+    # KubeRay's have 60,000 lines: as JSON, which is YAML, they are written at once.
+    (crds / "all.yaml").write_text("\n---\n".join(map(json.dumps, definitions)))
     cluster.install_crds(crds)
     for obj in sorted(objects, key=lambda obj: (obj["kind"] != "Namespace", obj["kind"] in LAST)):
         if obj not in definitions:
