@@ -85,6 +85,7 @@ PARTS: Final = {
         ("kueue",),
         rf"(ClusterRole(Binding)?/berth-kueue|{_VALIDATING}/berth-(fence-kueue|kueue-checks|kueue-other-checks))",
     ),
+    "gangs-grove": Part(("gangs-grove",), r"ClusterRole(Binding)?/berth-gangs-grove"),
     "gangs-jobset": Part(("gangs-jobset",), r"ClusterRole(Binding)?/berth-gangs-jobset"),
     "gangs-kubeflow": Part(("gangs-kubeflow",), r"ClusterRole(Binding)?/berth-gangs-kubeflow"),
     "gangs-ray": Part(("gangs-ray",), r"ClusterRole(Binding)?/berth-gangs-ray"),

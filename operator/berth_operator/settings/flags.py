@@ -207,6 +207,10 @@ class Settings(BaseSettings):
     """Whether to decide Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices (docs/kueue.md).
     Requires the component `kueue`."""
 
+    grove_gangs: bool = False
+    """Whether to read Grove's PodGangs, whose pods then start together (docs/gangs-of-controllers.md). Requires the
+    component `gangs-grove`."""
+
     jobset_gangs: bool = False
     """Whether to read JobSets, whose pods then start together (docs/gangs-of-controllers.md). Requires the component
     `gangs-jobset`."""
@@ -462,7 +466,12 @@ metrics."""
     @property
     def gang_owners(self) -> frozenset[str]:
         """Return the API groups of the controllers that are read for their gangs."""
-        groups = {"jobset.x-k8s.io": self.jobset_gangs, "kubeflow.org": self.kubeflow_gangs, "ray.io": self.ray_gangs}
+        groups = {
+            "jobset.x-k8s.io": self.jobset_gangs,
+            "kubeflow.org": self.kubeflow_gangs,
+            "ray.io": self.ray_gangs,
+            "scheduler.grove.io": self.grove_gangs,
+        }
         return frozenset(group for group, is_read in groups.items() if is_read)
 
     @property

@@ -34,7 +34,7 @@ def test_the_pods_of_a_controller_start_together(world: World, cluster: Cluster,
     before = set(cluster.api.shared)
     cluster.install_crds(folder)
     cluster.api.shared.intersection_update(before)
-    world.operator(jobset_gangs=True, kubeflow_gangs=True, ray_gangs=True)
+    world.operator(grove_gangs=True, jobset_gangs=True, kubeflow_gangs=True, ray_gangs=True)
     world.arena.nodes(1)
     world.arena.apply(
         {

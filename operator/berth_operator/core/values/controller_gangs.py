@@ -24,6 +24,7 @@ _LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _JOBSET: Final = "jobset.sigs.k8s.io/"
 _JOBSET_ALPHA: Final = "alpha.jobset.sigs.k8s.io/"
+_POD_GANG: Final = "grove.io/podgang"
 _DIGITS: Final = 6
 MAX_SIZE: Final = 10**_DIGITS - 1
 """Members: a larger number is not read, because no cluster has so many pods."""
@@ -184,6 +185,11 @@ def _job_set(name: str, spec: Object) -> dict[str, int]:
     return of_jobs
 
 
+def _pod_gang(name: str, spec: Object) -> dict[str, int]:
+    """Return the pods that Grove requires of all pod groups together."""
+    return {name: sum(_count(group.get("minReplicas"), 0) for group in spec.get("podgroups") or ())}
+
+
 def _min_available(spec: Object, size: int) -> int:
     policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
     return _count(policy.get("minAvailable"), size)
@@ -223,6 +229,13 @@ RULES: Final = (
         ),
         members=_replicated_job,
         owners=Owners(group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets", sizes=_job_set),
+    ),
+    Rule(
+        kind="PodGang",
+        label=_POD_GANG,
+        reads=(_POD_GANG,),
+        members=lambda labels, _: (labels[_POD_GANG], None),
+        owners=Owners(group="scheduler.grove.io", version="v1alpha1", plural="podgangs", sizes=_pod_gang),
     ),
     Rule(
         kind="RayCluster",

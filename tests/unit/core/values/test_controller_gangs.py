@@ -76,6 +76,11 @@ POD_GROUP: Raw = {"labels": {names.POD_GROUP_LABEL: "g"}, "annotations": {}}
         pytest.param(merged(kueue("4"), lws(2)), gang(GROUP, "vllm-1", 4), id="Kueue's LeaderWorkerSet"),
         pytest.param(merged(lws(0), EXPLICIT), Membership(group="ns/g", minimum=2), id="annotations win"),
         pytest.param(merged(lws(0), POD_GROUP), Membership(group="ns/g"), id="a PodGroup wins"),
+        pytest.param(
+            {"labels": {"grove.io/podgang": "dynamo-0", "grove.io/podclique": "dynamo-0-decode"}, "annotations": {}},
+            gang("PodGang", "dynamo-0"),
+            id="Grove",
+        ),
         pytest.param(owned("RayCluster", "ray.io/v1"), gang("RayCluster", "llm"), id="Ray"),
         pytest.param(owned("RayCluster", "example.com/v1"), None, id="a kind of this name in another group"),
         pytest.param(owned("PyTorchJob", "kubeflow.org/v1"), gang("PyTorchJob", "llm"), id="PyTorchJob"),
@@ -146,6 +151,9 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
             {"replicatedJobs": [job("lead"), job("node", 2, parallelism=4, completions=4, completionMode="Indexed")]},
             {"x.lead": 1, "x.node": 8},
             id="JobSet",
+        ),
+        pytest.param(
+            "PodGang", {"podgroups": [{"name": "decode", "minReplicas": 4}, {"minReplicas": 2}]}, {"x": 6}, id="Grove"
         ),
         pytest.param("JobSet", {"replicatedJobs": [job("q", parallelism=4, completions=99)]}, {"x.q": 0}, id="a queue"),
         pytest.param(
