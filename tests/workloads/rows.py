@@ -51,50 +51,34 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "inferenceservice": Workload(cards={"llama-predictor-*": (1, 1)}, controller="kserve"),
     "intel": Workload(cards={"openvino": (1, 1)}, resource="gpu.intel.com/xe", scheduler=KUBERNETES),
     "jobset": Workload(
-        cards={"jobset-driver-*": (1, 0), "jobset-workers-*": (2, 4)},
-        controller="jobset",
-        is_gang=True,
-        waits_for=GANGS,
+        cards={"jobset-driver-*": (1, 0), "jobset-workers-*": (2, 4)}, controller="jobset", is_gang=True
     ),
     "jupyterhub": Workload(cards={"jupyter-ada": (1, 1)}),
-    "kueue-pod-group": Workload(cards={"group-*": (2, 2)}, controller="kueue", is_gang=True, waits_for=GANGS),
-    "leaderworkerset-vllm": Workload(cards={"vllm-0*": (2, 8)}, controller="lws", is_gang=True, waits_for=GANGS),
+    "kueue-pod-group": Workload(cards={"group-*": (2, 2)}, controller="kueue", is_gang=True),
+    "leaderworkerset-vllm": Workload(cards={"vllm-0*": (2, 8)}, controller="lws", is_gang=True),
     "llm-d": Workload(cards={"llm-d-prefill-*": (2, 1), "llm-d-decode-*": (1, 4)}),
     "mpijob": Workload(
-        cards={"mpi-launcher*": (1, 0), "mpi-worker-*": (2, 8)},
-        controller="mpi-operator",
-        is_gang=True,
-        waits_for=GANGS,
+        cards={"mpi-launcher*": (1, 0), "mpi-worker-*": (2, 8)}, controller="mpi-operator", is_gang=True
     ),
     "nccl-tests": Workload(
         cards={"nccl-tests-launcher*": (1, 0), "nccl-tests-worker-*": (2, 2)},
         controller="mpi-operator",
         nics=1,
-        waits_for=NICS,
     ),
     "nimservice": Workload(cards={"llama-nim-*": (1, 1)}, controller="nim-operator"),
     "notebook": Workload(cards={"notebook-0": (1, 1)}, controller="notebook-controller"),
     "pytorchjob": Workload(
-        cards={"pytorch-master-0": (1, 2), "pytorch-worker-*": (3, 2)},
-        controller="training-operator",
-        is_gang=True,
-        waits_for=GANGS,
+        cards={"pytorch-master-0": (1, 2), "pytorch-worker-*": (3, 2)}, controller="training-operator", is_gang=True
     ),
     "raycluster": Workload(
-        cards={"ray-vllm-head-*": (1, 0), "ray-vllm-gpu-workers-*": (2, 4)},
-        controller="kuberay",
-        is_gang=True,
-        waits_for=GANGS,
+        cards={"ray-vllm-head-*": (1, 0), "ray-vllm-gpu-workers-*": (2, 4)}, controller="kuberay", is_gang=True
     ),
     "rayjob": Workload(
-        cards={"ray-train-*-head-*": (1, 0), "ray-train-*-workers-*": (3, 1)},
-        controller="kuberay",
-        is_gang=True,
-        waits_for=GANGS,
+        cards={"ray-train-*-head-*": (1, 0), "ray-train-*-workers-*": (3, 1)}, controller="kuberay", is_gang=True
     ),
     "slurm-bridge": Workload(cards={"slurm-bridge-*": (2, 1)}),
     "sparkapplication": Workload(cards={"rapids-driver": (1, 0), "rapids-*-exec-*": (2, 1)}, controller="spark"),
-    "trainjob": Workload(cards={"torch-train-node-*": (4, 1)}, controller="trainer", is_gang=True, waits_for=GANGS),
+    "trainjob": Workload(cards={"torch-train-node-*": (4, 1)}, controller="trainer", is_gang=True),
     "triton": Workload(cards={"triton-*": (2, 1)}),
     "volcano-job": Workload(cards={"vcjob-worker-*": (3, 2)}, controller="volcano", scheduler=VOLCANO, is_gang=True),
     "workflow": Workload(cards={"evaluate-*": (2, 1)}, controller="argo"),

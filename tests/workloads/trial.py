@@ -25,8 +25,11 @@ RUNNING: Final = Path(__file__).with_name("running.yaml")
 QUEUES: Final = Path(__file__).with_name("queues.yaml")
 VENDORS: Final = {"amd-0": "amd.com/gpu", "intel-0": "gpu.intel.com/xe", "gaudi-0": "habana.ai/gaudi"}
 """Nodes of other vendors' device plugins, without an agent of Berth."""
+COMPONENTS: Final = installation.ROOT / "manifests/components"
+GANGS_OF: Final = ("jobset", "kubeflow", "ray")
+"""Components by which the operator reads these controllers' objects, and so their gangs."""
 RDMA: Final = "rdma/rdma_shared_device_a"
-"""The resource of NVIDIA's shared RDMA device plugin."""
+"""The resource of NVIDIA's shared RDMA device plugin, which the operator knows as a whole NIC."""
 NARROW: Final = "h100-0"
 """The node that is left while a gang does not fit."""
 CARDS: Final = 8
@@ -76,7 +79,11 @@ def opened(folder: Path, chosen: Sequence[Controller] = ()) -> Iterator["Trial"]
         names = [{"schedulerName": name} for name in (BERTH, VOLCANO)]
         head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
         configuration.write_text(yaml.safe_dump({**head, "profiles": names}))
-        operator = installation.start(cluster, f"--config={configuration}")
+        for name in GANGS_OF:
+            for document in installation.documents(COMPONENTS / f"gangs-{name}" / "rbac.yaml"):
+                cluster.api.apply(document)
+        flags = (f"--config={configuration}", f"--nic-resources={RDMA}=100", *(f"--{name}-gangs" for name in GANGS_OF))
+        operator = installation.start(cluster, *flags)
         nodes = fleet.start(cluster, FLEET)
         for node, resource in VENDORS.items():
             cluster.create_nodes([node], capacity={resource: "8"})
