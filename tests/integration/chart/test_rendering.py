@@ -27,7 +27,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "base": ((), {}),
     "policies": (
         ("isolation", "runtime-class", "device-plugin", "hami-core-library", "nics"),
-        {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}},
+        {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}, "nics": ON},
     ),
     "servers": (
         ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
@@ -45,6 +45,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "admission": WEBHOOK,
             "injection": INJECTION,
             "isolation": {"mps": ON},
+            "nics": ON,
             "webhook": {"certManager": True},
         },
     ),
@@ -80,7 +81,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
-"""Name -> components of kustomize, and values of the chart; without the component `nics`, NICs are off in both."""
+"""Name -> components of kustomize, and values of the chart."""
 ONLY_IN_CHART: Final = {"ResourceQuota/berth-critical-pods"}
 ONLY_IN_KUSTOMIZE: Final = {"Namespace/berth-system"}
 """Helm creates the release's namespace itself."""
@@ -88,7 +89,7 @@ ADDED_LABELS: Final = r"app\.kubernetes\.io/(instance|version|managed-by)|helm\.
 
 
 def test_nics_of_other_plugins_and_the_variable_of_nccl_are_flags() -> None:
-    nics = {"ncclIbHca": True, "resources": {"nvidia.com/hostdev": 100, "rdma/a": 1}}
+    nics = {"enabled": True, "ncclIbHca": True, "resources": {"nvidia.com/hostdev": 100, "rdma/a": 1}}
     rendered = chart.rendered({"nics": nics, "validation": WEBHOOK})
     for kind, flag in (
         ("Deployment/berth-operator", "--nic-resources=nvidia.com/hostdev=100,rdma/a=1"),
@@ -114,7 +115,7 @@ def test_chart_and_kustomize_install_the_same(tmp_path: Path, name: str) -> None
     components, values = SAME[name]
     built = policies.built(tmp_path, *components)
     by_kustomize = {f"{each['kind']}/{each['metadata']['name']}": each for each in built}
-    rendered = chart.rendered({"nics": {"enabled": "nics" in components}, **values})
+    rendered = chart.rendered(values)
     by_chart = {key: each for key, each in rendered.items() if not is_hook(each)}
     assert by_chart.keys() - ONLY_IN_CHART == by_kustomize.keys() - ONLY_IN_KUSTOMIZE
     for key in by_chart.keys() - ONLY_IN_CHART:
