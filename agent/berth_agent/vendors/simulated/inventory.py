@@ -12,14 +12,14 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory import capabilities
-from berth_agent.inventory.capabilities import Capabilities
 from berth_agent.inventory.interface import FaultListener, NothingMeasured, labels_of
-from berth_agent.inventory.simulated import fleet, machine
-from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
-from berth_agent.inventory.simulated.machine import SimulatedMachine
-from berth_agent.inventory.simulated.profiles import CardProfile
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia import capabilities
+from berth_agent.vendors.nvidia.capabilities import Capabilities
+from berth_agent.vendors.simulated import fleet, machine
+from berth_agent.vendors.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
+from berth_agent.vendors.simulated.machine import SimulatedMachine
+from berth_agent.vendors.simulated.profiles import CardProfile
 from berth_api import names
 from berth_api.allocation import mig
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology

@@ -11,8 +11,8 @@ from typing import Final
 
 import structlog
 
-from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.library import Handle, NvmlError, NvmlEvent
+from berth_agent.vendors.nvidia.nvml import library
+from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, NvmlEvent
 
 WAIT: Final = 1000
 """Milliseconds that one wait takes when nothing happens; so long may closing the session have to wait for it."""

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.library import NvmlError
+from berth_agent.vendors.nvidia.nvml import library
+from berth_agent.vendors.nvidia.nvml.library import NvmlError
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ from berth_agent.health import catalogue, rules
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import FaultListener
-from berth_agent.inventory.nvml import library, sampling
-from berth_agent.inventory.nvml.events import EventWatcher
-from berth_agent.inventory.nvml.library import Handle, NvmlError, NvmlEvent
-from berth_agent.inventory.nvml.reader import Reader
-from berth_agent.inventory.nvml.session import Session
 from berth_agent.readings import CardSample, Facts, Reading
+from berth_agent.vendors.nvidia.nvml import library, sampling
+from berth_agent.vendors.nvidia.nvml.events import EventWatcher
+from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, NvmlEvent
+from berth_agent.vendors.nvidia.nvml.reader import Reader
+from berth_agent.vendors.nvidia.nvml.session import Session
 from berth_api import names
 from berth_api.device import DeviceSpec
 

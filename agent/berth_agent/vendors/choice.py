@@ -1,4 +1,4 @@
-"""Select the inventory that the settings name."""
+"""Choose where the devices of this node come from. No other module of the agent names a vendor."""
 
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -8,9 +8,9 @@ from berth_agent.inventory import plugins
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import Inventory, NoGpus
-from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
-from berth_agent.inventory.simulated.inventory import SimulatedInventory
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
+from berth_agent.vendors.simulated.inventory import SimulatedInventory
 
 
 def inventory_for(settings: Settings) -> Inventory:

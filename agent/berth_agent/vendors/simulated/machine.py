@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from berth_agent.inventory.simulated.profiles import CardProfile
+from berth_agent.vendors.simulated.profiles import CardProfile
 from berth_api.device import Link, Topology
 
 SOCKETS: Final = 2

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from berth_agent.inventory.simulated.profiles import BUILT_IN, CardProfile
+from berth_agent.vendors.simulated.profiles import BUILT_IN, CardProfile
 from berth_api.allocation import mig
 from berth_api.device import MAX_INSTANCES, MigStrategy
 from berth_base import documents

@@ -6,9 +6,9 @@ If a call fails, its value is omitted. Readings report that the card fails.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.library import Handle, if_reported
 from berth_agent.readings import CardSample, MemoryUse
+from berth_agent.vendors.nvidia.nvml import library
+from berth_agent.vendors.nvidia.nvml.library import Handle, if_reported
 
 WHOLE: Final = 100
 MEGA: Final = 10**6

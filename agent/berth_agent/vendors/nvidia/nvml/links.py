@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from berth_agent.inventory.nvml import library
-from berth_agent.inventory.nvml.library import Handle, NvmlError
+from berth_agent.vendors.nvidia.nvml import library
+from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError
 from berth_api.device import Link
 
 
