@@ -23,7 +23,6 @@ from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
-from berth_agent.isolation import manager as isolation_manager
 from berth_agent.isolation.manager import IsolationManager
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
@@ -37,6 +36,7 @@ from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
+from berth_agent.vendors import choice
 from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 from berth_base import metrics_server, request_metrics
@@ -136,8 +136,11 @@ def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | 
 def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClient) -> IsolationManager | None:
     """Return the manager that limits containers to their shares; None if the settings request no limits."""
     list_pods = NodePods(client=client, node=settings.node_name).pods
-    return isolation_manager.of(
-        settings, pods=lambda: usage.admission.mirror.pods if usage else (), list_pods=list_pods
+    providers = choice.isolation(settings, list_pods=list_pods)
+    if not providers:
+        return None
+    return IsolationManager(
+        providers, kubelet=settings.kubelet_socket, pods=lambda: usage.admission.mirror.pods if usage else ()
     )
 
 

@@ -15,7 +15,6 @@ from berth_agent.health import annotations
 from berth_agent.inventory import numbering, plugins
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.isolation import limits, versions
 from berth_agent.kubelet import podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
@@ -25,6 +24,7 @@ from berth_agent.kubelet.device_plugin import preferred, resources, response
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
 from berth_agent.kubelet.device_plugin.response import InvalidRequestError, OfferedIds
 from berth_agent.usage import processes
+from berth_agent.vendors.nvidia.isolation import limits, versions
 from berth_agent.vendors.simulated import fleet
 from berth_agent.vendors.simulated.fleet import FleetError
 from berth_api.device import DeviceInfo, DeviceSpec

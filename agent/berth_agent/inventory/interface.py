@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
 from berth_agent.health.faults import FaultEvent
-from berth_agent.readings import CardSample, Facts, Reading
+from berth_agent.readings import CardSample, NoFacts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -67,7 +67,7 @@ class NoGpus(NothingMeasured):
     """The inventory of a node whose GPUs are not to be discovered."""
 
     def __init__(self, *, node: str) -> None:
-        self._readings = {node: Reading(spec=DeviceSpec(devices=[]), findings=_NOT_LOOKED_FOR, facts=Facts())}
+        self._readings = {node: Reading(spec=DeviceSpec(devices=[]), findings=_NOT_LOOKED_FOR, facts=NoFacts())}
 
     async def read(self) -> Mapping[str, Reading]:
         """Return a reading without GPUs."""
@@ -78,20 +78,6 @@ class NoGpus(NothingMeasured):
 
     def close(self) -> None:
         """Do nothing: no hardware is held."""
-
-
-def labels_of(spec: DeviceSpec) -> dict[str, str]:
-    """Return the labels for vendor, model and driver. A node with cards of several models gets no model label."""
-    models = {device.model for device in spec.devices if device.type == "gpu"}
-    if not models:
-        return {}
-    model = models.pop().removeprefix("NVIDIA ") if len(models) == 1 else ""
-    labels = {
-        names.VENDOR_LABEL: "nvidia",
-        names.MODEL_LABEL: label_value(model),
-        names.DRIVER_LABEL: label_value(spec.driver_version),
-    }
-    return {key: value for key, value in labels.items() if value}
 
 
 def label_value(text: str) -> str:

@@ -10,9 +10,6 @@ import structlog
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET
-from berth_agent.configuration.settings import Settings
-from berth_agent.isolation.hami_core import HamiCoreProvider
-from berth_agent.isolation.mps import ListPods, MpsProvider
 from berth_agent.isolation.provider import NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
@@ -105,14 +102,3 @@ class IsolationManager:
         for finding in findings:
             _log.info(finding.type, ok=finding.ok, reason=finding.reason, message=finding.message)
         self.on_change()
-
-
-def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:
-    """Return the manager of the isolation that the settings request; None if they request none."""
-    providers: list[Provider] = []
-    if settings.mps:
-        providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
-    if settings.hami_core:
-        kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
-        providers.append(HamiCoreProvider(settings.hami_core, kubelet=kubelet))
-    return IsolationManager(providers, kubelet=settings.kubelet_socket, pods=pods) if providers else None

@@ -1,6 +1,6 @@
 """The interface of providers. Each provider has a resource through which containers get what limits them."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,6 +15,9 @@ from berth_api.names import GPU
 UNITS: Final = 100
 """Containers of each card: none has less than a hundredth of it."""
 OPTIONS: Final = DevicePluginOptions(pre_start_required=True)
+
+ListPods = Callable[[], Awaitable[tuple[list[Pod], int]]]
+"""Lists the pods of the node, with the resourceVersion of the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

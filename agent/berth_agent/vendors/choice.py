@@ -9,6 +9,8 @@ from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import Inventory, NoGpus
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
+from berth_agent.isolation.provider import ListPods, Provider
+from berth_agent.vendors.nvidia.isolation.selection import providers
 from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
 
@@ -30,6 +32,11 @@ def inventory_for(settings: Settings) -> Inventory:
         if agent.name in settings.discover and agent.name not in brought:
             in_sysfs[agent.name] = agent
     return _with_agents(gpus, {**in_sysfs, **brought}, settings, unnumbered=frozenset(in_sysfs))
+
+
+def isolation(settings: Settings, *, list_pods: ListPods) -> list[Provider]:
+    """Return what limits containers to their shares of cards, as the settings request it."""
+    return providers(settings, list_pods=list_pods)
 
 
 def _with_agents(

@@ -12,10 +12,11 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import FaultListener, NothingMeasured, labels_of
+from berth_agent.inventory.interface import FaultListener, NothingMeasured
 from berth_agent.readings import Reading
 from berth_agent.vendors.nvidia import capabilities
 from berth_agent.vendors.nvidia.capabilities import Capabilities
+from berth_agent.vendors.nvidia.labels import labels_of
 from berth_agent.vendors.simulated import fleet, machine
 from berth_agent.vendors.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
 from berth_agent.vendors.simulated.machine import SimulatedMachine

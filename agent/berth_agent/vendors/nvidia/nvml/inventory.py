@@ -16,7 +16,8 @@ from berth_agent.health import catalogue, rules
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import FaultListener
-from berth_agent.readings import CardSample, Facts, Reading
+from berth_agent.readings import CardSample, Reading
+from berth_agent.vendors.nvidia.labels import Facts
 from berth_agent.vendors.nvidia.nvml import library, sampling
 from berth_agent.vendors.nvidia.nvml.events import EventWatcher
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, NvmlEvent
@@ -25,6 +26,10 @@ from berth_agent.vendors.nvidia.nvml.session import Session
 from berth_api import names
 from berth_api.device import DeviceSpec
 
+VENDOR: Final = "0x10de"
+"""NVIDIA among the vendors of PCI devices."""
+DRIVER: Final = "nvidia"
+"""The driver's name in sysfs."""
 NOT_NEEDED: Final = Finding(
     type=names.DRIVER_LOADED,
     ok=True,
@@ -74,7 +79,7 @@ class NvmlInventory:
                 self._last = await self._session.run(self._read_cards)
                 self._rebound = frozenset()
         except NvmlError as error:
-            if sysfs.has_cards(self._sysfs) is False:
+            if sysfs.has_gpus(self._sysfs, VENDOR) is False:
                 self._last = WITHOUT_CARDS
             else:
                 self._last = without_driver(reason=error.reason, message=str(error))
@@ -107,7 +112,7 @@ class NvmlInventory:
     def _read_cards(self) -> Reading:
         """Read all cards. Open the session first if it is closed, or if the driver gained or lost a card."""
         self._sampled = {}
-        bound = sysfs.bound_cards(self._sysfs)
+        bound = sysfs.bound_cards(self._sysfs, DRIVER)
         if bound != self._bound:
             _log.info("NVML session reopened: the driver's cards changed", cards=len(bound))
             self._session.reset()

@@ -15,10 +15,10 @@ from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, mark, with_more
 from berth_agent.health.rules import Measured
 from berth_agent.inventory import sysfs
-from berth_agent.inventory.interface import labels_of
-from berth_agent.readings import CardFacts, Facts, Process, Reading
+from berth_agent.readings import Process, Reading
 from berth_agent.vendors.nvidia import capabilities
 from berth_agent.vendors.nvidia.capabilities import Capabilities
+from berth_agent.vendors.nvidia.labels import CardFacts, Facts, labels_of
 from berth_agent.vendors.nvidia.nvml import library
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError
 from berth_agent.vendors.nvidia.nvml.links import LinkEnd, links, wires

@@ -1,4 +1,4 @@
-"""The labels of GPU Feature Discovery, with the same keys and values, because workloads select by them.
+"""Labels of the Device; and of the Node, those of GPU Feature Discovery with the same keys and values, because workloads select by them.
 
 A node has one product label, even if its cards differ. The label then names the model with the most cards. The Device
 lists each card. Three labels are left out: gfd.timestamp, which changes without a reason, gpu.clique and
@@ -8,9 +8,10 @@ vgpu.host-driver-*.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from berth_agent.readings import CardFacts, Facts
+from berth_agent.inventory.interface import label_value
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.resources import quantity
@@ -34,6 +35,32 @@ _FAMILIES: Final = {
 }
 _LATER: Final = {(7, 5): "turing", (8, 9): "ada-lovelace"}
 _MODES: Final = {"0x030000": "graphics", "0x030200": "compute"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """Facts of a card for labels, in addition to its DeviceInfo."""
+
+    compute: tuple[int, int]
+    """CUDA compute capability."""
+    pci_class: str
+    is_vgpu: bool = False
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Facts of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts of a node for labels, in addition to its DeviceSpec."""
+
+    machine: str = ""
+    """The machine's product name; empty where it is not known."""
+    cards: Mapping[str, CardFacts] = field(default_factory=dict)
+    """Facts of the cards, by their UUIDs."""
+
+    def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:
+        """Return the Node's labels; none if it has no GPU."""
+        return of(spec, self, renamed=renamed)
 
 
 def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
@@ -67,6 +94,20 @@ def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
         values = _instances(profile, instances, cards, renamed=renamed)
         labels |= _keyed(f"{PREFIX}mig-{profile.replace('+', '.')}", values)
     return labels
+
+
+def labels_of(spec: DeviceSpec) -> dict[str, str]:
+    """Return the labels for vendor, model and driver. A node with cards of several models gets no model label."""
+    models = {device.model for device in spec.devices if device.type == "gpu"}
+    if not models:
+        return {}
+    model = models.pop().removeprefix("NVIDIA ") if len(models) == 1 else ""
+    labels = {
+        names.VENDOR_LABEL: "nvidia",
+        names.MODEL_LABEL: label_value(model),
+        names.DRIVER_LABEL: label_value(spec.driver_version),
+    }
+    return {key: value for key, value in labels.items() if value}
 
 
 def sanitised(text: str) -> str:

@@ -1,20 +1,20 @@
 """The provider of `berth.dev/mps`: it mounts the daemon's folder, and before each start applies Berth's limits."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from berth_agent.conditions import Finding
-from berth_agent.isolation import limits
-from berth_agent.isolation.control import PIPE_DIRECTORY, ControlError, MpsControl
-from berth_agent.isolation.daemon import MpsDaemon
-from berth_agent.isolation.provider import AnyUnit, NodeView, ProviderStatus
+from berth_agent.isolation.provider import AnyUnit, ListPods, NodeView, ProviderStatus
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.handler import RefusedError
+from berth_agent.vendors.nvidia.isolation import limits
+from berth_agent.vendors.nvidia.isolation.control import PIPE_DIRECTORY, ControlError, MpsControl
+from berth_agent.vendors.nvidia.isolation.daemon import MpsDaemon
 from berth_api import names
 from berth_api.names import GPU, MPS_RESOURCE
 from berth_api.values import listing
@@ -26,8 +26,6 @@ PIPE: Final = "/run/berth/mps"
 """The daemon's folder, as containers see it."""
 NAMED: Final = 10
 """Pods that a condition names."""
-
-ListPods = Callable[[], Awaitable[tuple[list[Pod], int]]]
 
 
 class MpsProvider(AnyUnit):

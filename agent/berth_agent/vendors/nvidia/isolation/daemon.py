@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
-from berth_agent.isolation.control import ControlError, MpsControl
-from berth_agent.isolation.limits import DefaultLimits
 from berth_agent.kubelet.device_plugin import registration
 from berth_agent.kubelet.device_plugin.registration import SocketIdentity
+from berth_agent.vendors.nvidia.isolation.control import ControlError, MpsControl
+from berth_agent.vendors.nvidia.isolation.limits import DefaultLimits
 
 CONTROL: Final = "control"
 """The daemon's socket in its folder; each daemon makes its own."""
