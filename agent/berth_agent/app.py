@@ -21,7 +21,6 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.following import follow
 from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
-from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
 from berth_agent.isolation.manager import IsolationManager
 from berth_agent.kubelet.admission.watch import NodePods
@@ -36,6 +35,7 @@ from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
+from berth_agent.vendor import Inventory
 from berth_agent.vendors import choice
 from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
@@ -124,11 +124,12 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
     """Return the device plugin that the settings select: one that obeys the scheduler, or an ordinary one."""
-    if not settings.device_plugin:
+    hand_over = choice.vendor_for(settings).hand_over(settings) if settings.device_plugin else None
+    if hand_over is None:
         return None
     if usage is None or not settings.admission:
-        return PluginManager(settings, chooser=NoPreference())
-    plugin = PluginManager(settings, chooser=usage.admission)
+        return PluginManager(settings, hand_over=hand_over, chooser=NoPreference())
+    plugin = PluginManager(settings, hand_over=hand_over, chooser=usage.admission)
     usage.admission.default_preference = plugin.best
     return plugin
 

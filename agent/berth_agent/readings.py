@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from berth_agent.conditions import Finding
 from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer, UnheldUse
@@ -67,25 +67,22 @@ class NodeUse:
     unheld: tuple[UnheldUse, ...] = ()
 
 
-class NodeFacts(Protocol):
-    """Facts of a node for its labels, in addition to its DeviceSpec. Equal facts give equal labels."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """Facts of a node for its labels, in addition to its DeviceSpec. A vendor derives its own, which write labels."""
 
-    def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:
+    machine: str = ""
+    """The machine's product name; empty where it is not known."""
+    cards: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of the cards, by their UUIDs."""
+
+    def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:  # noqa: ARG002
         """Return the Node's labels; none if it has no GPU.
 
         Args:
             spec: the node's cards, some of them with replicas.
             renamed: whether replicas of cards are a resource of their own.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoFacts:
-    """The facts of a node without GPUs."""
-
-    def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return nothing."""
         return {}
 
 

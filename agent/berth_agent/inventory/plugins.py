@@ -14,8 +14,8 @@ from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import FaultListener, Inventory
 from berth_agent.readings import CardSample, Reading
+from berth_agent.vendor import FaultListener, Inventory
 from berth_api import allocation, names
 from berth_api.allocation import device_ids
 from berth_api.device import MAX_DEVICES, DeviceInfo

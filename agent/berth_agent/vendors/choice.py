@@ -7,12 +7,18 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import plugins
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.inventory.interface import Inventory, NoGpus
+from berth_agent.inventory.interface import NoGpus
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import ListPods, Provider
+from berth_agent.vendor import Inventory, Vendor
 from berth_agent.vendors.nvidia.isolation.selection import providers
-from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
+from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
+
+
+def vendor_for(settings: Settings) -> Vendor:  # noqa: ARG001
+    """Return the vendor of the node's GPUs."""
+    return Nvidia()
 
 
 def inventory_for(settings: Settings) -> Inventory:
@@ -25,7 +31,9 @@ def inventory_for(settings: Settings) -> Inventory:
     brought = plugins.load(entry_points(group=plugins.GROUP))
     if settings.inventory == "simulated" and settings.fleet:
         return _with_agents(SimulatedInventory(path=settings.fleet), brought, settings)
-    gpus: Inventory = NvmlInventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
+    gpus: Inventory = (
+        vendor_for(settings).inventory(settings) if "gpu" in settings.discover else NoGpus(node=settings.node_name)
+    )
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
     in_sysfs: dict[str, DeviceAgent] = {}
     for agent in (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids)):

@@ -1,4 +1,6 @@
-"""Labels of the Device; and of the Node, those of GPU Feature Discovery with the same keys and values, because workloads select by them.
+"""Labels of the Device, and of the Node: those of GPU Feature Discovery.
+
+Their keys and values are the same, because workloads select by them.
 
 A node has one product label, even if its cards differ. The label then names the model with the most cards. The Device
 lists each card. Three labels are left out: gfd.timestamp, which changes without a reason, gpu.clique and
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_agent.inventory.interface import label_value
+from berth_agent.readings import NodeFacts
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.resources import quantity
@@ -50,20 +53,17 @@ class CardFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Facts of a node for labels, in addition to its DeviceSpec."""
+class Facts(NodeFacts):
+    """Facts of a node with NVIDIA's cards."""
 
-    machine: str = ""
-    """The machine's product name; empty where it is not known."""
     cards: Mapping[str, CardFacts] = field(default_factory=dict)
-    """Facts of the cards, by their UUIDs."""
 
     def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:
         """Return the Node's labels; none if it has no GPU."""
         return of(spec, self, renamed=renamed)
 
 
-def of(spec: DeviceSpec, facts: Facts, *, renamed: bool) -> dict[str, str]:
+def of(spec: DeviceSpec, facts: NodeFacts, *, renamed: bool) -> dict[str, str]:
     """Return the Node's labels; none if it has no GPU.
 
     Args:

@@ -12,8 +12,9 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import FaultListener, NothingMeasured
+from berth_agent.inventory.interface import NothingMeasured
 from berth_agent.readings import Reading
+from berth_agent.vendor import FaultListener
 from berth_agent.vendors.nvidia import capabilities
 from berth_agent.vendors.nvidia.capabilities import Capabilities
 from berth_agent.vendors.nvidia.labels import labels_of

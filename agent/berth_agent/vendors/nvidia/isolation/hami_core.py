@@ -16,8 +16,8 @@ import structlog
 from berth_agent import files
 from berth_agent.conditions import Finding
 from berth_agent.isolation.provider import AnyUnit, NodeView, ProviderStatus
-from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
-from berth_agent.kubelet.device_plugin.handler import RefusedError
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
+from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.isolation import versions
 from berth_api import names
 from berth_api.names import HAMI_CORE_RESOURCE

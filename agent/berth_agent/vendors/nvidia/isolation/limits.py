@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
-from berth_agent.kubelet.device_plugin import resources
+from berth_agent.vendors.nvidia.hand_over import resources
 from berth_api.device import DeviceSpec
 
 _LIMIT: Final = re.compile(r"([0-9]{1,3})=([0-9]{1,9})M")

@@ -9,9 +9,9 @@ from berth_agent.conditions import Finding
 from berth_agent.isolation.provider import AnyUnit, ListPods, NodeView, ProviderStatus
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
-from berth_agent.kubelet.device_plugin import resources
-from berth_agent.kubelet.device_plugin.handler import RefusedError
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
+from berth_agent.vendor import RefusedError
+from berth_agent.vendors.nvidia.hand_over import resources
 from berth_agent.vendors.nvidia.isolation import limits
 from berth_agent.vendors.nvidia.isolation.control import PIPE_DIRECTORY, ControlError, MpsControl
 from berth_agent.vendors.nvidia.isolation.daemon import MpsDaemon

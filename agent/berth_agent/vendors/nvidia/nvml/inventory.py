@@ -12,11 +12,12 @@ import structlog
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.health import catalogue, rules
+from berth_agent.health.catalogue import EVENTS_FAILED
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
-from berth_agent.inventory.interface import FaultListener
 from berth_agent.readings import CardSample, Reading
+from berth_agent.vendor import FaultListener
+from berth_agent.vendors.nvidia import catalogue, rules
 from berth_agent.vendors.nvidia.labels import Facts
 from berth_agent.vendors.nvidia.nvml import library, sampling
 from berth_agent.vendors.nvidia.nvml.events import EventWatcher
@@ -157,7 +158,7 @@ def _with_events(reading: Reading, events: EventWatcher) -> Reading:
     marked = list(reading.spec.devices)
     for position, device in enumerate(marked):
         if trouble := troubles[device.id]:
-            fault = Fault(kind=catalogue.EVENTS_FAILED, message=f"no events are received: {trouble}")
+            fault = Fault(kind=EVENTS_FAILED, message=f"no events are received: {trouble}")
             marked[position] = with_more(device, [fault])
     return replace(reading, spec=reading.spec.model_copy(update={"devices": marked}))
 

@@ -10,18 +10,17 @@ from typing import Final
 
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
-from berth_agent.health import rules
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, mark, with_more
-from berth_agent.health.rules import Measured
 from berth_agent.inventory import sysfs
 from berth_agent.readings import Process, Reading
-from berth_agent.vendors.nvidia import capabilities
+from berth_agent.vendors.nvidia import capabilities, rules
 from berth_agent.vendors.nvidia.capabilities import Capabilities
 from berth_agent.vendors.nvidia.labels import CardFacts, Facts, labels_of
 from berth_agent.vendors.nvidia.nvml import library
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError
 from berth_agent.vendors.nvidia.nvml.links import LinkEnd, links, wires
+from berth_agent.vendors.nvidia.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 from berth_api.resources import quantity

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from berth_agent.kubelet.api import deviceplugin_pb2 as berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2
+from berth_agent.kubelet_api import deviceplugin_pb2 as berth__agent_dot_kubelet__api_dot_deviceplugin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in berth_agent/kubelet/api/deviceplugin_pb2_grpc.py depends on'
+        + ' but the generated code in berth_agent/kubelet_api/deviceplugin_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,8 +37,8 @@ class RegistrationStub:
         """
         self.Register = channel.unary_unary(
                 '/v1beta1.Registration/Register',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.RegisterRequest.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.FromString,
                 _registered_method=True)
 
 
@@ -58,8 +58,8 @@ def add_RegistrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.RegisterRequest.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.RegisterRequest.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,8 +88,8 @@ class Registration:
             request,
             target,
             '/v1beta1.Registration/Register',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.RegisterRequest.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.RegisterRequest.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,
@@ -113,28 +113,28 @@ class DevicePluginStub:
         """
         self.GetDevicePluginOptions = channel.unary_unary(
                 '/v1beta1.DevicePlugin/GetDevicePluginOptions',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.DevicePluginOptions.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.DevicePluginOptions.FromString,
                 _registered_method=True)
         self.ListAndWatch = channel.unary_stream(
                 '/v1beta1.DevicePlugin/ListAndWatch',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.ListAndWatchResponse.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.ListAndWatchResponse.FromString,
                 _registered_method=True)
         self.GetPreferredAllocation = channel.unary_unary(
                 '/v1beta1.DevicePlugin/GetPreferredAllocation',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationRequest.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationResponse.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationRequest.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationResponse.FromString,
                 _registered_method=True)
         self.Allocate = channel.unary_unary(
                 '/v1beta1.DevicePlugin/Allocate',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateRequest.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateResponse.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateRequest.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateResponse.FromString,
                 _registered_method=True)
         self.PreStartContainer = channel.unary_unary(
                 '/v1beta1.DevicePlugin/PreStartContainer',
-                request_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerRequest.SerializeToString,
-                response_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerResponse.FromString,
+                request_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerRequest.SerializeToString,
+                response_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerResponse.FromString,
                 _registered_method=True)
 
 
@@ -181,28 +181,28 @@ def add_DevicePluginServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetDevicePluginOptions': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDevicePluginOptions,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.DevicePluginOptions.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.DevicePluginOptions.SerializeToString,
             ),
             'ListAndWatch': grpc.unary_stream_rpc_method_handler(
                     servicer.ListAndWatch,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.ListAndWatchResponse.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.ListAndWatchResponse.SerializeToString,
             ),
             'GetPreferredAllocation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPreferredAllocation,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationRequest.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationResponse.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationRequest.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationResponse.SerializeToString,
             ),
             'Allocate': grpc.unary_unary_rpc_method_handler(
                     servicer.Allocate,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateRequest.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateResponse.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateRequest.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateResponse.SerializeToString,
             ),
             'PreStartContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.PreStartContainer,
-                    request_deserializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerRequest.FromString,
-                    response_serializer=berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerResponse.SerializeToString,
+                    request_deserializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerRequest.FromString,
+                    response_serializer=berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -231,8 +231,8 @@ class DevicePlugin:
             request,
             target,
             '/v1beta1.DevicePlugin/GetDevicePluginOptions',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.DevicePluginOptions.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.DevicePluginOptions.FromString,
             options,
             channel_credentials,
             insecure,
@@ -258,8 +258,8 @@ class DevicePlugin:
             request,
             target,
             '/v1beta1.DevicePlugin/ListAndWatch',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.Empty.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.ListAndWatchResponse.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.Empty.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.ListAndWatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -285,8 +285,8 @@ class DevicePlugin:
             request,
             target,
             '/v1beta1.DevicePlugin/GetPreferredAllocation',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationRequest.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreferredAllocationResponse.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationRequest.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreferredAllocationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -312,8 +312,8 @@ class DevicePlugin:
             request,
             target,
             '/v1beta1.DevicePlugin/Allocate',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateRequest.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.AllocateResponse.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateRequest.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.AllocateResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -339,8 +339,8 @@ class DevicePlugin:
             request,
             target,
             '/v1beta1.DevicePlugin/PreStartContainer',
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerRequest.SerializeToString,
-            berth__agent_dot_kubelet_dot_api_dot_deviceplugin__pb2.PreStartContainerResponse.FromString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerRequest.SerializeToString,
+            berth__agent_dot_kubelet__api_dot_deviceplugin__pb2.PreStartContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 isort:skip_file
 What kubelet gave to the containers of its node, asked at its own socket."""
 
-from berth_agent.kubelet.api import podresources_pb2 as _podresources_pb2
+from berth_agent.kubelet_api import podresources_pb2 as _podresources_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.inventory import sysfs
+from berth_agent.vendor import MisconfiguredError
 from berth_api.device import DeviceSpec
 
 CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -26,7 +27,7 @@ Capability = tuple[int, int, int]
 """Minor of the card, GPU instance, compute instance; -1 for the GPU instance itself."""
 
 
-class MissingDeviceNodeError(Exception):
+class MissingDeviceNodeError(MisconfiguredError):
     """A device node is not there that containers must have."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from berth_agent.configuration.options import VENDOR, Options
+from berth_agent.vendor import MisconfiguredError, Offer, Offers, Unit
 from berth_api.allocation import REPLICA_MARK, device_ids, mig
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
@@ -15,36 +16,8 @@ GPU: Final = f"{VENDOR}/gpu"
 Shared = TypeVar("Shared", DeviceInfo, MigInstance)
 
 
-class LayoutError(Exception):
+class LayoutError(MisconfiguredError):
     """Cards in MIG mode are not divided as the strategy needs it; nothing can be offered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One of what a resource counts."""
-
-    id: str
-    minor: int
-    """The minor of its card."""
-    healthy: bool
-    numa: int = -1
-    """NUMA node of its card; -1 if unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """One resource, as the plugin reports it to kubelet."""
-
-    resource: str
-    units: tuple[Unit, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
-    """All that a node offers, and what of its cards it does not."""
-
-    offers: tuple[Offer, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,26 +4,18 @@ The specification names device nodes. nvidia-ctk's specification also has the dr
 them known in a container. It can be used instead.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from berth_agent import files
-from berth_agent.kubelet.device_plugin import device_nodes, resources
-from berth_agent.kubelet.device_plugin.response import OWN_VENDOR, VISIBLE, AllocationContext, extras
+from berth_agent.vendor import Specification
+from berth_agent.vendors.nvidia.hand_over import device_nodes, resources
+from berth_agent.vendors.nvidia.hand_over.response import OWN_VENDOR, VISIBLE, AllocationContext, extras
 from berth_api.device import DeviceSpec
 
 VERSION: Final = "0.5.0"
 """The first with hostPath; containerd reads it since 1.7."""
-MODE: Final = 0o644
-"""The file mode, as nvidia-ctk's. Programs other than the container runtime read specifications, too."""
 NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 """Vendor of the devices that `nvidia-ctk cdi generate` specifies."""
-
-Specification = dict[str, Any]
 
 
 def specifications(context: AllocationContext) -> dict[str, Specification]:
@@ -70,33 +62,3 @@ def _cards(spec: DeviceSpec) -> Iterable[str]:
 
 def _edits(paths: Iterable[str], root: str) -> dict[str, Any]:
     return {"deviceNodes": [{"path": path, "hostPath": root + path} for path in paths]}
-
-
-class CdiFolder:
-    """The agent's specifications in the folder that the container runtime reads."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._written: dict[str, Specification] | None = None
-
-    def write(self, specifications: dict[str, Specification]) -> None:
-        """Write these specifications, each file atomically, and delete specifications of other classes.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        if specifications == self._written:
-            return
-        for file in self._path.glob(f"{OWN_VENDOR}-*.json"):
-            if file not in map(self._file, specifications):
-                file.unlink()
-        if specifications:
-            self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for kind, specification in specifications.items():
-            # The runtime reads whatever ends with .json, at any moment.
-            content = orjson.dumps(specification, option=orjson.OPT_INDENT_2)
-            files.write(self._file(kind), content, mode=MODE, draft=f".{OWN_VENDOR}-{kind}.{os.getpid()}")
-        self._written = specifications
-
-    def _file(self, kind: str) -> Path:
-        return self._path / f"{OWN_VENDOR}-{kind}.json"

@@ -1,30 +1,22 @@
 """The response to Allocate: how a container gets its devices, by the configured strategies."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from berth_agent.configuration.options import Flags, Options
-from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, Mount
-from berth_agent.kubelet.api.deviceplugin_pb2 import DeviceSpec as DeviceNode
-from berth_agent.kubelet.device_plugin import device_nodes, resources
-from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
-from berth_agent.kubelet.device_plugin.handler import RefusedError
-from berth_agent.kubelet.device_plugin.resources import Offer
-from berth_api.allocation import REPLICA_MARK
+from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse, Mount
+from berth_agent.kubelet_api.deviceplugin_pb2 import DeviceSpec as DeviceNode
+from berth_agent.vendor import CDI_VENDOR
+from berth_agent.vendors.nvidia.hand_over import device_nodes, resources
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.device import DeviceSpec
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 LISTED: Final = "/var/run/nvidia-container-devices"
 """Folder whose entries name a container's devices under `volume-mounts`."""
-MAX_SHOWN: Final = 160
-"""Characters of an unknown id that an error shows; the id of a replica has fewer."""
-OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
+OWN_VENDOR: Final = f"{CDI_VENDOR}nvidia.com"
 """Vendor of the CDI devices that the agent specifies."""
-
-
-class InvalidRequestError(RefusedError):
-    """Kubelet requests devices that are not offered. The text is NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +27,6 @@ class AllocationContext:
     options: Options
     nodes: DeviceNodes = field(default_factory=DeviceNodes)
     vendor: str = OWN_VENDOR
-
-
-class OfferedIds:
-    """The ids of an offer. They allow checking requests in a time that depends on the offer alone."""
-
-    def __init__(self, offer: Offer) -> None:
-        self._resource, self._known = offer.resource, frozenset(unit.id for unit in offer.units)
-
-    def check(self, ids: Sequence[str], *, one_at_most: bool) -> None:
-        """Check that a request is for offered units, each once.
-
-        Raises:
-            InvalidRequestError: it is not.
-        """
-        wrong = f'invalid allocation request for "{self._resource}": invalid request: '
-        if len(ids) > len(self._known):
-            raise InvalidRequestError(f"{wrong}{len(ids)} devices; offered are {len(self._known)}")
-        for device in ids:
-            if device not in self._known:
-                shown = device if len(device) <= MAX_SHOWN else f"{device[:MAX_SHOWN]}... ({len(device)} characters)"
-                raise InvalidRequestError(f"{wrong}unknown device: {shown}")
-        if one_at_most and len(ids) > 1 and any(REPLICA_MARK in device for device in ids):
-            raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
-
-    def only(self, ids: Iterable[str]) -> list[str]:
-        """Return the ids that are offered."""
-        return [device for device in ids if device in self._known]
 
 
 def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:

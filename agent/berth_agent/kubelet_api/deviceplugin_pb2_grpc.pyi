@@ -6,7 +6,7 @@ Between kubelet and a device plugin, both on sockets in the device-plugins folde
 Kubelet never says for which pod it asks.
 """
 
-from berth_agent.kubelet.api import deviceplugin_pb2 as _deviceplugin_pb2
+from berth_agent.kubelet_api import deviceplugin_pb2 as _deviceplugin_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
 import abc as _abc_1
