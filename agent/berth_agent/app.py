@@ -124,7 +124,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
     """Return the device plugin that the settings select: one that obeys the scheduler, or an ordinary one."""
-    hand_over = choice.vendor_for(settings).hand_over(settings) if settings.device_plugin else None
+    hand_over = choice.hand_over_for(settings)
     if hand_over is None:
         return None
     if usage is None or not settings.admission:
@@ -137,7 +137,7 @@ def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | 
 def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClient) -> IsolationManager | None:
     """Return the manager that limits containers to their shares; None if the settings request no limits."""
     list_pods = NodePods(client=client, node=settings.node_name).pods
-    providers = choice.isolation(settings, list_pods=list_pods)
+    providers = choice.isolation_for(settings, list_pods=list_pods)
     if not providers:
         return None
     return IsolationManager(

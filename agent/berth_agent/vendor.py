@@ -1,25 +1,25 @@
 """What a vendor of GPUs brings. Read this module first if you add a vendor (CONTRIBUTING.md has the recipe).
 
-A vendor is a folder in `vendors` with a class that has the members of `Vendor`. The parts:
+A vendor is a folder in `vendors`, or another distribution with the entry point `berth.gpu_vendors`. It has a class with
+the members of `Vendor`. These are its parts, of which only the first is required:
 
-    Discovery        the cards of the node; the only part that is required
+    Discovery        the cards of the node. Its readings also have the processes that use each card
     Events           faults that the driver reports between two readings
-    FaultCatalogue   which kinds of faults there are, and what ends each (`health.catalogue`)
-    Sampler          measurements for the metrics
-    Processes        which processes use which card
+    Sampler          measurements for the metrics, and the numbers of events
+    FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
-    NodeFacts        labels of the Node (`readings`)
+    NodeFacts        labels of the Node, in `readings`
 
-All other rooms are shared by all vendors. They know these interfaces, and no vendor.
+One object may have the first three parts. All other rooms of the agent are shared by all vendors: they know these
+interfaces, and no vendor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.health.catalogue import FaultCatalogue
 from berth_agent.health.faults import FaultEvent
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.readings import CardSample, Reading
@@ -48,6 +48,7 @@ class Discovery(Protocol):
         ...
 
 
+@runtime_checkable
 class Events(Protocol):
     """Reports faults as they occur."""
 
@@ -56,6 +57,7 @@ class Events(Protocol):
         ...
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """Measures the cards."""
 
@@ -64,9 +66,9 @@ class Sampler(Protocol):
         ...
 
     def xids(self) -> Mapping[tuple[str, int], int]:
-        """Return the number of numbered fault events since the start, by id and number, for `berth_gpu_xid_errors`.
+        """Return how many fault events came since the start, by id of the card and number of the event.
 
-        `OTHER_EVENTS` stands for all numbers that the vendor does not document.
+        `berth_gpu_xid_errors_total` shows them. `OTHER_EVENTS` stands for all numbers that the vendor does not list.
         """
         ...
 
@@ -74,6 +76,7 @@ class Sampler(Protocol):
 OTHER_EVENTS: Final = 0
 
 
+@runtime_checkable
 class Inventory(Discovery, Events, Sampler, Protocol):
     """A source of readings, as the shared rooms use it: the parts about the cards in one object.
 
@@ -216,11 +219,6 @@ class Vendor(Protocol):
         """Return its name in the label of the Device, `nvidia`."""
         ...
 
-    @property
-    def faults(self) -> FaultCatalogue | None:
-        """Return its kinds of faults; None if each of its faults ends when a reading does not report it."""
-        ...
-
     def is_present(self, sysfs_root: Path) -> bool | None:
         """Return whether the PCI bus has a GPU of this vendor, with or without its driver; None without a PCI bus.
 
@@ -228,8 +226,12 @@ class Vendor(Protocol):
         """
         ...
 
-    def inventory(self, settings: Settings) -> Inventory:
-        """Return the source of the node's readings."""
+    def is_driven(self, sysfs_root: Path) -> bool:
+        """Return whether the vendor's driver holds a card. It decides if the node has GPUs of several vendors."""
+        ...
+
+    def discovery(self, settings: Settings) -> Discovery:
+        """Return the source of the node's readings. If it also has `Events` or `Sampler`, they are used."""
         ...
 
     def hand_over(self, settings: Settings) -> HandOver | None:

@@ -1,7 +1,7 @@
 """How faults of a device begin and end. Pure functions of what was observed, and when.
 
-An answer of the library never proves that a device is healthy, because the library still answers after most Xids. Only
-the remedy of its class (`catalogue`) ends a fault.
+An answer of the library never proves that a device is healthy, because the library still answers after most faults.
+Only the remedy of its class (`catalogue`) ends a fault.
 """
 
 from collections.abc import Iterable, Mapping

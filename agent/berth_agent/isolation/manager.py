@@ -19,7 +19,7 @@ from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 
 CHECK_INTERVAL: Final = 2.0
-"""Seconds between two checks of the providers. A check of MPS runs the driver's program twice."""
+"""Seconds between two checks of the providers. A check may run a program of the driver twice."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -78,5 +78,4 @@ def counts(number: int) -> bool:
     return number not in FAULTS_OF_APPLICATIONS and of_xid(number) is not Remedy.NOTHING
 
 
-FAULTS: Final = FaultCatalogue(remedy=of, counts=counts)
-catalogue.add(FAULTS)
+catalogue.add(FaultCatalogue(remedy=of, counts=counts))
