@@ -116,8 +116,9 @@ def hand_over_for(settings: Settings) -> HandOver | None:
 
 
 def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:
-    """Return what limits containers to their shares of cards, as the settings request it."""
-    return providers(settings, list_pods=list_pods)
+    """Return what limits containers to their shares of cards, as the settings request it; nothing for most vendors."""
+    is_nvidia = isinstance(_chosen(settings.sysfs_root).vendor, Nvidia)
+    return providers(settings, list_pods=list_pods) if is_nvidia else []
 
 
 @lru_cache(maxsize=1)
