@@ -101,6 +101,11 @@ kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts 
 	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
 	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
 
+.PHONY: workloads
+workloads: binaries ## run workloads of other projects' documents unchanged, with their controllers (builds them once, 10 minutes): ROWS="mpijob triton"
+	@$(BIN)/python -m devcluster build jobset lws trainer kueue mpi-operator kuberay > /dev/null
+	@$(BIN)/python -m tests.workloads $(ROWS)
+
 .PHONY: page
 page: test-binaries ## run the dashboard's page in Chromium, on recorded rows and with the operator on a real control plane
 	@BERTH_PAGE=1 $(BIN)/pytest -s tests/page

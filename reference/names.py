@@ -29,6 +29,8 @@ REQUESTS: Final[Rows] = {
     "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
     "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
+    "CONTROLLER_GANGS": "annotation of namespaces: `false` if controllers' pods form no gangs unless they name one "
+    "([gangs of controllers](../gangs-of-controllers.md))",
     "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
     "([defragmentation](../defragmentation.md))",
     "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "
@@ -103,6 +105,7 @@ CONDITIONS: Final[Rows] = {
     "DEVICES_OFFERED": "of Devices: the agent offers the cards to kubelet, if it is the device plugin",
     "MPS_SERVING": "of Devices: the MPS daemon answers and has the limits of the node's shares ([MPS](../mps.md))",
     "HAMI_CORE_INSTALLED": "of Devices: HAMi-core's library is on the node ([MPS and HAMi-core](../mps.md#hami-core))",
+    "NICS_OFFERED": "of Devices: containers get the device files of RDMA NICs ([RDMA](../tasks/rdma.md))",
     "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
     "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
 }
@@ -122,6 +125,7 @@ OF_PLUGINS: Final[Rows] = {
     f"{names.NVIDIA_PREFIX}mig-<profile>": "MIG instances",
     names.MPS_RESOURCE: "1 for each container that MPS limits; admission adds it",
     names.HAMI_CORE_RESOURCE: "1 for each container that HAMi-core limits; admission adds it",
+    names.RDMA_RESOURCE: "1 for each container that gets device files of RDMA NICs; admission adds it",
     amounts.AMD_GPU: "whole cards",
     amounts.DCU_GPU: "whole cards",
     amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
@@ -140,7 +144,7 @@ ELSEWHERE: Final = frozenset(
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
-        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE"),
+        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
     }
 )

@@ -4,6 +4,10 @@ import os
 import shutil
 from pathlib import Path
 
+NULL = "1:3"
+"""The device that stands for the character devices of NICs: every machine has it."""
+CHAR_DEVICES = (("infiniband_verbs", "uverbs"), ("infiniband_mad", "umad"), ("infiniband_mad", "issm"))
+
 
 class SysfsTree:
     """A sysfs in a folder."""
@@ -29,9 +33,15 @@ class SysfsTree:
         for port, state in (ports or {"port1": "4: ACTIVE"}).items():
             self.port(name, int(port.removeprefix("port")), state)
         if verbs:
-            device = self.root / f"class/infiniband_verbs/uverbs-{name}"
-            device.mkdir(parents=True)
-            (device / "ibdev").write_text(f"{name}\n")
+            for group, file in CHAR_DEVICES:
+                device = self.root / f"class/{group}/{file}-{name}"
+                device.mkdir(parents=True)
+                (device / "ibdev").write_text(f"{name}\n")
+                (device / "dev").write_text(f"{NULL}\n")
+                _link(device / "device", at)
+            manager = self.root / "class/misc/rdma_cm"
+            manager.mkdir(parents=True, exist_ok=True)
+            (manager / "dev").write_text(f"{NULL}\n")
 
     def port(self, name: str, number: int, state: str, *, layer: str = "InfiniBand") -> None:
         """Set the state of a port."""
@@ -54,7 +64,8 @@ class SysfsTree:
         link = self.root / "bus/pci/devices" / address
         for rdma in (self.root / "class/infiniband").glob("*"):
             if (rdma / "device").resolve().name == address:
-                shutil.rmtree(self.root / f"class/infiniband_verbs/uverbs-{rdma.name}")
+                for kind, file in CHAR_DEVICES:
+                    shutil.rmtree(self.root / f"class/{kind}/{file}-{rdma.name}", ignore_errors=True)
                 shutil.rmtree(rdma)
         shutil.rmtree(link.resolve())
         link.unlink()

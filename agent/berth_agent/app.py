@@ -22,6 +22,7 @@ from berth_agent.following import follow
 from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.numbering import Numbering
+from berth_agent.isolation import manager as isolation_manager
 from berth_agent.isolation.manager import IsolationManager
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
@@ -137,11 +138,11 @@ def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | 
 def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClient) -> IsolationManager | None:
     """Return the manager that limits containers to their shares; None if the settings request no limits."""
     list_pods = NodePods(client=client, node=settings.node_name).pods
-    providers = choice.isolation_for(settings, list_pods=list_pods)
-    if not providers:
-        return None
-    return IsolationManager(
-        providers, kubelet=settings.kubelet_socket, pods=lambda: usage.admission.mirror.pods if usage else ()
+    return isolation_manager.of(
+        settings,
+        vendors_providers=choice.isolation_for(settings, list_pods=list_pods),
+        pods=lambda: usage.admission.mirror.pods if usage else (),
+        list_pods=list_pods,
     )
 
 

@@ -2,13 +2,15 @@
 
 controllers.start(cluster, [JOB_SET])
 
-These controllers are built with controller-runtime. A controller reads a Configuration, and serves webhooks with a
-certificate at the path where it looks for one. Its objects come from its module's kustomize folders.
+Most of these controllers are built with controller-runtime: they read a Configuration, and serve webhooks with a
+certificate at the path where they look for one. Others have only arguments, and serve no webhooks. A controller's
+objects come from its module's kustomize folders.
 """
 
 import base64
 import functools
 import http.client
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ import yaml
 from devcluster import waiting
 from devcluster.additions import installation
 from devcluster.building import programs
-from devcluster.control_plane import certificates
+from devcluster.control_plane import certificates, manifests
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.cluster import Cluster
 from devcluster.processes import state
@@ -52,8 +54,10 @@ class Controller:
     account: str
     folders: Sequence[str]
     """Of its module, for kustomize."""
-    configuration: Manifest
-    """What differs from `OWN`, and its kind."""
+    configuration: Manifest | None = None
+    """What differs from `OWN`, and its kind; None if it reads no Configuration."""
+    arguments: Sequence[str] = ()
+    """Instead of a Configuration."""
     probe: Manifest
     """An object that its webhooks are asked about; it is never created."""
     is_placed: bool = True
@@ -93,7 +97,9 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
     served = [client for obj in objects for client in _clients(obj)]
     names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
     # One that makes its own waits until the file is there, so no other may be there before.
-    trusted = {} if controller.own_certificate else {"caBundle": _write_certificate(folder / CERTIFICATES, names)}
+    trusted = {}
+    if names and not controller.own_certificate:
+        trusted = {"caBundle": _write_certificate(folder / CERTIFICATES, names)}
     for client in served:
         client.update(trusted)
         client["service"]["port"] = port
@@ -101,15 +107,18 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
         if obj["kind"] == "Service":
             obj["spec"] = installation.OF_THIS_MACHINE
     _apply(cluster, folder, objects)
-    file = folder / "configuration.yaml"
-    webhook: Manifest = {"host": installation.LOOPBACK, "port": port}
-    if controller.names_folder:
-        webhook["certDir"] = str(folder / CERTIFICATES)
-    file.write_text(yaml.safe_dump({**OWN, "webhook": webhook, **controller.configuration}))
+    arguments = controller.arguments
+    if controller.configuration is not None:
+        file = folder / "configuration.yaml"
+        webhook: Manifest = {"host": installation.LOOPBACK, "port": port}
+        if controller.names_folder:
+            webhook["certDir"] = str(folder / CERTIFICATES)
+        file.write_text(yaml.safe_dump({**OWN, "webhook": webhook, **controller.configuration}))
+        arguments = [f"--config={file}"]
     kubeconfig = installation.account(cluster, controller.account, namespace=controller.namespace)
     program = programs.ensure([controller.program])[controller.program]
     environment = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(folder)}
-    pid = cluster.run(controller.program, [str(program), f"--config={file}"], environment=environment)
+    pid = cluster.run(controller.program, [str(program), *arguments], environment=environment)
     if controller.own_certificate:
         written = functools.partial(_write_own, cluster, controller, folder / CERTIFICATES)
         waiting.until(written, deadline=DEADLINE, what=f"the certificate of {controller.program}", poll=0.2)
@@ -128,7 +137,7 @@ def _rendered(cluster: Cluster, controller: Controller, folder: Path) -> list[Ma
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": controller.namespace}}
     added = installation.documents(controller.addition) if controller.addition else []
-    return [namespace, *yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))), *added]
+    return [namespace, *manifests.documents(cluster.kubectl("kustomize", str(overlay))), *added]
 
 
 def _clients(obj: Manifest) -> list[Manifest]:
@@ -161,7 +170,8 @@ def _apply(cluster: Cluster, folder: Path, objects: Sequence[Manifest]) -> None:
     definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
     crds = folder / "crds"
     crds.mkdir()
-    (crds / "all.yaml").write_text(yaml.safe_dump_all(definitions))
+    # KubeRay's have 60,000 lines: as JSON, which is YAML, they are written at once.
+    (crds / "all.yaml").write_text("\n---\n".join(map(json.dumps, definitions)))
     cluster.install_crds(crds)
     for obj in sorted(objects, key=lambda obj: (obj["kind"] != "Namespace", obj["kind"] in LAST)):
         if obj not in definitions:

@@ -107,7 +107,11 @@ def start(cluster: Cluster, *, neighbours: bool = False, gates: Sequence[str] = 
     Raises:
         WaitError: one does not answer in time; its log has the reason.
     """
-    # The shipped Configuration, except for what differs on one machine.
+    return controllers.start(cluster, [*(NEIGHBOURS if neighbours else ()), controller(gates=gates, **fields)])[-1]
+
+
+def controller(*, gates: Sequence[str] = (), **fields: Any) -> Controller:
+    """Return Kueue with the shipped Configuration, except for what differs on one machine, and for `fields`."""
     shipped: Manifest = yaml.safe_load(CONFIGURATION.read_text())
     own = {
         "namespace": "kueue-system",
@@ -115,23 +119,17 @@ def start(cluster: Cluster, *, neighbours: bool = False, gates: Sequence[str] = 
         "clientConnection": {"qps": 50, "burst": 100},  # as it is shipped with Kueue
         "integrations": {"frameworks": list(FRAMEWORKS)},
     }
-    return controllers.start(
-        cluster,
-        [
-            *(NEIGHBOURS if neighbours else ()),
-            Controller(
-                program="kueue",
-                namespace="kueue-system",
-                account="kueue-controller-manager",
-                folders=("config/default",),
-                configuration={**shipped, **own, **fields},
-                own_certificate="kueue-webhook-server-cert",
-                probe={
-                    "apiVersion": "kueue.x-k8s.io/v1beta2",
-                    "kind": "ResourceFlavor",
-                    "metadata": {"name": "probe"},
-                    "spec": {},
-                },
-            ),
-        ],
-    )[-1]
+    return Controller(
+        program="kueue",
+        namespace="kueue-system",
+        account="kueue-controller-manager",
+        folders=("config/default",),
+        configuration={**shipped, **own, **fields},
+        own_certificate="kueue-webhook-server-cert",
+        probe={
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "ResourceFlavor",
+            "metadata": {"name": "probe"},
+            "spec": {},
+        },
+    )

@@ -107,7 +107,7 @@ def _prometheus(name: str) -> Program:
     )
 
 
-def _quotas(path: str, package: str = "", *, module: str = "kueue") -> Program:
+def _controller(path: str, package: str = "", *, module: str) -> Program:
     return Program(package=f"{path}/{package}".rstrip("/"), module=module, pin=path, version_args=())
 
 
@@ -142,10 +142,12 @@ PROGRAMS: Final = {
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
-    "kueue": _quotas("sigs.k8s.io/kueue", "cmd/kueue"),
-    "jobset": _quotas("sigs.k8s.io/jobset", module="kueue-neighbours"),
-    "lws": _quotas("sigs.k8s.io/lws", "cmd", module="kueue-neighbours"),
-    "trainer": _quotas("github.com/kubeflow/trainer/v2", "cmd/trainer-controller-manager"),
+    "kueue": _controller("sigs.k8s.io/kueue", "cmd/kueue", module="kueue"),
+    "jobset": _controller("sigs.k8s.io/jobset", module="kueue-neighbours"),
+    "lws": _controller("sigs.k8s.io/lws", "cmd", module="kueue-neighbours"),
+    "trainer": _controller("github.com/kubeflow/trainer/v2", "cmd/trainer-controller-manager", module="kueue"),
+    "mpi-operator": _controller("github.com/kubeflow/mpi-operator", "cmd/mpi-operator", module="mpi-operator"),
+    "kuberay": _controller("github.com/ray-project/kuberay/ray-operator", module="kuberay"),
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
@@ -169,6 +171,8 @@ AUTOSCALER: Final = ("karpenter",)
 """What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
 QUOTAS: Final = ("kueue", "jobset", "lws", "trainer")
 """What the tests of quotas need: Kueue, and the controllers whose workloads it holds."""
+WORKLOADS: Final = (*QUOTAS, "mpi-operator", "kuberay")
+"""What the tests of workloads need: the controllers that create the workloads' pods."""
 CLAIMS: Final = ("dra-example-kubeletplugin",)
 """What the tests of ResourceClaims on a real node need: a driver."""
 

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -105,10 +105,15 @@ def add_licences(frozen: Path) -> None:
     """Add the licence of this project, and those of the packages that are frozen with it."""
     shutil.copy(ROOT / "LICENSE", frozen / "LICENSE")
     for name in packages():
-        for file in _licence_files(name):
-            target = frozen / "licences" / f"{name}-{file.name}"
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(file, target)
+        try:
+            files = metadata.distribution(name).files or ()
+        except metadata.PackageNotFoundError:
+            continue  # the lock has it for another platform
+        for file in files:
+            if ".dist-info" in str(file) and file.name.upper().startswith(("LICENSE", "LICENCE", "NOTICE", "COPYING")):
+                target = frozen / "licences" / f"{name}-{file.name}"
+                target.parent.mkdir(exist_ok=True)
+                shutil.copy(str(file.locate()), target)
 
 
 def packages() -> Iterable[str]:
@@ -121,16 +126,6 @@ def packages() -> Iterable[str]:
     spec.loader.exec_module(module)
     lock = module.of_image(ROOT, "kubectl")
     return sorted({line.partition("==")[0] for line in lock.splitlines() if "==" in line and line[0].isalnum()})
-
-
-def _licence_files(name: str) -> Iterator[Path]:
-    try:
-        files = metadata.distribution(name).files or ()
-    except metadata.PackageNotFoundError:
-        return  # the lock has it for another platform
-    for file in files:
-        if ".dist-info" in str(file) and file.name.upper().startswith(("LICENSE", "LICENCE", "NOTICE", "COPYING")):
-            yield Path(str(file.locate()))
 
 
 def pack(frozen: Path, archive: Path) -> None:

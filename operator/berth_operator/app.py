@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from berth_api import names, words
+from berth_api.request.kinds import read_nics
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
@@ -49,7 +50,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.objects.pod_sets import Templates
-from berth_operator.state.watches import kueue, sources, storage
+from berth_operator.state.watches import gang_owners, kueue, sources, storage
 from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import PodWatches
 
@@ -188,6 +189,7 @@ class App:
         )
         if self._settings.kueue:
             by_name |= kueue.sources(self._quota)
+        by_name |= gang_owners.sources(self._cluster, self._settings.gang_owners)
         return {
             name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
             for name, (source, sink) in by_name.items()
@@ -311,7 +313,7 @@ class App:
 
 def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: Listener) -> Cluster:
     """Return an empty state of the cluster."""
-    kinds = kinds_of(plugins, words.read_units(settings.memory_units))
+    kinds = kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources))
     return Cluster(
         grace=settings.agent_grace,
         startup_timeout=settings.node_startup_timeout,

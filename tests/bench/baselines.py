@@ -67,10 +67,10 @@ class Baseline:
         self.slots = np.zeros((0, 1), np.intp)
 
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
-        """Return the score of each row."""
+        """Return the score of each row. Of equal rows the first wins, whatever Berth's own rule for equal rows is."""
         left = free(fleet)
         self.slots = tightest(left, *amounts_of(request)[:0:-1])
-        return self.rate(fleet, request, fits, left)
+        return self.rate(fleet, request, fits, left) - np.linspace(0.0, 1e-6, len(left))
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         """Return the score of each row by the capacity left on its cards."""

@@ -23,6 +23,10 @@ H100 = "NVIDIA H100 80GB HBM3"
 NODES = ("two", "one", "h100", "full", "bare", "down")
 MODEL = "nvidia-gpu-scheduler/gpu.model"
 NO_DEVICE = "node(s) have no Device"
+LWS: Raw = {
+    "labels": {"leaderworkerset.sigs.k8s.io/name": "x", "leaderworkerset.sigs.k8s.io/group-index": "0"},
+    "annotations": {"leaderworkerset.sigs.k8s.io/size": "2"},
+}
 NOT_READY = "node(s) were not ready"
 NO_ROOM = "node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)"
 
@@ -288,6 +292,10 @@ FILTERED = {
     "a member of a gang": (
         request_for(asking(labels={"scheduling.x-k8s.io/pod-group": "g"}), "one", "two"),
         everywhere("PodGroup ns/g: gangs cannot be scheduled through the extender; use schedulerName: berth-scheduler"),
+    ),
+    "a pod whose controller defines a gang": (
+        request_for(asking(**LWS), "one"),
+        filtered("one"),
     ),
     "labels alone": (
         request_for(asking(requests={}, labels={"genius/gpu-number": "1"}), "one", "two"),

@@ -12,13 +12,16 @@ from berth_api import names
 from berth_client.errors import Unreachable
 from berth_operator.binding.gangs import AGAIN
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.watches import gang_owners
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
 TIMEOUT = 60.0
+LWS = "leaderworkerset.sigs.k8s.io/"
 REFUSAL = refusal(422, "no")
 
 
@@ -861,3 +864,129 @@ async def test_the_pods_of_other_schedulers_are_their_own_affair() -> None:
         await asyncio.sleep(3 * TIMEOUT)
         assert now() > 100
     assert api.deletions == []
+
+
+# --- gangs of controllers -----------------------------------------------------------------------------------------
+
+
+def worker(number: int, **fields: Any) -> Raw:
+    """Return a pod of one card of a LeaderWorkerSet's group of four."""
+    labels = {f"{LWS}name": "vllm", f"{LWS}group-index": "0", f"{LWS}worker-index": str(number)}
+    requests = fields.pop("requests", {NVIDIA: "1"})
+    return pod(f"w{number}", requests, labels=labels, annotations={f"{LWS}size": "4"}, **fields)
+
+
+async def test_the_pods_of_a_leader_worker_set_are_bound_together() -> None:
+    world = World()
+    world.add_node("n0", cards=2)
+    leader = worker(0, requests={"cpu": "1"}, schedulerName="default-scheduler")
+    world.submit(*(worker(number) for number in range(1, 4)))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert api.messages("w1")[-1] == "LeaderWorkerSet group ns/vllm-0: waiting for members: 3 of 4"
+        # Another scheduler places the leader, which needs no device.
+        world.cluster.put_bound({**leader, "spec": {**leader["spec"], "nodeName": "n0"}})
+        await asyncio.sleep(5)
+        assert api.messages("w1")[-1].startswith("LeaderWorkerSet group ns/vllm-0: 2 of the 3 required members fit")
+        assert not api.bound()
+        world.add_node("n1", cards=1)
+        await asyncio.sleep(5)
+    assert api.bound().keys() == {"w1", "w2", "w3"}
+
+
+async def test_a_namespace_switches_the_gangs_of_controllers_off_and_on() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.cluster.put_namespace("ns", {}, {names.CONTROLLER_GANGS: "false"})
+    world.submit(worker(0))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert api.bound().keys() == {"w0"}
+        world.cluster.put_namespace("ns", {}, {})
+        world.submit(worker(1))
+        await asyncio.sleep(5)
+        # The first one was placed alone, so the group is no gang that could be undone.
+        assert api.bound().keys() == {"w0", "w1"}
+        await asyncio.sleep(2 * TIMEOUT)
+        assert api.deletes == []
+
+
+async def test_waiting_pods_are_released_from_their_controllers_gang() -> None:
+    world = World()
+    world.add_node(cards=2)
+    world.submit(*(worker(number) for number in range(4)))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.cluster.put_namespace("ns", {}, {names.CONTROLLER_GANGS: "false"})
+        await asyncio.sleep(5)
+    assert len(api.bound()) == 2
+
+
+async def test_members_of_a_controllers_gang_are_never_deleted() -> None:
+    world = World()
+    world.add_node(cards=4)
+    world.submit(*(worker(number) for number in range(4)))
+    async with world.running() as api:
+        api.always["bind w3"] = REFUSAL
+        await asyncio.sleep(3 * TIMEOUT)
+    assert api.deletes == []
+    assert api.bound().keys() == {"w0", "w1", "w2"}
+
+
+RAY: Raw = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "llm", "uid": "u", "controller": True}
+
+
+def ray(name: str) -> Raw:
+    return pod(name, {NVIDIA: "1"}, metadata={"ownerReferences": [RAY]})
+
+
+def ray_cluster(replicas: int) -> Raw:
+    """Return a RayCluster as its watch shows it."""
+    spec = {"workerGroupSpecs": [{"replicas": replicas, "minReplicas": 0, "maxReplicas": 9}]}
+    return gang_owners.transform(
+        OWNED["RayCluster"], {"metadata": {"namespace": "ns", "name": "llm", "uid": "u"}, "spec": spec}
+    )
+
+
+async def test_the_pods_of_a_ray_cluster_are_bound_together_if_it_is_read() -> None:
+    world = World()
+    world.add_node(cards=4)
+    async with world.running() as api:
+        world.submit(ray("unread"))
+        await asyncio.sleep(1)
+        assert api.bound().keys() == {"unread"}
+        world.delete("unread")
+        await asyncio.sleep(1)
+        dict(gang_owners.sources(world.cluster, {"ray.io"}))
+        world.submit(ray("head"))
+        await asyncio.sleep(5)
+        assert api.messages("head")[-1] == "RayCluster ns/llm does not exist yet"
+        world.cluster.put_owner("RayCluster", ray_cluster(2))
+        world.submit(ray("w0"))
+        await asyncio.sleep(5)
+        assert api.messages("head")[-1] == "RayCluster ns/llm: waiting for members: 2 of 3"
+        world.submit(ray("w1"))
+        await asyncio.sleep(1)
+        assert api.bound().keys() == {"head", "w0", "w1"}
+        # A worker that an autoscaler adds is placed alone.
+        world.submit(ray("w2"))
+        await asyncio.sleep(1)
+    assert api.bound().keys() == {"head", "w0", "w1", "w2"}
+
+
+async def test_pods_of_a_controller_that_may_start_alone_are_no_gang() -> None:
+    world = World()
+    world.add_node(cards=1)
+    dict(gang_owners.sources(world.cluster, {"ray.io"}))
+    world.cluster.put_owner("RayCluster", ray_cluster(2))
+    world.submit(ray("head"), ray("w0"), ray("w1"))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.cluster.put_owner("RayCluster", ray_cluster(0))
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 1
+        world.cluster.remove_owner("RayCluster", "ns/llm")
+        await asyncio.sleep(5)
+    assert api.deletes == []

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import grpc.aio
 
@@ -55,6 +55,9 @@ class Stage:
         operator: the operator as it runs now.
     """
 
+    injection: ClassVar[Strings] = {}
+    """Expressions of the policy that injects, by the names of its variables."""
+
     def __init__(self, node: RealNode, arena: Arena, folder: Path, *, gpus: Sequence[Gpu], **options: object) -> None:
         """Describe it; `options` are those of the agent, beyond what makes it speak for this node."""
         self.node, self.arena = node, arena
@@ -69,7 +72,7 @@ class Stage:
     def __enter__(self) -> Self:
         self.machine.write()
         self._make_device_nodes()
-        self._policies = self.arena.apply(policies("injection.yaml", self.arena))
+        self._policies = self.arena.apply(policies("injection.yaml", self.arena, self.injection))
         try:
             self.start_operator()
             self.start_agent()

@@ -34,8 +34,8 @@ BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_ag
 
 FENCES = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 SPANS = re.compile(r"`([^`\n]+)`")
-FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()} - {".build"}
-"""What is built is not always there."""
+FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()} - {".build", "workloads"}
+"""What is built is not always there, and `workloads/status` is a resource of Kueue's."""
 PATH = re.compile(r"(?P<folder>[\w.-]+)/[\w*./-]*|[\w-]+\.(?:py|md)")
 MODULE = re.compile(r"(?P<package>[a-z_]+)(?:\.\w+)+")
 OWN_COMMAND = re.compile(r"\b(?:berth-operator|berth-agent|python -m devcluster)\b[^\n#`]*")

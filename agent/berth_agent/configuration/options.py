@@ -218,52 +218,37 @@ class Options:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConfigFile:
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    sharing: Sharing = field(default_factory=Sharing)
-    warnings: tuple[str, ...] = ()
-
-
 def load(raw: Flags) -> Options:
     """Return the options of flags and variables, completed by the configuration file.
 
     Raises:
         OptionsError: the file cannot be used.
     """
-    file = _read(raw.config_file) if raw.config_file else _ConfigFile()
+    file_flags: Mapping[str, Any] = {}
+    sharing, warnings = Sharing(), list[str]()
+    if path := raw.config_file:
+        try:
+            top = _mapping(documents.read(path.read_bytes()), where="")
+            _known(top, _SECTIONS, where="")
+            if (version := top.get("version") or VERSION) != VERSION:
+                raise OptionsError(f"version: unknown version: {version}; allowed is {VERSION}")  # noqa: TRY301 -- with the path
+            sharing, of_sharing = _sharing(_mapping(top.get("sharing"), where="sharing"))
+            if any(_mapping(top.get("resources"), where="resources").values()):
+                warnings.append("resources: own names of resources are not supported; ignored")
+            warnings += of_sharing
+            file_flags = _flags(top)
+        except OSError as error:
+            raise OptionsError(f"{path}: {error.strerror}") from error
+        except DocumentError as error:
+            raise OptionsError(f"{path}: not YAML: {error}") from error
+        except OptionsError as error:
+            raise OptionsError(f"{path}: {error}") from error
     set_flags = {name: getattr(raw, name) for name in raw.model_fields_set & Flags.model_fields.keys()}
-    flags = Flags.model_validate({**file.flags, **set_flags})
+    flags = Flags.model_validate({**file_flags, **set_flags})
     default = Flags()
     idle = [name for name in _WITHOUT_EFFECT if getattr(flags, name) != getattr(default, name)]
-    return Options(
-        flags=flags,
-        sharing=file.sharing,
-        warnings=(*file.warnings, *(f"--{name.replace('_', '-')} has no effect in Berth's agent" for name in idle)),
-    )
-
-
-def _read(path: Path) -> _ConfigFile:
-    """Read the configuration file; each mistake in it names its place."""
-    try:
-        return _parsed(documents.read(path.read_bytes()))
-    except OSError as error:
-        raise OptionsError(f"{path}: {error.strerror}") from error
-    except DocumentError as error:
-        raise OptionsError(f"{path}: not YAML: {error}") from error
-    except OptionsError as error:
-        raise OptionsError(f"{path}: {error}") from error
-
-
-def _parsed(body: Any) -> _ConfigFile:
-    top = _mapping(body, where="")
-    _known(top, _SECTIONS, where="")
-    if (version := top.get("version") or VERSION) != VERSION:
-        raise OptionsError(f"version: unknown version: {version}; allowed is {VERSION}")
-    sharing, warnings = _sharing(_mapping(top.get("sharing"), where="sharing"))
-    if any(_mapping(top.get("resources"), where="resources").values()):
-        warnings = ("resources: own names of resources are not supported; ignored", *warnings)
-    return _ConfigFile(flags=_flags(top), sharing=sharing, warnings=warnings)
+    warnings += [f"--{name.replace('_', '-')} has no effect in Berth's agent" for name in idle]
+    return Options(flags=flags, sharing=sharing, warnings=tuple(warnings))
 
 
 def _flags(top: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,43 +296,36 @@ def _sharing(raw: Mapping[str, Any]) -> tuple[Sharing, tuple[str, ...]]:
     listed = slicing.get("resources")
     if not isinstance(listed, list) or not listed:
         raise OptionsError(f"{where}.resources: no resources specified; allowed is a list of name and replicas")
-    resources = [_resource(entry, where=f"{where}.resources[{index}]") for index, entry in enumerate(listed)]
-    names = [name for name, _, _ in resources]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise OptionsError(f"{where}.resources[{index}].name: {name} is there twice")
+    by_name: dict[str, int] = {}
+    for index, entry in enumerate(listed):
+        place = f"{where}.resources[{index}]"
+        body = _mapping(entry, where=place)
+        _known(body, _PARTS["sharing.timeSlicing.resources"], where=place)
+        if body.get("name") is None:
+            raise OptionsError(f"{place}.name: no resource name specified")
+        if body.get("replicas") is None:
+            raise OptionsError(f"{place}.replicas: no replicas specified")
+        name, replicas = resource_name(body["name"], where=f"{place}.name"), body["replicas"]
+        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:  # noqa: PLR2004 -- one is no sharing
+            raise OptionsError(f"{place}.replicas: {replicas}: number of replicas must be >= 2")
+        if replicas > MAX_REPLICAS:
+            raise OptionsError(f"{place}.replicas: {replicas}: number of replicas must be <= {MAX_REPLICAS}")
+        if name in by_name:
+            raise OptionsError(f"{place}.name: {name} is there twice")
+        by_name[name] = replicas
     sharing = Sharing(
-        replicas={name: replicas for name, replicas, _ in resources},
+        replicas=by_name,
         rename=_boolean(slicing, "renameByDefault", where=where),
         one_at_most=_boolean(slicing, "failRequestsGreaterThanOne", where=where),
     )
     warnings = []
-    for index, (name, _, body) in enumerate(resources):
+    for index, (name, body) in enumerate(zip(by_name, listed, strict=True)):
         place = f"{where}.resources[{index}]"
         if body.get("rename") not in (None, f"{name}.shared" if sharing.rename else None):
             warnings.append(f"{place}.rename: own names of resources are not supported; ignored")
         if (body.get("devices") or "all") != "all":
             warnings.append(f"{place}.devices: choosing devices is not supported; ignored, all are sliced")
     return sharing, tuple(warnings)
-
-
-_SharedResource = tuple[str, int, Mapping[str, Any]]
-"""Name, replicas, and the entry as it stands in the file."""
-
-
-def _resource(raw: Any, *, where: str) -> _SharedResource:
-    body = _mapping(raw, where=where)
-    _known(body, _PARTS["sharing.timeSlicing.resources"], where=where)
-    if body.get("name") is None:
-        raise OptionsError(f"{where}.name: no resource name specified")
-    if body.get("replicas") is None:
-        raise OptionsError(f"{where}.replicas: no replicas specified")
-    name, replicas = resource_name(body["name"], where=f"{where}.name"), body["replicas"]
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 2:  # noqa: PLR2004 -- one is no sharing
-        raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be >= 2")
-    if replicas > MAX_REPLICAS:
-        raise OptionsError(f"{where}.replicas: {replicas}: number of replicas must be <= {MAX_REPLICAS}")
-    return name, replicas, body
 
 
 def resource_name(raw: Any, *, where: str) -> str:

@@ -184,7 +184,7 @@ class Settings(Flags, BaseSettings):
     `nvidia-ctk`: `nvidia-ctk cdi generate` maintains one that also has the driver's libraries."""
 
     cdi_folder: Path = Path("/var/run/cdi")
-    """Folder in which the agent writes its CDI specification."""
+    """Folder in which the agent writes its CDI specifications."""
 
     mps: bool = False
     """Whether containers can share cards by NVIDIA's Multi-Process Service, on nodes with the label
@@ -199,6 +199,13 @@ class Settings(Flags, BaseSettings):
     hami_core: Path | None = None
     """Folder with the versions of HAMi-core's library, at the same path on the node and for the agent; `current` is a
     link to one of them. Default: containers do not get the library."""
+
+    nics: bool = False
+    """Whether containers get the device files of the RDMA NICs that their pods hold, by the resource `berth.dev/rdma`,
+    which admission adds to them. The container runtime must support CDI. Requires `--truth`."""
+
+    nccl_ib_hca: bool = False
+    """Whether these containers also get the variable NCCL_IB_HCA with the names of these NICs, unless they set it."""
 
     proc_root: Path = Path("/proc")
     """Where procfs of the host is mounted. Device nodes of MIG instances, the boot ID, and pods that have processes are
@@ -255,12 +262,18 @@ class Settings(Flags, BaseSettings):
             raise ValueError(
                 "--device-plugin is not supported with --inventory simulated: there are no devices to allocate"
             )
-        if self.inventory == "simulated" and (self.mps or self.hami_core):
+        if self.inventory == "simulated" and (self.mps or self.hami_core or self.nics):
             raise ValueError(
-                "--mps and --hami-core are not supported with --inventory simulated: no container runs there"
+                "--mps, --hami-core and --nics are not supported with --inventory simulated: no container runs there"
             )
         if self.mps and not self.truth:
             raise ValueError("--mps needs --truth: the agent sets limits by the pods of its node")
+        if self.nics and not self.truth:
+            raise ValueError("--nics needs --truth: the agent gives NICs by the pods of its node")
+        if self.nccl_ib_hca and not self.nics:
+            raise ValueError(
+                "--nccl-ib-hca needs --nics: the variable names the NICs whose device files a container gets"
+            )
         if self.lease_duration <= self.renew_interval * (1 + self.jitter):
             raise ValueError("--lease-duration must exceed --renew-interval with its jitter")
         return self

@@ -1,4 +1,5 @@
-"""Offer kubelet the resources through which containers are limited to their shares of cards (docs/mps.md).
+"""Offer kubelet the resources through which containers get NICs, or are limited to their shares of cards (docs/mps.md).
 
-The means are a vendor's: each is a `Provider`. `manager` updates what kubelet is offered when the providers change.
+Each resource has a `Provider`. Those that limit containers are a vendor's. `manager` updates what kubelet is offered
+when the providers change.
 """

@@ -10,7 +10,9 @@ import structlog
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET
-from berth_agent.isolation.provider import NodeView, Provider, offer
+from berth_agent.configuration.settings import Settings
+from berth_agent.isolation.nics import NicProvider
+from berth_agent.isolation.provider import ListPods, NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
@@ -87,7 +89,7 @@ class IsolationManager:
                 self._offered.discard(provider.resource)
             elif status.healthy or provider.resource in self._offered:
                 self._offered.add(provider.resource)
-                units = offer(provider.resource, node.spec, healthy=status.healthy)
+                units = offer(provider.resource, provider.count(node.spec), healthy=status.healthy)
                 services.append(Service(offer=units, handler=provider))
         try:
             await self._servers.keep(services)
@@ -102,3 +104,25 @@ class IsolationManager:
         for finding in findings:
             _log.info(finding.type, ok=finding.ok, reason=finding.reason, message=finding.message)
         self.on_change()
+
+
+def of(
+    settings: Settings,
+    *,
+    vendors_providers: Sequence[Provider],
+    pods: Callable[[], Iterable[Pod]],
+    list_pods: ListPods,
+) -> IsolationManager | None:
+    """Return the manager of the providers of the node's vendor and of those that the settings request; None if none."""
+    providers = [*vendors_providers]
+    if settings.nics:
+        providers.append(
+            NicProvider(
+                sysfs=settings.sysfs_root,
+                kubelet=Path(settings.kubelet_socket or KUBELET_SOCKET).parent,
+                cdi_folder=settings.cdi_folder,
+                list_pods=list_pods,
+                names_nics=settings.nccl_ib_hca,
+            )
+        )
+    return IsolationManager(providers, kubelet=settings.kubelet_socket, pods=pods) if providers else None

@@ -1,4 +1,4 @@
-"""The interface of providers. Each provider has a resource through which containers get what limits them."""
+"""The interface of providers. Each provider has a resource through which containers get what they need on the node."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ UNITS: Final = 100
 OPTIONS: Final = DevicePluginOptions(pre_start_required=True)
 
 ListPods = Callable[[], Awaitable[tuple[list[Pod], int]]]
-"""Lists the pods of the node, with the resourceVersion of the list."""
+"""Lists the pods of the node at quorum; raises UnavailableError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,13 @@ class ProviderStatus:
 
 
 class Provider(ResourceHandler, Protocol):
-    """Provides containers with the means that limit them. It is also the handler of its resource."""
+    """Provides containers with something of the node. It is also the handler of its resource."""
 
     resource: str
+
+    def count(self, spec: DeviceSpec) -> int:
+        """Return how many units a node with these devices has."""
+        ...
 
     async def check(self, node: NodeView) -> ProviderStatus:
         """Check the provider's requirements, and repair them where possible."""
@@ -53,6 +57,10 @@ class Provider(ResourceHandler, Protocol):
 
 class AnyUnit:
     """What all providers answer alike: units are equal, and each start of a container is checked."""
+
+    def count(self, spec: DeviceSpec) -> int:
+        """Return as many for each card as there can be shares of it."""
+        return UNITS * sum(card.type == GPU for card in spec.devices)
 
     @property
     def options(self) -> DevicePluginOptions:
@@ -69,9 +77,8 @@ class AnyUnit:
         return list(request.available_deviceIDs[: request.allocation_size])
 
 
-def offer(resource: str, spec: DeviceSpec, *, healthy: bool) -> Offer:
-    """Return the units of a provider's resource, the same ones as long as the node has as many cards."""
-    cards = sum(card.type == GPU for card in spec.devices)
+def offer(resource: str, count: int, *, healthy: bool) -> Offer:
+    """Return the units of a provider's resource, the same ones as long as there are as many."""
     name = resource.partition("/")[2]
-    units = (Unit(id=f"{name}-{number}", minor=0, healthy=healthy) for number in range(cards * UNITS))
+    units = (Unit(id=f"{name}-{number}", minor=0, healthy=healthy) for number in range(count))
     return Offer(resource=resource, units=tuple(units))

@@ -56,7 +56,13 @@ class GpuPods:
         Raises:
             CallError: some writes failed; the next call repeats them.
         """
-        wanted = self._named(pods)
+        wanted = {(space, gpupod.name_of(pod, self._node)): spec for (space, pod), spec in pods.items()}
+        too_long = frozenset(key for key in wanted if len(key[1]) > gpupod.MAX_NAME)
+        for key in sorted(too_long - self._too_long):
+            # `held` of the Device has the devices of the pod in any case.
+            _log.warning("pod has no GpuPod: its name would be too long", gpu_pod=keys.join(*key), most=gpupod.MAX_NAME)
+        self._too_long = too_long
+        wanted = {key: spec for key, spec in wanted.items() if key not in too_long}
         refused: CallError | None = None
         for key, spec in wanted.items():
             if key in self._known and self._known[key][0] == spec:
@@ -81,16 +87,6 @@ class GpuPods:
             del self._known[key]
         if refused is not None:
             raise refused
-
-    def _named(self, pods: Mapping[Key, GpuPodSpec]) -> dict[Key, GpuPodSpec]:
-        """Return the GpuPods of pods by their own names, without GpuPods whose names are too long."""
-        wanted = {(space, gpupod.name_of(pod, self._node)): spec for (space, pod), spec in pods.items()}
-        too_long = frozenset(key for key in wanted if len(key[1]) > gpupod.MAX_NAME)
-        for key in sorted(too_long - self._too_long):
-            # `held` of the Device has the devices of the pod in any case.
-            _log.warning("pod has no GpuPod: its name would be too long", gpu_pod=keys.join(*key), most=gpupod.MAX_NAME)
-        self._too_long = too_long
-        return {key: spec for key, spec in wanted.items() if key not in too_long}
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:

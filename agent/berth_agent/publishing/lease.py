@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Collection
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -70,7 +70,20 @@ class Heartbeat:
             return ""
         try:
             async with self._gate:
-                lease = self._lease(name, owner)
+                lease = {
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": {
+                        "name": name,
+                        "namespace": self._settings.lease_namespace,
+                        "ownerReferences": [owner],
+                    },
+                    "spec": {
+                        "holderIdentity": self._settings.pod_name or name,
+                        "leaseDurationSeconds": self._settings.lease_duration,
+                        "renewTime": times.micro_time(times.now()),
+                    },
+                }
                 try:
                     await self._client.merge_patch(f"{self._leases}/{name}", lease)
                 except CallError as error:
@@ -80,22 +93,6 @@ class Heartbeat:
         except CallError as error:
             return str(error)
         return None
-
-    def _lease(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {
-                "name": name,
-                "namespace": self._settings.lease_namespace,
-                "ownerReferences": [owner],
-            },
-            "spec": {
-                "holderIdentity": self._settings.pod_name or name,
-                "leaseDurationSeconds": self._settings.lease_duration,
-                "renewTime": times.micro_time(times.now()),
-            },
-        }
 
     def _spread(self) -> float:
         jitter = self._settings.jitter

@@ -132,8 +132,23 @@ class Publisher:
         try:
             async with self._gate:
                 known = self._known.setdefault(name, await self._read_known(name))
-                await self._apply_device(name, reading, known)
-                await self._apply_status(name, reading, known)
+                cards = keep_card_times(reading.spec.devices, known.cards)
+                owner = self._nodes.owner_reference(name)
+                body = device_body(name, reading=reading, cards=cards, owner=owner)
+                if body != known.device:
+                    applied = await self._client.apply(f"{DEVICES}/{name}", body, names.AGENT)
+                    known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
+                    healthy = sum(card.health for card in cards)
+                    _log.info("Device published", node=name, devices=len(cards), healthy=healthy)
+                fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
+                use = reading.use or known.use
+                if known.reading is None or fresh != known.conditions or use != known.use:
+                    status = status_body(name, conditions=fresh, use=use)
+                    await self._client.apply(f"{DEVICES}/{name}/status", status, names.AGENT)
+                    known.conditions, known.use = fresh, use
+                    for condition in fresh:
+                        if condition.status != "True":
+                            _log.warning(condition.type, node=name, reason=condition.reason, message=condition.message)
                 known.reading = reading
         except CallError as error:
             if self._failures.get(name) == str(error):
@@ -177,26 +192,6 @@ class Publisher:
             annotations=obj["metadata"].get("annotations", {}),
             use=use,
         )
-
-    async def _apply_device(self, name: str, reading: Reading, known: _Known) -> None:
-        cards = keep_card_times(reading.spec.devices, known.cards)
-        body = device_body(name, reading=reading, cards=cards, owner=self._nodes.owner_reference(name))
-        if body == known.device:
-            return
-        applied = await self._client.apply(f"{DEVICES}/{name}", body, names.AGENT)
-        known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
-        _log.info("Device published", node=name, devices=len(cards), healthy=sum(card.health for card in cards))
-
-    async def _apply_status(self, name: str, reading: Reading, known: _Known) -> None:
-        fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
-        use = reading.use or known.use
-        if known.reading is not None and fresh == known.conditions and use == known.use:
-            return
-        await self._client.apply(f"{DEVICES}/{name}/status", status_body(name, conditions=fresh, use=use), names.AGENT)
-        known.conditions, known.use = fresh, use
-        for condition in fresh:
-            if condition.status != "True":
-                _log.warning(condition.type, node=name, reason=condition.reason, message=condition.message)
 
 
 def device_body(

@@ -358,6 +358,9 @@ class OperatorSettings(TypedDict, total=False):
     memoryUnits: Annotated[
         dict[str, int], "Resource of another system -> bytes of its unit, if --memory-units sets it."
     ]
+    nicResources: Annotated[
+        dict[str, int], "Resource of another device plugin -> hundredths of an RDMA NIC (--nic-resources)."
+    ]
     geniusPriorities: Annotated[
         dict[str, int], "Namespace, or * for all others -> the highest `genius/priority` of its pods; 0 for none."
     ]

@@ -117,6 +117,12 @@ def of_resources(
         if kind in requested:
             _check_percent(requested, kind)
             parts.append(split(kind, requested[kind], hints.get(kind, NO_HINT)))
+    if others := [name for name in requested if name in kinds.nics]:
+        parts.append(_other_nics(requested.only({name: requested[name] for name in others}), kinds, hints))
+        if RDMA in requested:
+            raise requested.error(
+                f"{requested.long(RDMA)} and {others[0]} both request NICs; request one of them", RDMA, others[0]
+            )
     parts += kinds.parts(requested, hints)
     cards, hundredths = requested.get(NVIDIA_GPU, 0), requested.get(GPU, CARD)
     if hundredths <= _MAX_CARDS:
@@ -239,6 +245,24 @@ def _npu_slice(requested: _Requested) -> Amounts:
     if requested.get(NPU_DVPP, 0) > CARD:
         raise requested.error(f"{requested.text(NPU_DVPP)}; allowed are 1 to {CARD}", NPU_DVPP)
     return requested
+
+
+def _other_nics(requested: _Requested, kinds: Kinds, hints: Mapping[str, Hint]) -> Part:
+    """Return NICs that are requested by names of another plugin. Several names are different NICs, as of rails."""
+    amounts = {name: amount * kinds.nics[name] for name, amount in requested.items()}
+    if len(amounts) == 1 or all(amount % CARD == 0 for amount in amounts.values()):
+        total = sum(amounts.values())
+        if total > CARD and total % CARD:
+            raise requested.error(
+                f"{requested.text()} are {total} hundredths of NICs; allowed are one NIC or whole ones"
+            )
+        return split(RDMA, total, hints.get(RDMA, NO_HINT))
+    [amount, *others] = set(amounts.values())
+    if others or amount > CARD:
+        raise requested.error(
+            f"{requested.text()} are parts of NICs; allowed are equal parts, up to one NIC for each name, or whole NICs"
+        )
+    return Part(type=RDMA, count=len(amounts), amounts=((RDMA, amount),))
 
 
 def _check_percent(requested: _Requested, name: str) -> None:

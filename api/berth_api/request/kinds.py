@@ -139,6 +139,8 @@ class Kinds:
     added: tuple[Kind, ...] = ()
     units: Mapping[str, int] = field(default_factory=dict)
     """Resource of another system -> bytes of its unit, where it is not the usual one (`berth_api.words`)."""
+    nics: Mapping[str, int] = field(default_factory=dict)
+    """Resource of another device plugin -> the hundredths of an RDMA NIC that one of it takes."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,7 +152,9 @@ class Kinds:
         return (kind for kind in self.added if not kind.resources.keys().isdisjoint(names))
 
     def has(self, resource: str) -> bool:
-        """Return whether an added type has this resource."""
+        """Return whether an added type has this resource, or it is of another plugin's NICs."""
+        if resource in self.nics:
+            return True
         # A loop is faster than any(); this runs for each resource of each pod, mostly without added types.
         for kind in self.added:  # noqa: SIM110
             if resource in kind.resources:
@@ -167,6 +171,32 @@ class Kinds:
             own_amounts = {name: amount for name, amount in amounts.items() if name in kind.resources}
             yield kind.part(own_amounts, hints.get(kind.name, NO_HINT))
 
+
+def read_nics(text: str) -> dict[str, int]:
+    """Return the NICs that resources of other device plugins stand for: `NAME=HUNDREDTHS`, joined by commas.
+
+    Raises:
+        KindError: a name is of Kubernetes, Berth or GPUs, or an amount is not from 1 to 100.
+    """
+    nics = {}
+    for entry in filter(None, text.split(",")):
+        name, _, amount = entry.partition("=")
+        if not _RESOURCE.fullmatch(name) or _is_kubernetes(name) or name.startswith((_OWN, *_OF_GPUS)):
+            raise KindError(f"resource {name!r}; allowed are names of other plugins' NICs, such as nvidia.com/hostdev")
+        if not amount.isdecimal() or not 1 <= int(amount) <= CARD:
+            raise KindError(f"{name}={amount}; allowed are 1 to {CARD} hundredths of a NIC, 100 for a whole one")
+        nics[name] = int(amount)
+    return nics
+
+
+def checked_nics(text: str) -> str:
+    """Return the text of a setting if it is valid; raise the errors of `read_nics`."""
+    read_nics(text)
+    return text
+
+
+_OWN: Final = "berth.dev/"
+_OF_GPUS: Final = ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/", "dcu.com/", "huawei.com/")
 
 BUILT_IN: Final = Kinds()
 """Only GPUs, RDMA NICs and FPGAs."""

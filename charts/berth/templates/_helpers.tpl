@@ -47,6 +47,13 @@ labels:
 {{- toJson $names -}}
 {{- end }}
 
+{{/* The setting of other plugins' NICs: name=hundredths, joined by commas. Argument: the map. */}}
+{{- define "berth.nics" -}}
+{{- $nics := list -}}
+{{- range $name, $amount := . }}{{ $nics = append $nics (printf "%s=%d" $name (int $amount)) }}{{ end -}}
+{{- join "," $nics -}}
+{{- end }}
+
 {{/* The setting of units: name=size, joined by commas. Argument: the map. */}}
 {{- define "berth.units" -}}
 {{- $units := list -}}

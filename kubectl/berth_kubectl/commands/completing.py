@@ -25,7 +25,6 @@ from berth_kubectl.reading.resources import (
     Resource,
 )
 from berth_kubectl.transport import kubectl
-from berth_kubectl.transport.kubectl import Kubectl
 
 LIMIT: Final = 500
 """Names that are read at most."""
@@ -106,29 +105,22 @@ def answer(words: Sequence[str]) -> list[str]:
     """Return the lines that kubectl reads: words that begin with what is typed, and how to go on."""
     what = wanted(words)
     typed = words[-1] if words else ""
-    known = [*what.words, *(what.prefix + name for name in _names(what, words))]
-    return [*(word for word in known if word.startswith(typed)), FILES if what.files else NO_FILES]
-
-
-def _names(what: Wanted, words: Sequence[str]) -> list[str]:
-    """Return names of objects; none if they cannot be read, since a message would end up on the command line."""
+    known = list(what.words)
     try:
         # The command line is unfinished, so argparse cannot read kubectl's global flags.
         values = {flag: _after(words[:-1], (flag,)) for flag, _, _ in arguments.FLAGS}
         program = kubectl.find([f"{flag}={value}" for flag, value in values.items() if value])
         if what.contexts:
-            return program.contexts()
-        return [] if what.resource is None else _objects(program, what.resource, words)
+            known += program.contexts()
+        elif resource := what.resource:
+            namespace = ""
+            if resource.namespaced:
+                namespace = _after(words, ("-n", "--namespace")) or program.namespace()
+            answered = program.get_raw(resource.request(namespace, limit=str(LIMIT)).target)
+            known += [what.prefix + name_of(obj) for obj in answered["items"]]
     except CommandError:
-        return []
-
-
-def _objects(program: Kubectl, resource: Resource, words: Sequence[str]) -> list[str]:
-    namespace = ""
-    if resource.namespaced:
-        namespace = _after(words, ("-n", "--namespace")) or program.namespace()
-    answered = program.get_raw(resource.request(namespace, limit=str(LIMIT)).target)
-    return [name_of(obj) for obj in answered["items"]]
+        pass  # a message would end up on the command line
+    return [*(word for word in known if word.startswith(typed)), FILES if what.files else NO_FILES]
 
 
 def _after(words: Sequence[str], flags: Sequence[str]) -> str:

@@ -49,25 +49,28 @@ def run(options: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     gc.enable()  # other commands are short
     program, relay, stop = kubectl.find(options.global_flags), Relay(), threading.Event()
-    diagnose = partial(_diagnose, options, relay)
+
+    def diagnose() -> dict[str, Any]:
+        return doctor.read(relay.proxy, options).body
+
     shown = described(program.configuration(), options)
     context = {**shown, "version": metadata.version("berth-operator"), "started": now()}
     server = Server(options.port, context=context, diagnose=diagnose, relay=relay)
+
+    def started() -> None:
+        """Print the address, and open it; from now on signals end the command in order."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        sys.stdout.write(f"{server.address}\n")
+        sys.stdout.flush()
+        if options.browser and sys.stdout.isatty() and can_open(sys.platform, os.environ):
+            restore_library_path(os.environ)
+            # Some browsers return only when they are closed.
+            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+
     with server.serving():
-        started = partial(_start, server.address, stop, browser=options.browser)
         supervise(partial(proxy.opened, program), relay, started=started, wait=stop.wait)
     return ANSWERED
-
-
-def _start(address: str, stop: threading.Event, *, browser: bool) -> None:
-    """Print the address, and open it; from now on signals end the command in order."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    sys.stdout.write(f"{address}\n")
-    sys.stdout.flush()
-    if browser and sys.stdout.isatty() and can_open(sys.platform, os.environ):
-        restore_library_path(os.environ)
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
 
 
 def can_open(platform: str, environment: Mapping[str, str]) -> bool:
@@ -81,10 +84,6 @@ def restore_library_path(environment: MutableMapping[str, str]) -> None:
         environment.pop(LIBRARIES, None)
         if original := environment.get(f"{LIBRARIES}_ORIG"):
             environment[LIBRARIES] = original
-
-
-def _diagnose(options: argparse.Namespace, relay: Relay) -> dict[str, Any]:
-    return doctor.read(relay.proxy, options).body
 
 
 def described(configuration: Mapping[str, Any], options: argparse.Namespace) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """`kubectl berth devices [NODE]`: every device with its health, use and place, on cordoned and silent nodes, too."""
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -82,7 +83,33 @@ def report(fleet: Sequence[FleetNode]) -> Report:
     for node in fleet:
         head = (node["metadata"]["name"], state(node))
         ids = {card["id"]: str(card["minor"]) for card in node["devices"]}
-        rows += [(*head, *_row(card, node, ids)) for card in node["devices"]]
+        for card in node["devices"]:
+            links = ",".join(f"{ids.get(peer, peer)}:{kind}" for peer, kind in sorted(card["links"].items()))
+            count = card.get("unheld", 0)
+            unheld = f"{count} pod(s) use it and do not hold it" if count else ""
+            # What is free: MIG instances by profile, else slices or hundredths and memory.
+            free = amounts.requests(card["free"])
+            if card["mig"]:
+                profiles = [instance["profile"] for instance in card["mig"]]
+                left = Counter(instance["profile"] for instance in card["mig"] if instance["free"])
+                free = ",".join(f"{name}:{left[name]}/{profiles.count(name)}" for name in sorted(set(profiles)))
+            rows.append(
+                (
+                    *head,
+                    card["type"],
+                    str(card["minor"]),
+                    cell(card["model"]),
+                    health(card),
+                    str(card["users"]),
+                    cell(free),
+                    str(card["numaNode"]) if card["numaNode"] >= 0 else "-",
+                    card["id"],
+                    cell(card["pcie"]),
+                    cell(links),
+                    cell(node["isolation"]),
+                    card["message"] or card.get("barred") or card["blocked"] or unheld,
+                )
+            )
         if not node["devices"]:
             rows.append((*head, *("-",) * (len(COLUMNS) - 3), node["blocked"]))
     return Report(
@@ -103,26 +130,6 @@ def state(node: FleetNode) -> str:
     return "Ready" if node["schedulable"] else "Cordoned"
 
 
-def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
-    links = ",".join(f"{ids.get(peer, peer)}:{kind}" for peer, kind in sorted(card["links"].items()))
-    count = card.get("unheld", 0)
-    unheld = f"{count} pod(s) use it and do not hold it" if count else ""
-    return (
-        card["type"],
-        str(card["minor"]),
-        cell(card["model"]),
-        health(card),
-        str(card["users"]),
-        cell(_free(card)),
-        str(card["numaNode"]) if card["numaNode"] >= 0 else "-",
-        card["id"],
-        cell(card["pcie"]),
-        cell(links),
-        cell(node["isolation"]),
-        card["message"] or card.get("barred") or card["blocked"] or unheld,
-    )
-
-
 def health(card: Card) -> str:
     """Return the health of a card in one word."""
     if card.get("barred"):
@@ -130,12 +137,3 @@ def health(card: Card) -> str:
     if not card["healthy"]:
         return "Unhealthy"
     return "Blocked" if card["blocked"] else HEALTHY
-
-
-def _free(card: Card) -> str:
-    """Return what is free of a card: MIG instances by profile, slices, else hundredths and memory."""
-    if card["mig"]:
-        profiles = [instance["profile"] for instance in card["mig"]]
-        free = [instance["profile"] for instance in card["mig"] if instance["free"]]
-        return ",".join(f"{name}:{free.count(name)}/{profiles.count(name)}" for name in sorted(set(profiles)))
-    return amounts.requests(card["free"])

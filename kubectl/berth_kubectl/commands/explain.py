@@ -174,24 +174,19 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     said = [*workloads.without_effect(workload), *workloads.conditions(controllers)]
     if pods:
         return _of_first(session, title, pods, said, schedulers)
-    said = [*_no_queue(session, workload), *said]
+    queue = (workload.body["metadata"].get("labels") or {}).get(QUEUE_NAME)
+    if queue and workload.body["spec"].get("suspend"):
+        try:
+            session.object(LOCAL_QUEUES, session.namespace, queue)
+        except ReadError as error:
+            if error.is_missing:
+                no_queue = (
+                    f"spec.suspend is true, and nothing resumes it: there is no LocalQueue {queue}, which its label "
+                    f"{QUEUE_NAME} names, or Kueue is not installed"
+                )
+                said = [no_queue, *said]
     events = explanations.events([event for controller in controllers for event in _events(session, controller.uid)])
     return Explained(explanation=workloads.without_pods(workload, said, events), events=events, subject=kind)
-
-
-def _no_queue(session: Session, workload: Controller) -> Iterator[str]:
-    """Yield why nothing resumes a suspended workload: the queue of its label is not there."""
-    queue = (workload.body["metadata"].get("labels") or {}).get(QUEUE_NAME)
-    if not queue or not workload.body["spec"].get("suspend"):
-        return
-    try:
-        session.object(LOCAL_QUEUES, session.namespace, queue)
-    except ReadError as error:
-        if error.is_missing:
-            yield (
-                f"spec.suspend is true, and nothing resumes it: there is no LocalQueue {queue}, which its label "
-                f"{QUEUE_NAME} names, or Kueue is not installed"
-            )
 
 
 def _of_first(

@@ -4,7 +4,7 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig
@@ -77,13 +77,38 @@ def report(fleet: Iterable[FleetNode], *, model: str = "") -> Report:
     """Return a row for each kind of devices whose model contains a text."""
     pools = {kind: pool for kind, pool in pooled(fleet).items() if model.casefold() in kind[1].casefold()}
     listed = sorted(pools.items(), key=lambda item: (item[0][0] != names.GPU, item[0]))
-    return Report(
-        kind="FreeDevicesList",
-        columns=COLUMNS,
-        rows=[_row(kind, pool) for kind, pool in listed],
-        items=[_item(kind, pool) for kind, pool in listed],
-        empty="No devices found",
-    )
+    rows: list[Row] = []
+    items = []
+    for kind, pool in listed:
+        (device_type, model_name, sort), (node, largest) = kind, _largest(pool)
+        free, remarks = sum(pool.free.values()), notes(kind, pool)
+        rows.append(
+            (
+                device_type,
+                cell(model_name),
+                sort,
+                str(pool.total) if sort != SHARE else "-",
+                _shown(sort, free),
+                _shown(sort, largest),
+                str(len(pool.free)),
+                node or "-",
+                "; ".join(remarks) or "-",
+            )
+        )
+        items.append(
+            {
+                "type": device_type,
+                "model": model_name,
+                "kind": sort,
+                "total": pool.total,
+                "free": free,
+                "largest": {"amount": largest, "node": node},
+                "nodes": dict(sorted(pool.free.items())),
+                "unusable": {why: count for why, count in sorted(pool.unusable.items()) if count},
+                "notes": remarks,
+            }
+        )
+    return Report(kind="FreeDevicesList", columns=COLUMNS, rows=rows, items=items, empty="No devices found")
 
 
 # --- counting ---------------------------------------------------------------------------------------------------
@@ -153,37 +178,6 @@ def _hundredths(card: Card, of: dict[str, int]) -> int:
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
-
-
-def _row(kind: Kind, pool: Pool) -> Row:
-    device_type, model, sort = kind
-    node, largest = _largest(pool)
-    return (
-        device_type,
-        cell(model),
-        sort,
-        str(pool.total) if sort != SHARE else "-",
-        _shown(sort, sum(pool.free.values())),
-        _shown(sort, largest),
-        str(len(pool.free)),
-        node or "-",
-        "; ".join(notes(kind, pool)) or "-",
-    )
-
-
-def _item(kind: Kind, pool: Pool) -> dict[str, Any]:
-    node, largest = _largest(pool)
-    return {
-        "type": kind[0],
-        "model": kind[1],
-        "kind": kind[2],
-        "total": pool.total,
-        "free": sum(pool.free.values()),
-        "largest": {"amount": largest, "node": node},
-        "nodes": dict(sorted(pool.free.items())),
-        "unusable": {why: count for why, count in sorted(pool.unusable.items()) if count},
-        "notes": notes(kind, pool),
-    }
 
 
 def _largest(pool: Pool) -> tuple[str, int]:

@@ -19,18 +19,15 @@ EXAMPLES: Final = """\
 """
 PLAIN: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 """Resources that a table leaves out: every pod requests them."""
+_COLOURS: Final = {"Active": colours.GREEN, "BackingOff": colours.YELLOW, "Unschedulable": colours.YELLOW}
 STATES: Final = {"active": "Active", "backoff": "BackingOff", "unschedulable": "Unschedulable", "gated": "Gated"}
-
-
-def _state_colour(text: str) -> str:
-    return {"Active": colours.GREEN, "BackingOff": colours.YELLOW, "Unschedulable": colours.YELLOW}.get(text, "")
 
 
 COLUMNS: Final[Sequence[Column]] = (
     Column(title="POSITION"),
     Column(title="NAMESPACE"),
     Column(title="NAME"),
-    Column(title="STATE", style=_state_colour),
+    Column(title="STATE", style=lambda text: _COLOURS.get(text, "")),
     Column(title="PRIORITY"),
     Column(title="WAITING", volatile=True),
     Column(title="GANG"),
@@ -70,35 +67,36 @@ def run(options: argparse.Namespace) -> int:
 def report(pods: Sequence[QueuedPod]) -> Report:
     """Return a row for each pod that waits, by its position; those without one follow in their order."""
     listed = sorted(pods, key=lambda pod: (pod["position"] == 0, pod["position"]))
+    rows: list[Row] = []
+    for pod in listed:
+        gang = "-"
+        if waiting := pod.get("gang"):
+            # `train`, or `train:3/4` with its waiting and required members.
+            counts = f":{waiting['members']}/{waiting['required']}" if "required" in waiting else ""
+            gang = f"{waiting['name']}{counts}"
+        rows.append(
+            (
+                str(pod["position"] or "-"),
+                pod["metadata"].get("namespace", ""),
+                pod["metadata"]["name"],
+                STATES.get(pod["state"], cell(pod["state"])),
+                str(pod["priority"]),
+                amounts.age(pod["waitingSeconds"]),
+                gang,
+                amounts.requests({name: amount for name, amount in pod["requests"].items() if name not in PLAIN}),
+                pod["scheduler"],
+                f"{pod['backoffSeconds']:.0f}s" if pod["backoffSeconds"] else "-",
+                pod["reservedNode"],
+                ",".join(map(cell, pod["wakesOn"])),
+                pod["message"],
+            )
+        )
     return Report(
         kind="QueuedPodList",
         columns=COLUMNS,
-        rows=[_row(pod) for pod in listed],
+        rows=rows,
         items=listed,
         names=[f"pod/{pod['metadata']['name']}" for pod in listed],
         volatile=("waitingSeconds", "backoffSeconds"),
         empty="No pods wait",
-    )
-
-
-def _row(pod: QueuedPod) -> Row:
-    gang = "-"
-    if waiting := pod.get("gang"):
-        # `train`, or `train:3/4` with its waiting and required members.
-        counts = f":{waiting['members']}/{waiting['required']}" if "required" in waiting else ""
-        gang = f"{waiting['name']}{counts}"
-    return (
-        str(pod["position"] or "-"),
-        pod["metadata"].get("namespace", ""),
-        pod["metadata"]["name"],
-        STATES.get(pod["state"], cell(pod["state"])),
-        str(pod["priority"]),
-        amounts.age(pod["waitingSeconds"]),
-        gang,
-        amounts.requests({name: amount for name, amount in pod["requests"].items() if name not in PLAIN}),
-        pod["scheduler"],
-        f"{pod['backoffSeconds']:.0f}s" if pod["backoffSeconds"] else "-",
-        pod["reservedNode"],
-        ",".join(map(cell, pod["wakesOn"])),
-        pod["message"],
     )

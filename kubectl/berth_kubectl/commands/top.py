@@ -38,11 +38,11 @@ UNMEASURED: Final = (
 )
 
 
-def _use_colour(text: str) -> str:
-    return colours.YELLOW if text == "0%" else ""
-
-
-_MEASURED: Final = (Column(title="USE", style=_use_colour), Column(title="MEMORY"), Column(title="POWER"))
+_MEASURED: Final = (
+    Column(title="USE", style=lambda text: colours.YELLOW if text == "0%" else ""),
+    Column(title="MEMORY"),
+    Column(title="POWER"),
+)
 COLUMNS: Final[dict[str, Sequence[Column]]] = {
     "node": (Column(title="NODE"), Column(title="GPUS"), Column(title="HELD"), Column(title="IDLE"), *_MEASURED),
     "card": (
@@ -139,26 +139,25 @@ def of_pods(held: tuple[list[HoldingPod], list[FleetNode]], *, idle: bool, now: 
     """Return a row for each pod that holds GPUs, with the use of its cards, or for each whose cards are all idle."""
     holders, fleet = held
     cards = {(node["metadata"]["name"], card["minor"]): card for node in fleet for card in _gpus(node)}
-    listed = [(holder, [*_cards_of(holder, cards)]) for holder in holders if not holder["promised"]]
-    kept = [(holder, own) for holder, own in listed if own and (not idle or all(map(is_held_idle, own)))]
-    items = [{**holder, **_sums(own)} for holder, own in kept]
-    return _report("pod", [_pod_row(*item, now) for item in kept], items, kept)
-
-
-def _cards_of(holder: HoldingPod, cards: dict[tuple[str, int], Card]) -> Iterator[Card]:
-    minors = dict.fromkeys(part["minor"] for part in holder["devices"] if part["type"] == names.GPU)
-    return (cards[holder["node"], minor] for minor in minors if (holder["node"], minor) in cards)
-
-
-def _pod_row(holder: HoldingPod, cards: Sequence[Card], now: datetime) -> Row:
-    since, metadata = time_of(holder["since"]), holder["metadata"]
-    return (
-        *(metadata.get("namespace", ""), metadata["name"], holder["node"]),
-        amounts.cards(hundredths((holder, part) for part in holder["devices"])),
-        *_measured(cards),
-        *(cell(devices(holder["devices"])), owner(holder)),
-        amounts.age((now - since).total_seconds()) if since else NONE,
-    )
+    rows: list[Row] = []
+    kept: list[tuple[HoldingPod, list[Card]]] = []
+    for holder in holders:
+        minors = dict.fromkeys(part["minor"] for part in holder["devices"] if part["type"] == names.GPU)
+        own = [cards[holder["node"], minor] for minor in minors if (holder["node"], minor) in cards]
+        if holder["promised"] or not own or (idle and not all(map(is_held_idle, own))):
+            continue
+        since, metadata = time_of(holder["since"]), holder["metadata"]
+        kept.append((holder, own))
+        rows.append(
+            (
+                *(metadata.get("namespace", ""), metadata["name"], holder["node"]),
+                amounts.cards(hundredths((holder, part) for part in holder["devices"])),
+                *_measured(own),
+                *(cell(devices(holder["devices"])), owner(holder)),
+                amounts.age((now - since).total_seconds()) if since else NONE,
+            )
+        )
+    return _report("pod", rows, [{**holder, **_sums(own)} for holder, own in kept], kept)
 
 
 # --- what was measured ------------------------------------------------------------------------------------------

@@ -26,14 +26,6 @@ EXAMPLES: Final = """\
 BY: Final = ("pod", "namespace", "owner", "node", "card")
 
 
-def _drift_colour(text: str) -> str:
-    return colours.RED if text == "yes" else ""
-
-
-def _exceeding_colour(text: str) -> str:
-    return "" if text == "-" else colours.RED
-
-
 PODS: Final[Sequence[Column]] = (
     Column(title="NAMESPACE"),
     Column(title="NAME"),
@@ -46,8 +38,8 @@ PODS: Final[Sequence[Column]] = (
     Column(title="SCHEDULER", wide=True),
     Column(title="AMOUNTS", wide=True),
     Column(title="LIMITED", wide=True),
-    Column(title="EXCEEDED", wide=True, style=_exceeding_colour),
-    Column(title="DRIFTED", wide=True, style=_drift_colour),
+    Column(title="EXCEEDED", wide=True, style=lambda text: "" if text == "-" else colours.RED),
+    Column(title="DRIFTED", wide=True, style=lambda text: colours.RED if text == "yes" else ""),
 )
 GROUPS: Final = {
     "namespace": (Column(title="NAMESPACE"),),
@@ -91,8 +83,16 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
             groups = sorted(parts_of.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
         else:
             groups = sorted(parts_of.items(), key=lambda item: (-hundredths(item[1]), item[0]))
-        rows, columns = [_sum(key, parts) for key, parts in groups], (*GROUPS[by], *SUMS)
-        items = [_item(key, parts, columns) for key, parts in groups]
+        rows, columns, items = [], (*GROUPS[by], *SUMS), []
+        titles = [column.title.lower() for column in GROUPS[by]]
+        for key, parts in groups:
+            of_pods = (holder["metadata"] for holder, _ in parts)
+            pods = [*{f"{pod.get('namespace', '')}/{pod['name']}": None for pod in of_pods}]
+            models = dict.fromkeys(cell(part["model"]) for _, part in parts if part["model"])
+            cards = hundredths(parts)
+            rows.append((*key, str(len(pods)), amounts.cards(cards), ",".join(models), ",".join(pods)))
+            named = [dict(zip(("namespace", "name"), keys.split(pod), strict=True)) for pod in pods]
+            items.append({**dict(zip(titles, key, strict=True)), "pods": named, "cards": round(cards / held.CARD, 3)})
     return Report(
         kind="HolderList" if by == "pod" else "HolderSumList",
         columns=columns,
@@ -172,33 +172,10 @@ _Key = tuple[str, ...]
 
 _KEYS: Final[dict[str, Callable[[HoldingPod, HeldPart], _Key]]] = {
     "namespace": lambda holder, _: (holder["metadata"].get("namespace", ""),),
-    "owner": lambda holder, _: (holder["metadata"].get("namespace", ""), _owner_or_pod(holder)),
+    "owner": lambda holder, _: (
+        holder["metadata"].get("namespace", ""),
+        owner(holder) if holder["owner"]["kind"] else f"pod/{holder['metadata']['name']}",
+    ),
     "node": lambda holder, _: (holder["node"],),
     "card": lambda holder, part: (holder["node"], part["type"], str(part["minor"])),
 }
-
-
-def _owner_or_pod(holder: HoldingPod) -> str:
-    return owner(holder) if holder["owner"]["kind"] else f"pod/{holder['metadata']['name']}"
-
-
-def _sum(key: _Key, parts: Sequence[_Part]) -> Row:
-    models = dict.fromkeys(cell(part["model"]) for _, part in parts if part["model"])
-    return (
-        *key,
-        str(len(_pods(parts))),
-        amounts.cards(hundredths(parts)),
-        ",".join(models),
-        ",".join(_pods(parts)),
-    )
-
-
-def _item(key: _Key, parts: Sequence[_Part], columns: Sequence[Column]) -> dict[str, Any]:
-    titles = [column.title.lower() for column in columns[: len(key)]]
-    pods = [dict(zip(("namespace", "name"), keys.split(pod), strict=True)) for pod in _pods(parts)]
-    return {**dict(zip(titles, key, strict=True)), "pods": pods, "cards": round(hundredths(parts) / held.CARD, 3)}
-
-
-def _pods(parts: Iterable[_Part]) -> list[str]:
-    metadata = (holder["metadata"] for holder, _ in parts)
-    return [*{f"{pod.get('namespace', '')}/{pod['name']}": None for pod in metadata}]

@@ -70,25 +70,22 @@ class Handler(BaseHTTPRequestHandler):
         """Read a request and answer it."""
         whole, self.rfile = self.rfile, _Limited(self.rfile)  # type: ignore[assignment] # parts of the interface
         try:
-            self._handle()
+            self.command, self.requestline, self.request_version = "", "", self.default_request_version
+            try:
+                self.raw_requestline = self.rfile.readline()
+            except LineTooLong:
+                self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
+                return
+            if not self.raw_requestline:
+                self.close_connection = True
+            elif self.parse_request():
+                self.dashboard.connections.busy(self.connection)
+                self._answer()
+                self.dashboard.connections.idle(self.connection)
         except OSError:  # the client is gone or does not read; a relayed answer must not look complete
             self.close_connection = True
         finally:
             self.rfile = whole
-
-    def _handle(self) -> None:
-        self.command, self.requestline, self.request_version = "", "", self.default_request_version
-        try:
-            self.raw_requestline = self.rfile.readline()
-        except LineTooLong:
-            self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
-            return
-        if not self.raw_requestline:
-            self.close_connection = True
-        elif self.parse_request():
-            self.dashboard.connections.busy(self.connection)
-            self._answer()
-            self.dashboard.connections.idle(self.connection)
 
     def _answer(self) -> None:
         try:
@@ -155,17 +152,11 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", {"Allow": "GET"})
         if "Transfer-Encoding" in self.headers or self.headers.get("Content-Length", "0") != "0":
             raise RefusedError(HTTPStatus.BAD_REQUEST, "a request must have no body")
-        if not self._is_own():
+        # Only the dashboard's page may send requests, or a user who opens it. The cookie does not show it: a page on
+        # another port of this host belongs to the same site. Older browsers send none of these headers.
+        site, mode, dest = (self.headers.get(f"Sec-Fetch-{name}", "") for name in ("Site", "Mode", "Dest"))
+        if (mode, dest) != ("navigate", "document") and site not in ("", "none", "same-origin"):
             raise RefusedError(HTTPStatus.FORBIDDEN, "another page sent this request")
-
-    def _is_own(self) -> bool:
-        """Return whether a request is of the dashboard's page, or opens it; older browsers do not report this.
-
-        The cookie alone does not show it: a page on another port of this host belongs to the same site.
-        """
-        sent = {name: self.headers.get(f"Sec-Fetch-{name}", "") for name in ("Site", "Mode", "Dest")}
-        opens = (sent["Mode"], sent["Dest"]) == ("navigate", "document")
-        return opens or sent["Site"] in ("", "none", "same-origin")
 
     @property
     def _is_logged_in(self) -> bool:

@@ -39,17 +39,14 @@ class Health:
         """Return the latest result, or run the doctor; others wait for the run meanwhile."""
         with self._running:
             if self._result is None or self._clock() >= self._until:
-                self._result = self._run()
+                try:
+                    body = orjson.dumps({**self._diagnose(), "read": now()})
+                    self._result = Result(status=HTTPStatus.OK, body=body)
+                except CommandError as error:
+                    text = statuses.status(HTTPStatus.BAD_GATEWAY, statuses.UNREACHABLE, str(error))
+                    self._result = Result(status=HTTPStatus.BAD_GATEWAY, body=text)
                 self._until = self._clock() + KEPT
             return self._result
-
-    def _run(self) -> Result:
-        try:
-            body = {**self._diagnose(), "read": now()}
-        except CommandError as error:
-            text = statuses.status(HTTPStatus.BAD_GATEWAY, statuses.UNREACHABLE, str(error))
-            return Result(status=HTTPStatus.BAD_GATEWAY, body=text)
-        return Result(status=HTTPStatus.OK, body=orjson.dumps(body))
 
 
 def now() -> str:

@@ -90,7 +90,17 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
     if "daemonsets" in lists.unread:
         lists.unread["pods"] = lists.unread["daemonsets"]
     else:
-        _take_plugins(api, lists)
+        # The pods of DaemonSets that run device plugins, by the labels of their selectors, without expressions.
+        of_plugins = []
+        for daemon_set in lists.read["daemonsets"]:
+            spec, namespace = daemon_set["spec"], daemon_set["metadata"]["namespace"]
+            if any(map(plugin_of, spec["template"]["spec"].get("containers") or ())):
+                labels = (spec["selector"].get("matchLabels") or {}).items()
+                selector = ",".join(f"{name}={value}" for name, value in labels)
+                of_plugins.append(Source(resource=PODS, namespace=namespace, labels=selector))
+        lists.read["pods"] = ()
+        for source, answer in zip(of_plugins, api.get_all([source.request for source in of_plugins]), strict=True):
+            lists.take("pods", source, answer)
     # ResourceClaims are read if the installation may allocate them.
     lists.read["resourceclaims"] = ()
     if "clusterroles" in lists.unread:
@@ -142,17 +152,3 @@ def _serves_taint_rules(api: ObjectReader, roles: Sequence[Object]) -> bool | No
         resource for answer in answers if not isinstance(answer, ReadError) for resource in answer["resources"]
     ]
     return any(resource["name"] == "devicetaintrules" for resource in resources)
-
-
-def _take_plugins(api: ObjectReader, lists: _Lists) -> None:
-    """Read the pods of DaemonSets that run device plugins."""
-    wanted = []
-    for daemon_set in lists.read["daemonsets"]:
-        spec = daemon_set["spec"]
-        if any(map(plugin_of, spec["template"]["spec"].get("containers") or ())):
-            # By the labels of its selector, without its expressions.
-            labels = ",".join(f"{name}={value}" for name, value in (spec["selector"].get("matchLabels") or {}).items())
-            wanted.append(Source(resource=PODS, namespace=daemon_set["metadata"]["namespace"], labels=labels))
-    lists.read["pods"] = ()
-    for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
-        lists.take("pods", source, answer)

@@ -51,23 +51,18 @@ def lost_places(facts: Facts) -> Iterator[Finding]:
         until, takers, node = time_of(lost.get("until", "")), lost.get("takers"), lost.get("node")
         if not lost.get("count") or until is None or until <= facts.now:
             continue
+        preemptor = str(lost["preemptor"])
+        match preemptor.split("/"):
+            case [_, namespace, kind, name]:
+                preemptor = f"{kind} {namespace}/{name}"  # without the UID of a controller
         taken = f"taken by pods of {' and '.join(takers)}" if takers else "lost"
         yield Finding(
             check="LostPlaces",
             object=f"node/{node}" if node else f"leaderlease/{facts.installation.lease}",
-            message=f"{lost['count']} times the place freed for {_title(lost['preemptor'])} was {taken}: no pods are "
+            message=f"{lost['count']} times the place freed for {preemptor} was {taken}: no pods are "
             f"preempted for it {'there' if node else 'anywhere'} before {lost['until']}",
             fix="kubectl get events -A --field-selector reason=Preempted   # keep the other scheduler off the node",
         )
-
-
-def _title(preemptor: str) -> str:
-    """Return a preemptor in words: without the UID of a controller."""
-    match preemptor.split("/"):
-        case [_, namespace, kind, name]:
-            return f"{kind} {namespace}/{name}"
-        case _:
-            return preemptor
 
 
 def silent_agent(facts: Facts) -> Iterator[Finding]:

@@ -28,7 +28,15 @@ def of_cluster(options: argparse.Namespace, proxy: Proxy, namespace: str) -> int
     """
 
     def get(paths: Sequence[str]) -> Sequence[Object | UnreadList]:
-        return [_answer(answer) for answer in proxy.get_all([Request(path=path) for path in paths])]
+        answers: list[Object | UnreadList] = []
+        for answer in proxy.get_all([Request(path=path) for path in paths]):
+            if not isinstance(answer, ReadError):
+                answers.append(answer)
+            elif answer.status:
+                answers.append(UnreadList(why=str(answer), missing=answer.is_missing))
+            else:
+                raise answer
+        return answers
 
     def read(kinds: Sequence[ListedKind]) -> Lists:
         return live.read(get, kinds, "" if options.takeover else namespace)
@@ -41,11 +49,3 @@ def _run(options: argparse.Namespace, read: running.Read) -> int:
         return running.run(options, read)
     except InputError as error:
         raise CommandError(str(error)) from error
-
-
-def _answer(answer: Object | ReadError) -> Object | UnreadList:
-    if isinstance(answer, ReadError):
-        if not answer.status:
-            raise answer
-        return UnreadList(why=str(answer), missing=answer.is_missing)
-    return answer

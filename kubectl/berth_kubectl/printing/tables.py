@@ -18,17 +18,17 @@ def lines(
     cells = [tuple(clean(row[index]) for index in kept) for row in rows]
     widths = [max((len(row[place]) for row in (*titles, *cells)), default=0) for place in range(len(kept))]
     shown = [columns[index] for index in kept]
-    return [_line(row, widths, shown, colour=colour and row not in titles) for row in (*titles, *cells)]
+    table = []
+    for row in (*titles, *cells):
+        parts = []
+        for text, width, column in zip(row, widths, shown, strict=True):
+            padded = text if column is shown[-1] else text.ljust(width)
+            style = column.style if colour and row not in titles else None
+            parts.append(coloured(padded, style(text)) if style else padded)
+        table.append(GAP.join(parts).rstrip())
+    return table
 
 
 def clean(text: str) -> str:
     """Return a cell on one line, without control characters, which objects of others may contain."""
     return "".join(letter if letter.isprintable() else " " for letter in text) or NONE
-
-
-def _line(row: Row, widths: Sequence[int], columns: Sequence[Column], *, colour: bool) -> str:
-    parts = []
-    for text, width, column in zip(row, widths, columns, strict=True):
-        padded = text if column is columns[-1] else text.ljust(width)
-        parts.append(coloured(padded, column.style(text)) if colour and column.style else padded)
-    return GAP.join(parts).rstrip()

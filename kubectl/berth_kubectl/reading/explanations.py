@@ -8,8 +8,8 @@ from berth_api.admission import routing
 from berth_api.objects import device_text
 from berth_api.objects.visibility import PodExplanation
 from berth_api.words import no_devices
-from berth_kubectl.reading.objects import Object, condition, key_of
-from berth_kubectl.reading.queue import group_of
+from berth_kubectl.reading.objects import Object, condition
+from berth_kubectl.reading.queue import by_priority_and_age, group_of
 
 ENDED: Final = ("Succeeded", "Failed")
 
@@ -24,7 +24,22 @@ def of_pod(pod: Object, schedulers: Collection[str]) -> PodExplanation:
     if state == "NotManaged":
         message = "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
     elif state == "Bound":
-        message = f"bound to {spec['nodeName']}{_devices(pod)}"
+        message = f"bound to {spec['nodeName']}"
+        try:
+            grants = allocation.parse((metadata.get("annotations") or {}).get(names.ALLOCATED, "{}"))
+        except allocation.AllocationError:
+            message += " with an allocation that cannot be read"
+        else:
+            # In the words of the pod's Event.
+            parts = []
+            for grant in grants:
+                share = device_text.of_share(grant)
+                name = device_text.of_device(grant.type, grant.minor, grant.id)
+                parts.append(f"{name} ({share})" if share else name)
+            if parts:
+                message += f" with {device_text.joined(parts)}"
+            elif why := no_devices.why_none(pod):
+                message += f"; {why}"
     elif state == "Gated":
         message = f"waits for its scheduling gates: {', '.join(gate['name'] for gate in spec['schedulingGates'])}"
     else:
@@ -46,27 +61,9 @@ def state_of(pod: Object, schedulers: Collection[str]) -> str:
     return "Gated" if spec.get("schedulingGates") else "Waiting"
 
 
-def _devices(pod: Object) -> str:
-    """Return the devices of a bound pod's allocation, in the words of its Event; or why it has none."""
-    annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "{}")
-    try:
-        grants = allocation.parse(annotation)
-    except allocation.AllocationError:
-        return " with an allocation that cannot be read"
-    if grants:
-        return f" with {device_text.joined(map(_device, grants))}"
-    return f"; {why}" if (why := no_devices.why_none(pod)) else ""
-
-
-def _device(grant: allocation.Grant) -> str:
-    name, share = device_text.of_device(grant.type, grant.minor, grant.id), device_text.of_share(grant)
-    return f"{name} ({share})" if share else name
-
-
 def first_waiting(pods: Iterable[Object]) -> Object | None:
     """Return the pod that is tried first of those that wait: by priority and age."""
-    waiting = [pod for pod in pods if is_waiting(pod)]
-    return min(waiting, key=_order, default=None)
+    return min(filter(is_waiting, pods), key=by_priority_and_age, default=None)
 
 
 def is_waiting(pod: Object) -> bool:
@@ -78,10 +75,6 @@ def is_waiting(pod: Object) -> bool:
     )
 
 
-def _order(pod: Object) -> tuple[int, str, tuple[str, str]]:
-    return -pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod)
-
-
 def members(pods: Iterable[Object], group: str) -> list[Object]:
     """Return the pods of a gang."""
     return [pod for pod in pods if group_of(pod) == group]
@@ -91,35 +84,31 @@ def selector(spec: Object) -> str:
     """Return the label selector of a workload as text."""
     labels = spec.get("matchLabels") or {}
     parts = [f"{name}={value}" for name, value in labels.items()]
-    return ",".join([*parts, *map(_expression, spec.get("matchExpressions") or ())])
-
-
-def _expression(expression: Object) -> str:
-    key, operator = str(expression["key"]), expression["operator"]
-    if operator == "Exists":
-        return key
-    if operator == "DoesNotExist":
-        return f"!{key}"
-    return f"{key} {'in' if operator == 'In' else 'notin'} ({','.join(expression.get('values') or ())})"
+    for expression in spec.get("matchExpressions") or ():
+        key, operator = str(expression["key"]), expression["operator"]
+        if operator == "Exists":
+            parts.append(key)
+        elif operator == "DoesNotExist":
+            parts.append(f"!{key}")
+        else:
+            values = ",".join(expression.get("values") or ())
+            parts.append(f"{key} {'in' if operator == 'In' else 'notin'} ({values})")
+    return ",".join(parts)
 
 
 def events(listed: Sequence[Object]) -> list[dict[str, Any]]:
     """Return the Events of a pod for people: the latest last."""
-    return sorted(
-        (
+    rows = []
+    for event in listed:
+        series = event.get("series") or {}
+        last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+        rows.append(
             {
-                "time": _time(event),
+                "time": str(last or event["metadata"]["creationTimestamp"]),
                 "type": str(event.get("type") or ""),
                 "reason": str(event.get("reason") or ""),
                 "message": str(event.get("message") or ""),
-                "count": (event.get("series") or {}).get("count") or event.get("count") or 1,
+                "count": series.get("count") or event.get("count") or 1,
             }
-            for event in listed
-        ),
-        key=lambda event: str(event["time"]),
-    )
-
-
-def _time(event: Object) -> str:
-    series = (event.get("series") or {}).get("lastObservedTime")
-    return str(series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+        )
+    return sorted(rows, key=lambda event: str(event["time"]))

@@ -19,30 +19,33 @@ def rows(devices: Iterable[Object], nodes: Mapping[str, Object] | None) -> list[
 
     Without `nodes` (by name; None if they may not be read) all nodes count as schedulable.
     """
-    return [_row(device, nodes) for device in sorted(devices, key=name_of)]
-
-
-def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
-    name, status = name_of(device), device.get("status") or {}
-    node = {} if nodes is None else nodes.get(name, {})
-    labels = (node.get("metadata") or {}).get("labels") or {}
-    ready = condition(device, names.READY)
-    accounted = condition(device, names.ACCOUNTED)
-    blocked = "" if ready.get("status") == "True" else str(ready.get("message") or "no leader has read its Device yet")
-    unaccounted = str(accounted.get("message") or "") if accounted.get("status") == "False" else ""
-    cards = [*_cards(device, blocked, unaccounted)]
-    return {
-        "metadata": {"name": name},
-        "ready": ready.get("status") == "True" and condition(node, names.READY).get("status", "True") == "True",
-        "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
-        "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
-        "blocked": blocked or unaccounted,
-        "models": dict(Counter(card["model"] for card in cards if card["model"])),
-        "zone": labels.get(ZONE, ""),
-        "rack": "",
-        "isolation": labels.get(names.ISOLATION_KEY, ""),
-        "devices": cards,
-    }
+    listed: list[FleetNode] = []
+    for device in sorted(devices, key=name_of):
+        name, status = name_of(device), device.get("status") or {}
+        node = {} if nodes is None else nodes.get(name, {})
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        ready = condition(device, names.READY)
+        accounted = condition(device, names.ACCOUNTED)
+        blocked = (
+            "" if ready.get("status") == "True" else str(ready.get("message") or "no leader has read its Device yet")
+        )
+        unaccounted = str(accounted.get("message") or "") if accounted.get("status") == "False" else ""
+        cards = [*_cards(device, blocked, unaccounted)]
+        listed.append(
+            {
+                "metadata": {"name": name},
+                "ready": ready.get("status") == "True" and condition(node, names.READY).get("status", "True") == "True",
+                "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
+                "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
+                "blocked": blocked or unaccounted,
+                "models": dict(Counter(card["model"] for card in cards if card["model"])),
+                "zone": labels.get(ZONE, ""),
+                "rack": "",
+                "isolation": labels.get(names.ISOLATION_KEY, ""),
+                "devices": cards,
+            }
+        )
+    return listed
 
 
 def _cards(device: Object, blocked: str, unaccounted: str) -> Iterator[Card]:
@@ -94,14 +97,13 @@ def _card(card: Object, use: Object, ids: Mapping[int, str], blocked: str = "") 
 
 def amounts(resources: Mapping[str, Any] | None) -> Amounts:
     """Return amounts by short names; an amount that cannot be read counts as 0."""
-    return {short(name): _amount(value) for name, value in (resources or {}).items()}
-
-
-def _amount(value: Any) -> int:
-    try:
-        return quantity.parse(value)
-    except quantity.QuantityError:
-        return 0
+    read: Amounts = {}
+    for name, value in (resources or {}).items():
+        try:
+            read[short(name)] = quantity.parse(value)
+        except quantity.QuantityError:
+            read[short(name)] = 0
+    return read
 
 
 def faults_of(card: Object) -> tuple[faults.Fault, ...]:

@@ -1,19 +1,17 @@
 """Holder rows from pods and their allocation annotations, in the form of the visibility API."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 
 from berth_api import allocation, names, resources
-from berth_api.allocation import AllocationError, Grant, held
+from berth_api.allocation import AllocationError, held
 from berth_api.objects.visibility import Amounts, Exceeding, HeldPart, HoldingPod
 from berth_api.request import isolation
 from berth_kubectl.reading import fleet
 from berth_kubectl.reading.objects import Object, condition, key_of, name_of, owner_of, time_of
 
 Key = tuple[str, str]
-Models = Mapping[str, str]
-"""Id of a card -> its model."""
 
 
 def rows(
@@ -45,52 +43,47 @@ def rows(
                 Exceeding(type=use["type"], minor=use["minor"], memory=bytes_["memory"], limit=bytes_["limit"])
             )
     drifted = {key_of(gpu_pod) for gpu_pod in listed if condition(gpu_pod, names.CONSISTENT).get("status") == "False"}
-    all_rows = [_row(pod, models, subdevices, drifted, exceeding) for pod in sorted(pods, key=key_of)]
-    return [row for row in all_rows if row is not None]
-
-
-def _row(
-    pod: Object,
-    models: Models,
-    subdevices: Mapping[str, Amounts],
-    drifted: set[Key],
-    exceeding: Mapping[Key, list[Exceeding]],
-) -> HoldingPod | None:
-    annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
-    node = pod["spec"].get("nodeName", "")
-    if not annotation or not node:
-        return None
-    try:
-        grants = allocation.parse(annotation)
-    except AllocationError:
-        grants = ()
-    metadata, seconds = pod["metadata"], pod["spec"].get("activeDeadlineSeconds")
-    start = time_of((pod.get("status") or {}).get("startTime", ""))
-    return {
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
-        "node": node,
-        "owner": owner_of(pod),
-        "scheduler": pod["spec"].get("schedulerName", ""),
-        "since": str(condition(pod, "PodScheduled").get("lastTransitionTime", "")),
-        # When kubelet ends the pod.
-        "endsBy": (start + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if start is not None and seconds is not None
-        else "",
-        "devices": [_part(grant, models, subdevices) for grant in grants],
-        "drifted": key_of(pod) in drifted,
-        "promised": False,
-        "isolation": isolation.given(resources.total(pod["spec"])),
-        "exceeding": exceeding.get((node, metadata["uid"]), []),
-    }
-
-
-def _part(grant: Grant, models: Models, subdevices: Mapping[str, Amounts]) -> HeldPart:
-    card = grant.parent or grant.visible
-    part: HeldPart = {
-        "type": grant.type,
-        "minor": grant.minor,
-        "id": grant.id,
-        "model": models.get(card, ""),
-        "amounts": dict(grant.amounts),
-    }
-    return {**part, "card": subdevices[card]} if grant.is_subdevice and card in subdevices else part
+    holding: list[HoldingPod] = []
+    for pod in sorted(pods, key=key_of):
+        annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
+        node = pod["spec"].get("nodeName", "")
+        if not annotation or not node:
+            continue
+        try:
+            grants = allocation.parse(annotation)
+        except AllocationError:
+            grants = ()
+        parts = []
+        for grant in grants:
+            card = grant.parent or grant.visible
+            part: HeldPart = {
+                "type": grant.type,
+                "minor": grant.minor,
+                "id": grant.id,
+                "model": models.get(card, ""),
+                "amounts": dict(grant.amounts),
+            }
+            if grant.is_subdevice and card in subdevices:
+                part["card"] = subdevices[card]
+            parts.append(part)
+        metadata, seconds = pod["metadata"], pod["spec"].get("activeDeadlineSeconds")
+        start = time_of((pod.get("status") or {}).get("startTime", ""))
+        holding.append(
+            {
+                "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+                "node": node,
+                "owner": owner_of(pod),
+                "scheduler": pod["spec"].get("schedulerName", ""),
+                "since": str(condition(pod, "PodScheduled").get("lastTransitionTime", "")),
+                # When kubelet ends the pod.
+                "endsBy": (start + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+                if start is not None and seconds is not None
+                else "",
+                "devices": parts,
+                "drifted": key_of(pod) in drifted,
+                "promised": False,
+                "isolation": isolation.given(resources.total(pod["spec"])),
+                "exceeding": exceeding.get((node, metadata["uid"]), []),
+            }
+        )
+    return holding

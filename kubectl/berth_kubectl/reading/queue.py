@@ -18,37 +18,38 @@ def rows(pods: Iterable[Object], *, schedulers: Collection[str], now: datetime) 
         and not pod["spec"].get("nodeName")
         and not pod["metadata"].get("deletionTimestamp")
     ]
-    waiting.sort(
-        key=lambda pod: (-pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod))
-    )
-    return [_row(pod, now) for pod in waiting]
+    queued = []
+    for pod in sorted(waiting, key=by_priority_and_age):
+        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+        created = str(metadata.get("creationTimestamp", ""))
+        since = time_of(created)
+        row: QueuedPod = {
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "creationTimestamp": created,
+            },
+            "position": 0,
+            "state": "gated" if spec.get("schedulingGates") else "",
+            "priority": spec.get("priority", 0),
+            "waitingSeconds": max(0, int((now - since).total_seconds())) if since else 0,
+            "scheduler": spec.get("schedulerName", ""),
+            "requests": requests_of(spec),
+            "backoffSeconds": 0.0,
+            "wakesOn": [],
+            "message": str(condition(pod, "PodScheduled").get("message", "")),
+            "reservedNode": status.get("nominatedNodeName", ""),
+        }
+        if group := group_of(pod):
+            row["gang"] = {"name": group}
+        queued.append(row)
+    return queued
 
 
-def _row(pod: Object, now: datetime) -> QueuedPod:
-    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-    created = str(metadata.get("creationTimestamp", ""))
-    since = time_of(created)
-    row: QueuedPod = {
-        "metadata": {
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-            "creationTimestamp": created,
-        },
-        "position": 0,
-        "state": "gated" if spec.get("schedulingGates") else "",
-        "priority": spec.get("priority", 0),
-        "waitingSeconds": max(0, int((now - since).total_seconds())) if since else 0,
-        "scheduler": spec.get("schedulerName", ""),
-        "requests": requests_of(spec),
-        "backoffSeconds": 0.0,
-        "wakesOn": [],
-        "message": str(condition(pod, "PodScheduled").get("message", "")),
-        "reservedNode": status.get("nominatedNodeName", ""),
-    }
-    if group := group_of(pod):
-        row["gang"] = {"name": group}
-    return row
+def by_priority_and_age(pod: Object) -> tuple[int, str, tuple[str, str]]:
+    """Return the order in which pods are tried, as far as their objects show it."""
+    return -pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod)
 
 
 def requests_of(spec: Object) -> Amounts:

@@ -61,36 +61,38 @@ def fleets(labels: str = "") -> list[View[FleetNode]]:
     """Return the views of the fleet, of the nodes that a label selector matches."""
     selected = (Source(resource=NODES, labels=labels),) if labels else ()
     nodes = Source(resource=NODES, labels=labels, optional=not labels)
+
+    def of_api(lists: Lists, _now: datetime) -> list[FleetNode]:
+        rows: list[Any] = sorted(lists[0] or (), key=name_of)
+        matching = {name_of(node) for node in lists[1] or ()} if len(lists) > 1 else None
+        return [row for row in rows if matching is None or name_of(row) in matching]
+
+    def of_devices(lists: Lists, _now: datetime) -> list[FleetNode]:
+        devices, listed = lists
+        by_name = None if listed is None else {name_of(node): node for node in listed}
+        if labels:
+            by_name = by_name or {}
+            devices = [device for device in devices or () if name_of(device) in by_name]
+        return fleet.rows(devices or (), by_name)
+
     return [
-        View(sources=(Source(resource=FLEET), *selected), rows=_visible_fleet),
+        View(sources=(Source(resource=FLEET), *selected), rows=of_api),
         View(
             sources=(Source(resource=DEVICES), nodes),
-            rows=_fleet_of_devices if not labels else _selected_fleet,
+            rows=of_devices,
             old="what is held and free is from then, and still counts pods deleted since",
         ),
     ]
 
 
-def _visible_fleet(lists: Lists, _now: datetime) -> list[FleetNode]:
-    rows: list[Any] = sorted(lists[0] or (), key=name_of)
-    selected = {name_of(node) for node in lists[1] or ()} if len(lists) > 1 else None
-    return [row for row in rows if selected is None or name_of(row) in selected]
-
-
-def _fleet_of_devices(lists: Lists, _now: datetime) -> list[FleetNode]:
-    devices, nodes = lists
-    return fleet.rows(devices or (), None if nodes is None else {name_of(node): node for node in nodes})
-
-
-def _selected_fleet(lists: Lists, _now: datetime) -> list[FleetNode]:
-    devices, nodes = lists
-    by_name = {name_of(node): node for node in nodes or ()}
-    return fleet.rows([device for device in devices or () if name_of(device) in by_name], by_name)
-
-
 def holding(namespace: str, labels: str = "") -> list[View[HoldingPod]]:
     """Return the views of the pods that hold devices, of one namespace or all."""
     selected = (Source(resource=PODS, namespace=namespace, labels=labels, fields=ALIVE),) if labels else ()
+
+    def of_pods(lists: Lists, _now: datetime) -> list[HoldingPod]:
+        pods, devices, gpu_pods = lists
+        return holders.rows(pods or (), devices=devices or (), gpu_pods=gpu_pods or ())
+
     return [
         View(sources=(Source(resource=HOLDERS, namespace=namespace), *selected), rows=_selected_pods),
         View(
@@ -99,7 +101,7 @@ def holding(namespace: str, labels: str = "") -> list[View[HoldingPod]]:
                 Source(resource=DEVICES, optional=True),
                 Source(resource=GPU_PODS, namespace=namespace, optional=True),
             ),
-            rows=_holders_of_pods,
+            rows=of_pods,
             old="DRIFTED and EXCEEDED are from then; the list of pods is current",
         ),
     ]
@@ -119,11 +121,6 @@ def holding_and_fleet(namespace: str) -> View[tuple[list[HoldingPod], list[Fleet
 def _selected_pods(lists: Lists, _now: datetime) -> list[Any]:
     selected = {pod["metadata"]["uid"] for pod in lists[1] or ()} if len(lists) > 1 else None
     return [row for row in lists[0] or () if selected is None or row["metadata"]["uid"] in selected]
-
-
-def _holders_of_pods(lists: Lists, _now: datetime) -> list[HoldingPod]:
-    pods, devices, gpu_pods = lists
-    return holders.rows(pods or (), devices=devices or (), gpu_pods=gpu_pods or ())
 
 
 def queues(namespace: str, schedulers: Collection[str], labels: str = "") -> list[View[QueuedPod]]:

@@ -31,16 +31,13 @@ class Controller:
 def owned(replica_sets: Iterable[Object], workload: Object) -> list[Controller]:
     """Return the ReplicaSets of a Deployment that are to have pods."""
     uid = workload["metadata"]["uid"]
-    return [
-        Controller(kind="ReplicaSet", body=replica_set)
-        for replica_set in replica_sets
-        if replica_set["spec"].get("replicas") and _owner(replica_set) == uid
-    ]
-
-
-def _owner(obj: Object) -> str:
-    references = obj["metadata"].get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in references if owner.get("controller")), "")
+    kept = []
+    for replica_set in replica_sets:
+        owners = replica_set["metadata"].get("ownerReferences") or ()
+        controller = next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+        if replica_set["spec"].get("replicas") and controller == uid:
+            kept.append(Controller(kind="ReplicaSet", body=replica_set))
+    return kept
 
 
 def conditions(controllers: Iterable[Controller]) -> list[str]:

@@ -221,7 +221,7 @@ class GangKeeper:
                 for charge in undone:
                     self._reporter.undone(charge, reason)
             now = self._cluster.clock()
-            for gang in gang_tracker.resumed(now):
+            for gang in (*gang_tracker.resumed(now), *gang_tracker.completed(now)):
                 self._cluster.gangs.gather(gang)
             for lack, pods in gang_tracker.unready(now):
                 for pod in pods:

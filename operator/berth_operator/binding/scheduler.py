@@ -187,54 +187,50 @@ class Scheduler:
 
     async def _schedule_batch(self, term: int) -> bool:
         """Schedule up to `BATCH` units for about `MAX_TURN`; return whether the queue may have more."""
-        ends_at = self._cluster.clock() + MAX_TURN
+        queue, clock, slow = self._cluster.queue, self._cluster.clock, self._slow
+        ends_at = clock() + MAX_TURN
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
-            with_devices = self._claim_work.left > 0 and self._has_claim_time()
-            unit = self._cluster.queue.pop(self._cluster.clock(), with_devices=with_devices)
-            # The kernel may take the processor from a thread that asks for its CPU time.
-            began = self._cpu() if self._review.measures() else None
-            if unit is None or not self._schedule(unit, term):
-                self._binds.release()
+            unit = queue.pop(clock(), with_devices=self._claim_work.left > 0 and self._has_claim_time())
             if unit is None:
+                self._binds.release()
                 return False
-            if began is not None:
-                self._review.spend(unit.class_key, self._cpu() - began)
-            if self._cluster.clock() >= ends_at:
+            # The kernel may take the processor from a thread that asks for its CPU time.
+            cpu_began = self._cpu() if self._review.measures() else None
+            self._claim_work.begin(unit.namespace)
+            needs_devices = self._cluster.needs_devices(unit)
+            if needs_devices and slow is not None:
+                slow.begin()
+            began, is_bound = clock(), False
+            try:
+                if isinstance(unit, Gang):
+                    # Each member acquires its own turn to bind.
+                    self._gangs.schedule(unit, term)
+                    if self._claim_work.waits and slow is not None:
+                        slow.wait(unit.class_key)
+                    elif self._claim_work.goes_on:
+                        queue.wake_class(unit.class_key)
+                else:
+                    is_bound = self._schedule_pod(unit, term)
+            except PluginFailedError as error:
+                # Nothing has been assumed or evicted yet: plug-ins only read the state.
+                self._handle_plugin_failure(unit, error)
+            if needs_devices:
+                now = clock()
+                self._claim_share.spend(now - began)
+                queue.turns.take(unit.namespace, now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0), now)
+            if not is_bound:
+                self._binds.release()
+            if cpu_began is not None:
+                self._review.spend(unit.class_key, self._cpu() - cpu_began)
+            if clock() >= ends_at:
                 break
         return True
 
     def _has_claim_time(self) -> bool:
         """Return whether units may be decided that need devices for claims."""
         return not self._cluster.queue.has_others() or self._claim_share.is_left()
-
-    def _schedule(self, unit: PendingPod | Gang, term: int) -> bool:
-        """Schedule one unit; return whether a pod's bind was started."""
-        self._claim_work.begin(unit.namespace)
-        needs_devices = self._cluster.needs_devices(unit)
-        if needs_devices and self._slow is not None:
-            self._slow.begin()
-        began, is_bound = self._cluster.clock(), False
-        try:
-            if isinstance(unit, Gang):
-                # Each member acquires its own turn to bind.
-                self._gangs.schedule(unit, term)
-                if self._claim_work.waits and self._slow is not None:
-                    self._slow.wait(unit.class_key)
-                elif self._claim_work.goes_on:
-                    self._cluster.queue.wake_class(unit.class_key)
-            else:
-                is_bound = self._schedule_pod(unit, term)
-        except PluginFailedError as error:
-            # Nothing has been assumed or evicted yet: plug-ins only read the state.
-            self._handle_plugin_failure(unit, error)
-        if needs_devices:
-            now = self._cluster.clock()
-            self._claim_share.spend(now - began)
-            taken = now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0)
-            self._cluster.queue.turns.take(unit.namespace, taken, now)
-        return is_bound
 
     def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
         """Back off a unit for which a plug-in failed, withdraw its nominations, and report the failure."""

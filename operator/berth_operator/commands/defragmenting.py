@@ -45,8 +45,14 @@ async def make_room(pods: PodApi, pod: PendingPod, node: str, *, timeout: float)
     loop = asyncio.get_running_loop()
     began, acting = loop.time(), False
     while loop.time() - began < timeout:
-        current = await _read(pods, pod)
-        if current is None:
+        current: Object | None = None
+        try:
+            current = await pods.get_pod(pod.namespace, pod.name)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        # Another pod of its name may have replaced it.
+        if current is None or current["metadata"]["uid"] != pod.uid:
             return False, f"{pod.key} was deleted"
         if bound_to := current["spec"].get("nodeName"):
             return True, f"{pod.key} was bound to {bound_to}"
@@ -66,14 +72,3 @@ async def make_room(pods: PodApi, pod: PendingPod, node: str, *, timeout: float)
 async def _nominate(pods: PodApi, pod: PendingPod, node: str) -> None:
     patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
     await pods.patch_pod_status(pod.namespace, pod.name, patch)
-
-
-async def _read(pods: PodApi, pod: PendingPod) -> Object | None:
-    """Return the pod; None if it is gone, or was replaced by another pod of its name."""
-    try:
-        current = await pods.get_pod(pod.namespace, pod.name)
-    except ApiError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return None
-        raise
-    return current if current["metadata"]["uid"] == pod.uid else None

@@ -73,6 +73,8 @@ class Effective:
     charges_foreign: bool
     charges_unheld: bool
     memory_units: Mapping[str, int]
+    nic_resources: Mapping[str, int] = field(default_factory=dict)
+    """As the operator serves them; a command has no flag for them."""
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
     mix: PodMix | None = None
@@ -132,7 +134,14 @@ def combined(given: Given, served: Served) -> Effective:
         InputError: a setting of the command line is invalid.
         ConfigurationError: the configuration file of the command line is invalid.
     """
-    served, used = _readable(served)
+    used = DEFAULT
+    if served.settings:
+        try:
+            if "podMix" in served.settings:
+                pod_mix_document.of_document(served.settings["podMix"])
+            used = configuration.of_document(served.settings["configuration"], "its configuration")
+        except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
+            served = Served(why_not=f"the operator has another version: {error}")
     settings = served.settings
     priorities = PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
     if given.genius_priorities is not None:
@@ -166,22 +175,11 @@ def combined(given: Given, served: Served) -> Effective:
         charges_foreign=bool(settings.get("chargeForeign", True)),
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=units,
+        nic_resources=dict(settings.get("nicResources", {})),
         reserved_nodes=dict(settings.get("reservedNodes", {})),
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=note,
     )
-
-
-def _readable(served: Served) -> tuple[Served, Configuration]:
-    """Return the served settings and their profiles; none if an operator of another version serves other settings."""
-    if not served.settings:
-        return served, DEFAULT
-    try:
-        if "podMix" in served.settings:
-            pod_mix_document.of_document(served.settings["podMix"])
-        return served, configuration.of_document(served.settings["configuration"], "its configuration")
-    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
-        return Served(why_not=f"the operator has another version: {error}"), DEFAULT
 
 
 def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:

@@ -9,7 +9,7 @@ from berth_api.admission import routing
 from berth_api.objects.visibility import ClaimDevices
 from berth_operator.commands.claims import WorkloadClaims
 from berth_operator.commands.errors import InputError
-from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
+from berth_operator.commands.workload import CREATED, Admission, WorkloadFile
 from berth_operator.core.advice import claim_devices
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import NO_NODES, Outcome, Simulation, simulate
@@ -91,30 +91,29 @@ class Planner:
             self._cluster.gangs.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
         claims = WorkloadClaims(self._snapshot, workload.claim_objects, self._namespace)
         for document, pod in workload.pods:
+            where = f"{document.where} ({document.title})"
             admitted, is_ours = pods.transform(admission.admit(document, pod)), admission.is_ours(pod)
-            self._add_pod(document, claims.of_pod(document, admitted) if is_ours else admitted, is_ours=is_ours)
+            added = claims.of_pod(document, admitted) if is_ours else admitted
+            uid, spec = added["metadata"]["uid"], added["spec"]
+            if uid in self._pods:
+                raise InputError(f"{where}: there is a second pod {_key(added)}")
+            try:
+                if is_ours:
+                    self._cluster.put_pending(added)
+                    self._pods[uid] = added
+                elif spec.get("nodeName"):
+                    self._cluster.put_bound(added)
+                    self._note(f"{where} is counted on {spec['nodeName']}, which it names")
+                else:
+                    self._left_out = True
+                    why_not = routing.not_ours(spec["schedulerName"], self._policies)
+                    self._note(f"{where} is left out, because the nodes of its pods are not known: {why_not}")
+            except (KeyError, TypeError, AttributeError) as error:
+                raise InputError(f"{where}: spec cannot be read: {error!r}") from error
             for template in claims.missing(admitted) if is_ours else ():
-                self._note(f"{document.where} ({document.title}): there is no ResourceClaimTemplate {template}")
+                self._note(f"{where}: there is no ResourceClaimTemplate {template}")
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
-
-    def _add_pod(self, document: Document, pod: Object, *, is_ours: bool) -> None:
-        uid, spec, where = pod["metadata"]["uid"], pod["spec"], f"{document.where} ({document.title})"
-        if uid in self._pods:
-            raise InputError(f"{where}: there is a second pod {_key(pod)}")
-        try:
-            if is_ours:
-                self._cluster.put_pending(pod)
-                self._pods[uid] = pod
-            elif spec.get("nodeName"):
-                self._cluster.put_bound(pod)
-                self._note(f"{where} is counted on {spec['nodeName']}, which it names")
-            else:
-                self._left_out = True
-                why_not = routing.not_ours(spec["schedulerName"], self._policies)
-                self._note(f"{where} is left out, because the nodes of its pods are not known: {why_not}")
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{where}: spec cannot be read: {error!r}") from error
 
     def _note(self, note: str) -> None:
         """Add a note, once for all pods of a document."""
@@ -183,7 +182,12 @@ class Planner:
                 raise InputError(self._why_not_waiting(key))
             pod = waiting
         else:
-            pod = self._only()
+            if len(self._pods) != 1:
+                raise InputError(f"the workload has {len(self._pods)} pods; allowed is one")
+            [raw] = self._pods.values()
+            if pods.has_gates(raw):
+                raise InputError(f"{_key(raw)} would not wait yet: {_gates(raw)}")
+            pod = self._read(raw)
         if pod.gang is not None:
             raise InputError(
                 f"{pod.key} is a member of {pod.gang.key}: advice is for pods that are decided by themselves"
@@ -234,14 +238,6 @@ class Planner:
         if pod["metadata"].get("deletionTimestamp"):
             return f"{key} does not wait: it is being deleted"
         return f"{key} does not wait yet: {_gates(pod)}"
-
-    def _only(self) -> PendingPod:
-        if len(self._pods) != 1:
-            raise InputError(f"the workload has {len(self._pods)} pods; allowed is one")
-        [pod] = self._pods.values()
-        if pods.has_gates(pod):
-            raise InputError(f"{_key(pod)} would not wait yet: {_gates(pod)}")
-        return self._read(pod)
 
     def _read(self, pod: Object) -> PendingPod:
         return pods.pending(pod, self._cluster.kinds, self._cluster.priorities)

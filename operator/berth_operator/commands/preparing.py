@@ -57,7 +57,15 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
         ConfigurationError: the configuration is invalid.
     """
     plugins = device_plugins.installed()
-    requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
+    requested = None
+    if inputs.file:
+        try:
+            text = sys.stdin.read() if inputs.file == "-" else Path(inputs.file).read_text()
+        except OSError as error:
+            raise InputError(f"{inputs.file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{inputs.file}: {error}") from error
+        requested = workload.read(text, inputs.file)
     if inputs.pod:
         namespaces = {keys.split(inputs.pod)[0]}
     else:
@@ -69,7 +77,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
-        kinds=kinds_of(plugins, settings.memory_units),
+        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources),
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,
@@ -88,12 +96,3 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     if requested is not None:
         plan.add(requested)
     return plan, settings.note
-
-
-def _text(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text()
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: {error}") from error

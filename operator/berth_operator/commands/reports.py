@@ -62,10 +62,18 @@ def of_defragmentation(pod: PendingPod, advice: Advice, first: Sequence[Move]) -
 
 
 def _outcome(outcome: Outcome) -> Report:
-    result = outcome.result
-    place = {**_place(result.node, result.charge.grants), **_claims(result)} if isinstance(result, Placement) else {}
-    reason = {"reason": result.message} if isinstance(result, Failure) else {}
-    return {"pod": outcome.pod.key, "fits": outcome.fits, **place, **reason}
+    report, result = {"pod": outcome.pod.key, "fits": outcome.fits}, outcome.result
+    if isinstance(result, Failure):
+        report["reason"] = result.message
+    if isinstance(result, Placement):
+        report |= _place(result.node, result.charge.grants)
+        named = [str(claimed.claim) for claimed in result.claims.of_claims]
+        if result.claims.mappings:  # the last claim is for extended resources, and has no name yet
+            named.append(", ".join(sorted(result.claims.by_class)))
+        devices = ([str(device.device.id) for device in claimed.results] for claimed in result.claims.allocations)
+        if claims := dict(zip(named, devices, strict=True)):
+            report["claims"] = claims
+    return report
 
 
 def _place(node: str, grants: Sequence[Grant]) -> Report:
@@ -75,17 +83,6 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
         # Several instances of one card count as one card.
         devices.setdefault(grant.type, {})[shown[grant.type, grant.minor]] = None
     return {"node": node, "devices": {device_type: list(minors) for device_type, minors in devices.items()}}
-
-
-def _claims(placement: Placement) -> Report:
-    """Return what each claim gets. The last claim may be for extended resources, and has no name yet."""
-    chosen = placement.claims
-    named = [str(claimed.claim) for claimed in chosen.of_claims]
-    if chosen.mappings:
-        named.append(", ".join(sorted(chosen.by_class)))
-    devices = ([str(result.device.id) for result in claimed.results] for claimed in chosen.allocations)
-    claims = dict(zip(named, devices, strict=True))
-    return {"claims": claims} if claims else {}
 
 
 def _left_at(place: K, before: Mapping[K, Left], after: Mapping[K, Left]) -> Report:

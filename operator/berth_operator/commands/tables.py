@@ -42,15 +42,16 @@ def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> No
         if any(amounts["before"] != amounts["after"] for amounts in (device["idle"], device["free"]))
     ]
     to.print(f"\nDevices before and after ({len(report['devices']) - len(changed)} more stay as they are):\n")
-    rows = [
-        (
-            *(row[name] for name in ("node", "type", "model")),
-            str(row["cards"]),
-            _then(str(row["idle"]["before"]), str(row["idle"]["after"])),
-            ", ".join(_free(row["free"])),
-        )
-        for row in [*changed, *({"node": "all nodes", **total} for total in report["totals"])]
-    ]
+    rows = []
+    for row in [*changed, *({"node": "all nodes", **total} for total in report["totals"])]:
+        free = []
+        for name, after in row["free"]["after"].items():
+            amounts = [row["free"]["before"].get(name, "0"), after]
+            if name == names.PREFIX + names.GPU_MEMORY:
+                amounts = [f"{quantity.parse(amount) / GI:.4g}Gi" for amount in amounts]
+            free.append(f"{name.removeprefix(names.PREFIX)} {_then(*amounts)}")
+        idle = _then(str(row["idle"]["before"]), str(row["idle"]["after"]))
+        rows.append((row["node"], row["type"], row["model"], str(row["cards"]), idle, ", ".join(free)))
     _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
     _nodes("\nNodes whose devices no pod would use: ", report["unusedNodes"], to)
     _nodes("Of them in use now: ", report["emptiedNodes"], to)
@@ -87,14 +88,6 @@ def show_advice(report: Report, to: Console) -> None:
 def _pods(pods: Sequence[Report], to: Console) -> None:
     rows = [(pod["pod"], pod.get("node", "-"), _minors(pod), pod.get("reason", "")) for pod in pods]
     _table(("POD", "NODE", "DEVICES", "WHY NOT"), rows, to)
-
-
-def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
-    for name, after in free["after"].items():
-        amounts = [free["before"].get(name, "0"), after]
-        if name == names.PREFIX + names.GPU_MEMORY:
-            amounts = [f"{quantity.parse(amount) / GI:.4g}Gi" for amount in amounts]
-        yield f"{name.removeprefix(names.PREFIX)} {_then(*amounts)}"
 
 
 def _then(before: str, after: str) -> str:

@@ -263,8 +263,13 @@ def read(text: str, name: str) -> WorkloadFile:
     Raises:
         InputError: the file is invalid.
     """
+    try:
+        bodies = documents.read_all(text)
+    except DocumentError as error:
+        raise InputError(f"{name}: not YAML: {error}") from error
+    numbered = ((body, f"{name}: document {number}") for number, body in enumerate(bodies, start=1) if body is not None)
     workload = WorkloadFile()
-    for document in _documents(text, name):
+    for document in (document for body, where in numbered for document in _unpacked(body, where)):
         kind = document.kind
         if kind in _MAKERS:
             form, make = _MAKERS[kind]
@@ -315,16 +320,6 @@ def _check(document: Document, form: type[_Form]) -> None:
         form.model_validate(document.body)
     except ValidationError as error:
         raise InputError(f"{document.where} ({document.title}): {'; '.join(messages(error))}") from error
-
-
-def _documents(text: str, name: str) -> Iterator[Document]:
-    try:
-        bodies = documents.read_all(text)
-    except DocumentError as error:
-        raise InputError(f"{name}: not YAML: {error}") from error
-    for number, body in enumerate(bodies, start=1):
-        if body is not None:
-            yield from _unpacked(body, f"{name}: document {number}")
 
 
 def _unpacked(body: Any, where: str) -> Iterator[Document]:

@@ -93,10 +93,7 @@ class Fence:
         try:
             await self._api.request("POST", self._path, params={"dryRun": "All"}, body=body)
         except ApiError as error:
-            return "" if _is_past_the_fence(error) else str(error)
+            # Past the admission policies: from a webhook, or because the pod does not exist.
+            is_past = "webhook" in error.message or (error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message)
+            return "" if is_past else str(error)
         return ""
-
-
-def _is_past_the_fence(error: ApiError) -> bool:
-    """Return whether an error comes after the admission policies: from a webhook, or because the pod does not exist."""
-    return "webhook" in error.message or (error.status == HTTPStatus.NOT_FOUND and NO_POD in error.message)

@@ -7,7 +7,7 @@ built in no other way.
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,8 +121,14 @@ class Life:
                 self._tasks = tasks
                 parts.pods.follow(parts.configured.scheduled, tasks)
                 parts.extender.follow(tasks)
-                with _without_collector():
+                # The first lists become state that stays. Scanning it repeatedly took longer than reading it, and would
+                # later delay decisions.
+                gc.disable()
+                try:
                     await parts.watches.synced()
+                finally:
+                    gc.freeze()
+                    gc.enable()
                 objects = {name: reflector.listed for name, reflector in parts.watches.all().items()}
                 log.info("first lists read", objects=objects)
                 self.read.set()
@@ -172,18 +178,3 @@ class Life:
     async def _lose(self, term: int) -> None:
         await self._parts.election.lost(term)
         raise TermLostError(f"term {term} has ended")
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Disable garbage collection, and at the end exempt all existing objects from it.
-
-    The first lists become state that stays. Scanning it repeatedly took longer than reading it, and would later delay
-    decisions.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()

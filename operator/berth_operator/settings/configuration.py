@@ -45,9 +45,9 @@ SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 
 _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
-_SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if not each.TRAITS.needed))
-_NEEDED: Final = {each.NAME: each.TRAITS.needed for each in filters.ORDER if each.TRAITS.needed}
-_SCORES: Final = tuple(each.NAME for each in scores.ALL)
+_SWITCHES: Final = (ALL, *(module.NAME for module in filters.ORDER if not module.TRAITS.needed))
+_NEEDED: Final = {module.NAME: module.TRAITS.needed for module in filters.ORDER if module.TRAITS.needed}
+_SCORES: Final = tuple(score.NAME for score in scores.ALL)
 _DEFAULT: Final = Policy()
 _GENIUS: Final = DEFAULT_WEIGHTS
 _CHECK: Final = CheckSettings()
@@ -351,7 +351,7 @@ class ClaimsSection(_Part):
 
     def own(self) -> OwnPools:
         """Return the pools that decisions read."""
-        named = (each.partition("/") for each in self.pools)
+        named = (pool.partition("/") for pool in self.pools)
         return OwnPools(
             drivers=frozenset(self.drivers), pools=frozenset(PoolID(driver, pool) for driver, _, pool in named)
         )
@@ -400,7 +400,7 @@ class File(_Part):
     def _check_names(self) -> Self:
         if not self.profiles:
             raise ValueError("profiles: must have at least one")
-        names = [each.scheduler_name for each in self.profiles]
+        names = [profile.scheduler_name for profile in self.profiles]
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise ValueError(f'profiles[{index}].schedulerName: "{name}" is that of profiles[{names.index(name)}]')
@@ -466,7 +466,7 @@ def of_document(document: object, where: str) -> Configuration:
         file = File.model_validate(document)
     except ValidationError as error:
         raise ConfigurationError(f"{where}: {'; '.join(messages(error))}") from error
-    policies = {each.scheduler_name: each.policy() for each in file.profiles}
+    policies = {profile.scheduler_name: profile.policy() for profile in file.profiles}
     aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
     return Configuration(
         policies=policies,
@@ -480,7 +480,9 @@ def of_document(document: object, where: str) -> Configuration:
 def messages(error: ValidationError) -> Iterator[str]:
     """Yield each error in the form `profiles[0].preemption: must be a valid boolean, not "yes"`."""
     for problem in error.errors():
-        where, message = _path(problem["loc"]), problem["msg"]
+        # Without pydantic's extra part for keys of mappings.
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"] if part != "[key]")
+        where, message = "".join(parts).removeprefix("."), problem["msg"]
         if problem["type"] == "missing":
             message = "is missing"
         elif problem["type"] == "value_error":
@@ -490,12 +492,6 @@ def messages(error: ValidationError) -> Iterator[str]:
         else:
             message = f"{re.sub('^[A-Z][a-z]+ should', 'must', message)}, not {_shown(problem['input'])}"
         yield f"{where}: {message}" if where else message
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """Return a location in the form `profiles[0].plugins`, without pydantic's extra part for keys of mappings."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]")
-    return "".join(parts).removeprefix(".")
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from berth_api import allocation, request
-from berth_api.plugins import Plugin
 from berth_api.plugins import load as load_all
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.plugins.containment import contained
@@ -34,21 +33,17 @@ def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
     plugins: dict[str, DevicePlugin] = {}
     owners = dict.fromkeys(allocation.TYPES, BERTH)
     for declared in load_all(entries):
-        plugin = _checked(declared)
+        plugin = declared.value
+        if not isinstance(plugin, DevicePlugin):
+            raise declared.error(f"it names {plugin!r}; allowed is a berth_operator.core.plugins.DevicePlugin")
+        for part, members in (("allocator", _ALLOCATOR), ("score", ("score",))):
+            own = getattr(plugin, part)
+            missing = [member for member in members if not callable(getattr(own, member, None))]
+            if own is not None and missing:
+                raise declared.error(f"its {part} has no {', '.join(missing)}; needed are {', '.join(members)}")
         for name in (plugin.kind.name, *plugin.kind.resources):
             if (owner := BERTH if request.is_device(name) else owners.get(name)) is not None:
                 raise declared.error(f"{name} belongs to {owner} already; allowed is a name that no other plug-in uses")
             owners[name] = declared.owner
         plugins[plugin.kind.name] = contained(plugin, declared.owner)
     return plugins
-
-
-def _checked(plugin: Plugin) -> DevicePlugin:
-    value = plugin.value
-    if not isinstance(value, DevicePlugin):
-        raise plugin.error(f"it names {value!r}; allowed is a berth_operator.core.plugins.DevicePlugin")
-    for part, members in (("allocator", _ALLOCATOR), ("score", ("score",))):
-        own = getattr(value, part)
-        if own is not None and (missing := [each for each in members if not callable(getattr(own, each, None))]):
-            raise plugin.error(f"its {part} has no {', '.join(missing)}; needed are {', '.join(members)}")
-    return value

@@ -6,9 +6,10 @@ a cluster without affecting each other.
 
 import socket
 import ssl
+from collections.abc import Mapping
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names, words
 from berth_api.admission.routing import DEFAULT
+from berth_api.request.kinds import checked_nics
 from berth_base.logs import Form, Level
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
@@ -61,6 +63,11 @@ def _check_priorities(text: str) -> str:
     """Check the list now, because it is used only once this replica leads."""
     read_limits(text)
     return text
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
+    return f"{socket.gethostname()}_{settings.get('pod', '').rpartition('/')[2] or uuid4()}"
 
 
 class Settings(BaseSettings):
@@ -143,6 +150,10 @@ class Settings(BaseSettings):
     """Units of memory in resources of other systems, if you changed the unit there: `NAME=1Gi`, separated by commas
     (docs/reference/words.md)."""
 
+    nic_resources: Annotated[str, AfterValidator(checked_nics)] = ""
+    """Resources of other device plugins that are RDMA NICs, with the hundredths of a NIC that one of them takes:
+    `NAME=HUNDREDTHS`, separated by commas, such as `nvidia.com/hostdev=100,rdma/hca_shared=1` (docs/tasks/rdma.md)."""
+
     charge_foreign: bool = True
     """Whether to keep pods off cards that processes outside Kubernetes use, as agents report them."""
 
@@ -195,6 +206,18 @@ class Settings(BaseSettings):
     kueue: bool = False
     """Whether to decide Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices (docs/kueue.md).
     Requires the component `kueue`."""
+
+    jobset_gangs: bool = False
+    """Whether to read JobSets, whose pods then start together (docs/gangs-of-controllers.md). Requires the component
+    `gangs-jobset`."""
+
+    kubeflow_gangs: bool = False
+    """Whether to read the jobs of Kubeflow's training operator and MPI operator, whose pods then start together
+    (docs/gangs-of-controllers.md). Requires the component `gangs-kubeflow`."""
+
+    ray_gangs: bool = False
+    """Whether to read RayClusters, whose pods then start together (docs/gangs-of-controllers.md). Requires the
+    component `gangs-ray`."""
 
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path. Empty: none."""
@@ -336,7 +359,7 @@ metrics."""
     log_level: Level = "info"
     """Lowest severity that is logged. Libraries log warnings and above."""
 
-    identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
+    identity: Annotated[str, Field(default_factory=_identity)]
     """This process's name in the LeaderLease. No two running processes may share it. By default it contains the pod's
     UID: a restarted container finds its own name, and does not wait until its last term has expired."""
 
@@ -437,6 +460,12 @@ metrics."""
         return frozenset(filter(None, self.trusted_schedulers.split(",")))
 
     @property
+    def gang_owners(self) -> frozenset[str]:
+        """Return the API groups of the controllers that are read for their gangs."""
+        groups = {"jobset.x-k8s.io": self.jobset_gangs, "kubeflow.org": self.kubeflow_gangs, "ray.io": self.ray_gangs}
+        return frozenset(group for group, is_read in groups.items() if is_read)
+
+    @property
     def prometheus_namespace_names(self) -> tuple[str, ...]:
         """Return the namespaces whose Services are searched for Prometheus."""
         return tuple(filter(None, self.prometheus_namespaces.split(",")))
@@ -462,8 +491,3 @@ def _check_address(text: str, option: str) -> None:
         ip_address(text)
     except ValueError as error:
         raise ValueError(f'--pod-ip "{text}": {option} requires the address of the operator\'s pod') from error
-
-
-def _identity(pod: str) -> str:
-    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
-    return f"{socket.gethostname()}_{pod.rpartition('/')[2] or uuid4()}"

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from berth_operator.core.decision.policy import Policy
 from berth_operator.settings.configuration import ALL, Configuration
 
 Object = dict[str, Any]
@@ -20,30 +19,29 @@ def document(configuration: Configuration) -> Object:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "profiles": [_profile(name, policy) for name, policy in configuration.policies.items()],
+        "profiles": [
+            {
+                "schedulerName": name,
+                # The strategy for nodes is only a set of weights, and all weights are listed.
+                "strategy": {"cards": policy.card_strategy, "claims": policy.claim_strategy},
+                "plugins": {
+                    "filters": {"disabled": sorted(policy.switched_off)},
+                    "scores": {"disabled": [ALL], "weights": dict(policy.weights)},
+                },
+                "preemption": policy.preemption,
+                "reserveAfterSeconds": int(policy.reserve_after),
+                "subdevices": policy.subdevices,
+                "gang": {"topologyKeys": list(policy.gang_topology_keys), "keepPartial": policy.gang_keep_partial},
+                "genius": _camel(asdict(policy.genius)),
+            }
+            for name, policy in configuration.policies.items()
+        ],
         "modelAliases": {name: list(globs) for name, globs in configuration.model_aliases.items()},
         "claims": {
             "drivers": sorted(configuration.own_pools.drivers),
             "pools": sorted(map(str, configuration.own_pools.pools)),
         },
         "namespaceLimits": {name: {**limits} for name, limits in configuration.namespace_limits.items()},
-    }
-
-
-def _profile(name: str, policy: Policy) -> Object:
-    return {
-        "schedulerName": name,
-        # The strategy for nodes is only a set of weights, and all weights are listed.
-        "strategy": {"cards": policy.card_strategy, "claims": policy.claim_strategy},
-        "plugins": {
-            "filters": {"disabled": sorted(policy.switched_off)},
-            "scores": {"disabled": [ALL], "weights": dict(policy.weights)},
-        },
-        "preemption": policy.preemption,
-        "reserveAfterSeconds": int(policy.reserve_after),
-        "subdevices": policy.subdevices,
-        "gang": {"topologyKeys": list(policy.gang_topology_keys), "keepPartial": policy.gang_keep_partial},
-        "genius": _camel(asdict(policy.genius)),
     }
 
 

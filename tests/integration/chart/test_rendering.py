@@ -26,7 +26,7 @@ ISOLATION: Final = {"hamiCore": {**ON, "image": "berth.dev/hami-core:1", "versio
 SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "base": ((), {}),
     "policies": (
-        ("isolation", "runtime-class", "device-plugin", "hami-core-library"),
+        ("isolation", "runtime-class", "device-plugin", "hami-core-library", "nics"),
         {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}},
     ),
     "servers": (
@@ -40,7 +40,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "without the visibility API": (("no-visibility",), {"visibility": {"enabled": False}}),
     "webhook": (
-        ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager", "mps"),
+        ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager", "mps", "nics"),
         {
             "admission": WEBHOOK,
             "injection": INJECTION,
@@ -74,13 +74,30 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "claims": {"taint": True, "drivers": ["gpu.example.com"]},
         },
     ),
+    "gangs": (
+        ("gangs-jobset", "gangs-kubeflow", "gangs-ray"),
+        {"gangs": {"jobset": True, "kubeflow": True, "ray": True}},
+    ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
-"""Name -> components of kustomize, and values of the chart."""
+"""Name -> components of kustomize, and values of the chart; without the component `nics`, NICs are off in both."""
 ONLY_IN_CHART: Final = {"ResourceQuota/berth-critical-pods"}
 ONLY_IN_KUSTOMIZE: Final = {"Namespace/berth-system"}
 """Helm creates the release's namespace itself."""
 ADDED_LABELS: Final = r"app\.kubernetes\.io/(instance|version|managed-by)|helm\.sh/.*"
+
+
+def test_nics_of_other_plugins_and_the_variable_of_nccl_are_flags() -> None:
+    nics = {"ncclIbHca": True, "resources": {"nvidia.com/hostdev": 100, "rdma/a": 1}}
+    rendered = chart.rendered({"nics": nics, "validation": WEBHOOK})
+    for kind, flag in (
+        ("Deployment/berth-operator", "--nic-resources=nvidia.com/hostdev=100,rdma/a=1"),
+        ("Deployment/berth-webhook", "--nic-resources=nvidia.com/hostdev=100,rdma/a=1"),
+        ("Deployment/berth-webhook", "--nics"),
+        ("DaemonSet/berth-agent", "--nics"),
+        ("DaemonSet/berth-agent", "--nccl-ib-hca"),
+    ):
+        assert flag in rendered[kind]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_helm_finds_no_fault() -> None:
@@ -97,7 +114,8 @@ def test_chart_and_kustomize_install_the_same(tmp_path: Path, name: str) -> None
     components, values = SAME[name]
     built = policies.built(tmp_path, *components)
     by_kustomize = {f"{each['kind']}/{each['metadata']['name']}": each for each in built}
-    by_chart = {key: each for key, each in chart.rendered(values).items() if not is_hook(each)}
+    rendered = chart.rendered({"nics": {"enabled": "nics" in components}, **values})
+    by_chart = {key: each for key, each in rendered.items() if not is_hook(each)}
     assert by_chart.keys() - ONLY_IN_CHART == by_kustomize.keys() - ONLY_IN_KUSTOMIZE
     for key in by_chart.keys() - ONLY_IN_CHART:
         assert comparable(by_chart[key]) == comparable(by_kustomize[key]), key

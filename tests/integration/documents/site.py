@@ -49,13 +49,13 @@ class Held:
 
 
 class Site:
-    """A running cluster with a fleet and an operator."""
+    """A namespace of a running cluster with a fleet and an operator."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.api = cluster, cluster.api
+    def __init__(self, cluster: Cluster, *, namespace: str = NAMESPACE) -> None:
+        self.cluster, self.api, self.namespace = cluster, cluster.api, namespace
 
     def pods(self) -> list[Manifest]:
-        """Return the pods of the examples that are not being deleted."""
+        """Return the pods that are not being deleted."""
         items = self.api.get(self._path("pods"))["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
@@ -76,7 +76,7 @@ class Site:
 
     def held(self, *names: str, kind: str = "gpu") -> list[Held]:
         """Wait until pods are bound; return their devices of one type."""
-        return [held for pod in self.bound(*names) for held in self._held(pod, kind)]
+        return [held for pod in self.bound(*names) for held in self.devices_of(pod, kind)]
 
     def messages(self) -> dict[str, str]:
         """Return why pods wait."""
@@ -109,6 +109,18 @@ class Site:
         items: list[Manifest] = self.api.get(self._path("devices"))["items"]
         return items
 
+    def devices_of(self, pod: Manifest, kind: str = "gpu") -> list[Held]:
+        """Return the devices of a bound pod of one type."""
+        node = pod["spec"]["nodeName"]
+        entries = json.loads(pod["metadata"].get("annotations", {}).get(ALLOCATED, "{}")).get(kind, [])
+        if not entries:
+            return []
+        cards = self.api.get(self._path("devices", node))["spec"]["devices"]
+        return [
+            Held(node=node, id=entry["id"], resources=entry["resources"], card=_card(cards, kind, entry["minor"]))
+            for entry in entries
+        ]
+
     def _is_empty(self) -> bool:
         if not self.api.get(self._path("pods"))["items"]:
             return True
@@ -117,18 +129,7 @@ class Site:
         return False
 
     def _path(self, plural: str, name: str | None = None) -> str:
-        return self.api.resource(plural).path(namespace=NAMESPACE, name=name)
-
-    def _held(self, pod: Manifest, kind: str) -> list[Held]:
-        node = pod["spec"]["nodeName"]
-        entries = json.loads(pod["metadata"]["annotations"].get(ALLOCATED, "{}")).get(kind, [])
-        if not entries:
-            return []
-        cards = self.api.get(self._path("devices", node))["spec"]["devices"]
-        return [
-            Held(node=node, id=entry["id"], resources=entry["resources"], card=_card(cards, kind, entry["minor"]))
-            for entry in entries
-        ]
+        return self.api.resource(plural).path(namespace=self.namespace, name=name)
 
 
 def visible(pod: Manifest, container: str) -> list[str]:

@@ -104,7 +104,7 @@ def test_webhook_and_policy_validate_the_same_objects(build: Build) -> None:
     [
         (("validation",), {"webhook": "true"}),
         (("webhook", "no-routing"), {"webhook": "true", "routed": "false"}),
-        (("extender",), {"routed": "true"}),
+        (("extender",), {"routed": "true", "trusted": '["default-scheduler"]'}),
     ],
 )
 def test_warnings_know_who_validates_and_routes(

@@ -21,13 +21,15 @@ from tests.processes import Process, Processes
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/validation/webhook.yaml"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-POLICY, WEBHOOK = "policy", "webhook"
+POLICY, WEBHOOK, EXTENDER = "policy", "webhook", "extender"
 BY = "validated-by"
-"""Label of objects: who validates them. In a cluster it is one of the two."""
+"""Label of objects: who validates them. In a cluster it is the policy or the webhook, perhaps with the extender."""
 KOORDINATOR = "koordinator.sh/"
 GANG = "gang.scheduling.koordinator.sh/"
 HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
+WRITTEN_BY_PROGRAMS = {names.EPOCH, names.ORIGINAL_RESOURCES, names.WORKLOAD, names.POD_SET}
+READ_BY_BERTH = [name for name in names.POD_ANNOTATIONS if name not in WRITTEN_BY_PROGRAMS]
 DRY: dict[str, str] = {"dryRun": "All"}
 OTHERS_OF_KOORDINATOR = (
     "gpu-partitions",
@@ -69,7 +71,7 @@ def webhook(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="module", autouse=True)
 def _in_force(arena: Arena, webhook: Process) -> Iterator[None]:  # noqa: ARG001 - it is started
     shipped = [*bound_to(POLICY, policies.policies("validation.yaml", arena)), *warnings(arena, POLICY)]
-    shipped += warnings(arena, WEBHOOK)
+    shipped += [*warnings(arena, WEBHOOK), *warnings(arena, EXTENDER)]
     arena.apply(shipped)
     waiting.until(lambda: all(answers(arena)), deadline=ACTIVE_SECONDS, what="the policy and the webhook")
     yield
@@ -89,7 +91,7 @@ def warnings(arena: Arena, by: str) -> list[Manifest]:
     """Return the policy that warns, with the settings of a cluster that is validated by one of the two."""
     settings = {
         "schedulers": f'["{names.SCHEDULER}", "{arena.scheduler_name}"]',
-        "trusted": '["koord-scheduler"]',
+        "trusted": '["default-scheduler"]' if by == EXTENDER else '["koord-scheduler"]',
         "webhook": json.dumps(by == WEBHOOK),
         **({"routed": "false"} if by == POLICY else {}),
     }
@@ -299,6 +301,16 @@ SPLIT = [
             id="Koordinator's other names",
         ),
         pytest.param({GPU: "1", MEMORY: "20"}, {"schedulerName": "koord-scheduler"}, id="a trusted scheduler's"),
+        pytest.param(
+            {},
+            {"schedulerName": "default-scheduler", "nodeName": "n", **annotated(**{names.POD_GROUP: "a"})},
+            id="a gang's member that names its node",
+        ),
+        pytest.param(
+            {NVIDIA: "1"},
+            {"schedulerName": "volcano", **annotated(**dict.fromkeys(WRITTEN_BY_PROGRAMS, "a"))},
+            id="annotations that programs write",
+        ),
     ],
 )
 def test_what_is_valid_passes_without_a_word(
@@ -347,12 +359,6 @@ def test_an_update_is_warned_about_if_the_template_changed(arena: Arena, by: str
             {"schedulerName": "berth"},
             'spec.schedulerName: "berth"; did you mean berth-scheduler?',
             id="the beginning of one",
-        ),
-        pytest.param(
-            {NVIDIA: "1"},
-            {"schedulerName": "default-scheduler", "annotations": {"berth.dev/gpu-model": "*A100*"}},
-            'berth.dev/gpu-model has no effect, because spec.schedulerName is "default-scheduler"; allowed are ',
-            id="an annotation on another scheduler's pod",
         ),
         pytest.param(
             {GPU: "50"},
@@ -473,6 +479,25 @@ WARNED_BY_POLICY = [
         f"write spec.schedulerName: {names.SCHEDULER} or ",
         id="a scheduler that is not Berth's",
     ),
+    pytest.param(
+        {NVIDIA: "1"},
+        {"schedulerName": "default-scheduler", **annotated(**dict.fromkeys(READ_BY_BERTH, "2"))},
+        'spec.schedulerName: "default-scheduler" (also if it is not set) does not read '
+        f"{', '.join(f'annotation {name}' for name in READ_BY_BERTH)}; write spec.schedulerName: {names.SCHEDULER} or ",
+        id="all annotations of Berth on a pod of kube-scheduler",
+    ),
+    pytest.param(
+        {},
+        {"schedulerName": "default-scheduler", "labels": {names.POD_GROUP_LABEL: "a"}},
+        f"does not read label {names.POD_GROUP_LABEL}; write ",
+        id="a gang's member without devices",
+    ),
+    pytest.param(
+        {},
+        {"schedulerName": "volcano", "labels": {names.POD_GROUP_LABEL: "a"}, **annotated(**{names.POD_GROUP: "a"})},
+        f'spec.schedulerName: "volcano" does not read annotation {names.POD_GROUP}; write ',
+        id="a gang's member at another scheduler, which may read the label",
+    ),
 ]
 WARNED_BY_BOTH = [
     pytest.param(
@@ -552,6 +577,24 @@ def test_other_names_and_mig_instances_are_not_warned_about(arena: Arena, by: st
     ):
         fields = {**seeing(cards, **limits), **annotated(**({"a.b/gpu": "1"} if limits else {}))}
         assert warned(arena, pod(arena, by, {}, **fields)) == []
+
+
+def test_a_gang_is_warned_about_unless_the_pod_may_become_berths(arena: Arena) -> None:
+    fields = {"schedulerName": "default-scheduler", **annotated(**{names.POD_GROUP: "a"})}
+    assert warned(arena, pod(arena, EXTENDER, {NVIDIA: "1"}, **fields)) == []
+    assert warned(arena, pod(arena, EXTENDER, {}, **fields)) != []
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "devices"}}})
+    try:
+        waiting.until(
+            lambda: warned(arena, template(arena, WEBHOOK, {NVIDIA: "1"}, **fields)) == [],
+            deadline=ACTIVE_SECONDS,
+            what="the namespace's label",
+        )
+        assert warned(arena, template(arena, WEBHOOK, {}, **fields)) != []
+        assert warned(arena, pod(arena, WEBHOOK, {NVIDIA: "1"}, **fields)) != []
+        assert warned(arena, template(arena, POLICY, {NVIDIA: "1"}, **fields)) != []  # routing is off
+    finally:
+        arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": None}}})
 
 
 def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:

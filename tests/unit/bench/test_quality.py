@@ -137,6 +137,12 @@ def test_which_node_a_share_goes_to(name: str, expected: str) -> None:
         assert placed.grants[0].minor == 3
 
 
+def test_a_baseline_takes_the_first_of_equal_nodes_whatever_the_rule_of_berth_is() -> None:
+    made = openb.fleet([machine(name) for name in "abcd"], rng(1))
+    outcomes = [decide(made, waiting(f"p{number}"), baselines.policy("firstfit", [], 1)) for number in range(20)]
+    assert {outcome.node for outcome in outcomes if isinstance(outcome, Placement)} == {made.names[0]}
+
+
 # --- the whole program ------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from berth_api import names
-from berth_api.request import Part, RequestError, of_pod
+from berth_api.request import Kinds, Part, RequestError, of_pod
+from berth_api.request.kinds import KindError, read_nics
 from tests.builders import FPGA, NVIDIA, RDMA
 
 ALL, COUNT = {"allocateStrategy": "ApplyForAll"}, {"allocateStrategy": "RequestsAsCount"}
@@ -74,3 +75,58 @@ def test_gpus_know_no_strategy() -> None:
     hints = orjson.dumps({"gpu": ALL | EACH}).decode()
     (part_,) = of_pod({NVIDIA: 2}, {names.ALLOCATE_HINT: hints}, {}).parts
     assert (part_.count, part_.every, part_.exclusive) == (2, False, "DeviceLevel")
+
+
+OTHERS = Kinds(nics=read_nics("nvidia.com/hostdev=100,rdma/a=1,rdma/b=1,rdma/c=30"))
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "each"),
+    [
+        pytest.param({"nvidia.com/hostdev": 1}, 1, 100, id="a whole NIC"),
+        pytest.param({"nvidia.com/hostdev": 3}, 3, 100, id="whole NICs"),
+        pytest.param({"rdma/a": 1}, 1, 1, id="a share"),
+        pytest.param({"rdma/a": 4}, 1, 4, id="shares of one NIC"),
+        pytest.param({"rdma/a": 1, "rdma/b": 1}, 2, 1, id="each name is a NIC of its own"),
+        pytest.param({"rdma/a": 100, "nvidia.com/hostdev": 1}, 2, 100, id="whole NICs by two names"),
+    ],
+)
+def test_names_of_other_plugins_are_nics_where_they_are_configured(
+    total: dict[str, int], count: int, each: int
+) -> None:
+    (part_,) = of_pod(total, {}, {}, OTHERS).parts
+    assert (part_.type, part_.count, part_.amounts) == ("rdma", count, (("rdma", each),))
+    assert of_pod(total, {}, {}).parts == ()
+    joint = {names.JOINT_ALLOCATE: orjson.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}).decode()}
+    assert of_pod({**total, NVIDIA: 2}, joint, {}, OTHERS).joint == of_pod({RDMA: 1, NVIDIA: 2}, joint, {}).joint
+
+
+@pytest.mark.parametrize(
+    ("total", "message"),
+    [
+        ({"rdma/a": 1, "rdma/c": 1}, "allowed are equal parts"),
+        ({"rdma/c": 4}, "are 120 hundredths of NICs"),
+        ({"rdma/a": 1, RDMA: 1}, "both request NICs"),
+    ],
+)
+def test_other_amounts_of_their_names_are_refused(total: dict[str, int], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        of_pod(total, {}, {}, OTHERS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "hostdev=100",
+        "rdma/a=0",
+        "rdma/a=101",
+        "rdma/a=x",
+        "kubernetes.io/rdma=1",
+        "nvidia.com/gpu=1",
+        "berth.dev/rdma=1",
+    ],
+)
+def test_what_cannot_be_a_nic_of_another_plugin_is_refused(text: str) -> None:
+    with pytest.raises(KindError, match="allowed are"):
+        read_nics(text)

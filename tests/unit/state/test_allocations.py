@@ -194,6 +194,19 @@ def test_nics_may_be_more_than_requested_and_not_less(requests: Raw, amounts: li
     assert ([dict(grant.amounts)["rdma"] for grant in charge.grants], charge.unknown) == (amounts, unknown)
 
 
+def test_nics_of_another_plugin_are_charged_by_our_allocation_alone() -> None:
+    kinds, requests = Kinds(nics={"rdma/hca": 100}), {"rdma/hca": "2"}
+    for claims, ours, expected in (
+        ([claim(0, rdma=100), claim(1, rdma=100)], True, ["GPU-0", "GPU-1"]),
+        ([claim(0, rdma=100), claim(1, rdma=100)], False, []),
+        (None, True, []),
+    ):
+        how = {"allocated" if ours else "claims": claims and {"rdma": claims}, "bare": True}
+        charge = pods.charge(pod("a", requests, on="node", **how), kinds)
+        # Which NICs such a pod has is unknown, so Berth keeps no pod off them.
+        assert ([grant.id for grant in charge.grants], charge.unknown) == (expected, ())
+
+
 def test_an_amount_of_something_else_is_no_amount_of_a_nic() -> None:
     charge = charged({RDMA: "1"}, {"rdma": [claim(0, "rdma-0", core=100)]})
     assert charge.unknown == ("rdma",)

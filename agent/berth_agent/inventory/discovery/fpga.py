@@ -19,6 +19,7 @@ ACCELERATOR: Final = "0x1200"
 GONE: Final = b"\xff\xff"
 """What a device that fell off the bus reads as."""
 
+_FELL_OFF: Final = Fault(kind=catalogue.OFF_THE_BUS, message="the FPGA does not answer on the PCI bus")
 MODELS: Final = {
     "10ee:5001": "Xilinx Alveo U200",
     "10ee:5005": "Xilinx Alveo U250",
@@ -54,30 +55,24 @@ class Fpgas:
             if self._ids & {pci_id, pci_id.partition(":")[0]}:
                 # The order is by address, so the last function of each card stays.
                 cards[function.name.rpartition(".")[0]] = function
-        return [self._device(function, minor) for minor, function in enumerate(cards.values())]
-
-    def _device(self, folder: Path, minor: int) -> DeviceInfo:
-        kind = sysfs.pci_id(folder)
-        device = DeviceInfo(
-            type=names.FPGA,
-            minor=minor,
-            id=folder.name,
-            health=True,
-            model=MODELS.get(kind, f"FPGA {kind}"),
-            resources={names.PREFIX + names.FPGA: 100},
-            topology=sysfs.place(self._root, folder.name),
-        )
-        if virtual := [VirtualFunction(minor=number, bus_id=at) for number, at in sysfs.virtual_functions(folder)]:
-            device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
-        return mark(device, [_FELL_OFF]) if _is_gone(folder) else device
-
-
-_FELL_OFF: Final = Fault(kind=catalogue.OFF_THE_BUS, message="the FPGA does not answer on the PCI bus")
-
-
-def _is_gone(folder: Path) -> bool:
-    try:
-        with (folder / "config").open("rb") as config:
-            return config.read(2) == GONE
-    except FileNotFoundError:
-        return False
+        devices = []
+        for minor, folder in enumerate(cards.values()):
+            kind = sysfs.pci_id(folder)
+            device = DeviceInfo(
+                type=names.FPGA,
+                minor=minor,
+                id=folder.name,
+                health=True,
+                model=MODELS.get(kind, f"FPGA {kind}"),
+                resources={names.PREFIX + names.FPGA: 100},
+                topology=sysfs.place(self._root, folder.name),
+            )
+            if virtual := [VirtualFunction(minor=number, bus_id=at) for number, at in sysfs.virtual_functions(folder)]:
+                device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
+            try:
+                with (folder / "config").open("rb") as config:
+                    is_gone = config.read(2) == GONE
+            except FileNotFoundError:
+                is_gone = False
+            devices.append(mark(device, [_FELL_OFF]) if is_gone else device)
+        return devices

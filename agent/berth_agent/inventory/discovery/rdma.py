@@ -5,7 +5,7 @@ a hypervisor passed a virtual function to this machine, no physical function is 
 counts as a physical one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,27 +83,67 @@ class RdmaNics:
                 functions[function.address] = function
         # A virtual function is never one, even while its own has no RDMA device: pods may hold it as a part of its NIC.
         physical = sorted(function.address for function in functions.values() if not function.parent)
-        return [self._device(functions[address], minor, functions) for minor, address in enumerate(physical)]
+        devices = []
+        for minor, address in enumerate(physical):
+            function = functions[address]
+            numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / address)
+            # Virtual functions that have an RDMA device, too.
+            virtual = [VirtualFunction(minor=number, bus_id=at) for number, at in numbered if at in functions]
+            layers = sorted({port.link_layer for port in function.ports})
+            device = DeviceInfo(
+                type=names.RDMA,
+                minor=minor,
+                id=address,
+                health=True,
+                model=function.model,
+                resources={names.PREFIX + names.RDMA: 100},
+                topology=sysfs.place(self._root, address),
+                labels={names.DEVICE_RDMA: function.name, names.DEVICE_LINK_LAYER: "-".join(layers)},
+            )
+            if virtual:
+                device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
+            faults = link_faults(function.ports)
+            devices.append(mark(device, faults) if faults else device)
+        return devices
 
-    def _device(self, function: RdmaFunction, minor: int, functions: Collection[str]) -> DeviceInfo:
-        """Return a NIC with its virtual functions in `functions`, all of which have an RDMA device."""
-        numbered = sysfs.virtual_functions(self._root / "bus/pci/devices" / function.address)
-        virtual = [VirtualFunction(minor=number, bus_id=bus_id) for number, bus_id in numbered if bus_id in functions]
-        layers = sorted({port.link_layer for port in function.ports})
-        device = DeviceInfo(
-            type=names.RDMA,
-            minor=minor,
-            id=function.address,
-            health=True,
-            model=function.model,
-            resources={names.PREFIX + names.RDMA: 100},
-            topology=sysfs.place(self._root, function.address),
-            labels={names.DEVICE_RDMA: function.name, names.DEVICE_LINK_LAYER: "-".join(layers)},
-        )
-        if virtual:
-            device = device.model_copy(update={"vf_groups": [VirtualFunctionGroup(labels={}, vfs=virtual)]})
-        faults = link_faults(function.ports)
-        return mark(device, faults) if faults else device
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device below `/dev/infiniband` through which processes use NICs."""
+
+    name: str
+    """Its file name: `uverbs0`."""
+    major: int
+    minor: int
+    rdma: str = ""
+    """The RDMA device that it belongs to, `mlx5_0`; empty for the connection manager of the machine."""
+
+
+def char_devices(root: Path, address: str) -> list[CharDevice]:
+    """Return the character devices of one PCI function; the verbs devices come first.
+
+    These are the devices that other device plugins give to containers: `uverbsN`, `umadN` and `issmN`. They stay where
+    they are if a CNI plugin moves the RDMA device itself into the network namespace of a pod.
+    """
+    folders = (("infiniband_verbs", "uverbs*"), ("infiniband_mad", "umad*"), ("infiniband_mad", "issm*"))
+    paths = (path for folder, names in folders for path in sysfs.entries(root / "class" / folder, names))
+    return [
+        device
+        for path in paths
+        if (path / "device").resolve().name == address
+        for device in _char_device(path, rdma=sysfs.text(path / "ibdev"))
+    ]
+
+
+def connection_manager(root: Path) -> list[CharDevice]:
+    """Return `rdma_cm`, which all NICs share; nothing if its driver is not loaded."""
+    return list(_char_device(root / "class/misc/rdma_cm", rdma=""))
+
+
+def _char_device(path: Path, *, rdma: str) -> Iterator[CharDevice]:
+    major, _, minor = sysfs.text(path / "dev").partition(":")
+    if major.isdecimal() and minor.isdecimal():
+        yield CharDevice(name=path.name, major=int(major), minor=int(minor), rdma=rdma)
 
 
 def link_faults(ports: Sequence[RdmaPort]) -> list[Fault]:

@@ -18,6 +18,8 @@ OF_GPUS: Final = ("nvidia.com/", "gpu", "cuda")
 """Parts of the names of resources with which other device plugins may allocate cards."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
+NCCL_IB_HCA: Final = "NCCL_IB_HCA"
+"""The variable by which NCCL chooses among the NICs of a machine."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -38,6 +40,8 @@ class ContainerSpec:
     """Its limits of memory, as annotated: `0=4096M,1=…`, for the cards in `visible`."""
     mps_threads: str = ""
     """Its percentage of multiprocessors, as annotated."""
+    sets_hca: bool = False
+    """Whether its own variables choose NICs for NCCL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class Pod:
     """The containers in the order in which kubelet allocates for them."""
     grants: tuple[Grant, ...] = ()
     """The GPUs of its annotation."""
+    nics: tuple[Grant, ...] = ()
+    """The RDMA NICs of its annotation."""
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
@@ -104,7 +110,8 @@ def of_object(raw: Object) -> Pod:
     first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
     last = [_container(container, annotations, init=False) for container in spec.get("containers") or ()]
     allocated = _allocated(annotations.get(names.ALLOCATED) or "{}")
-    grants = tuple(grant for grant in allocated or () if grant.id)
+    gpus = [grant for grant in allocated or () if grant.type == names.GPU]
+    grants = tuple(grant for grant in gpus if grant.id)
     # ResourceClaims, also one for an extended resource that a DeviceClass provides.
     has_claims = bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus"))
     container_ids, started_at = {}, {}
@@ -122,11 +129,14 @@ def of_object(raw: Object) -> Pod:
         version=int(metadata.get("resourceVersion") or 0),
         containers=(*first, *last),
         grants=grants,
+        nics=tuple(grant for grant in allocated or () if grant.type == names.RDMA),
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
         may_hold_any=has_claims
         or (not grants and _uses_other_plugin(spec))
-        or (grants != allocated and not any(container.wants for container in (*first, *last))),
+        or (
+            (allocated is None or len(grants) < len(gpus)) and not any(container.wants for container in (*first, *last))
+        ),
         static_uid=annotations.get(CONFIG_HASH) or "",
         container_ids=container_ids,
         started_at=started_at,
@@ -146,6 +156,7 @@ def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Co
         by_mps=by_mps,
         mps_memory=annotations.get(raw["name"] + names.MPS_MEMORY_SUFFIX, "") if by_mps else "",
         mps_threads=annotations.get(raw["name"] + names.MPS_THREADS_SUFFIX, "") if by_mps else "",
+        sets_hca=any(variable["name"] == NCCL_IB_HCA for variable in raw.get("env") or ()),
     )
 
 
@@ -163,9 +174,8 @@ def _uses_other_plugin(spec: Object) -> bool:
 
 
 def _allocated(annotation: str) -> tuple[Grant, ...] | None:
-    """Return the GPUs that an annotation names; None if it cannot be read."""
+    """Return the devices that an annotation names; None if it cannot be read."""
     try:
-        grants = allocation.parse(annotation)
+        return allocation.parse(annotation)
     except allocation.AllocationError:
         return None
-    return tuple(grant for grant in grants if grant.type == names.GPU)

@@ -9,6 +9,8 @@ import orjson
 from berth_agent import files
 from berth_agent.vendor import CDI_VENDOR, Specification
 
+VERSION: Final = "0.5.0"
+"""The first with hostPath; containerd reads it since 1.7."""
 MODE: Final = 0o644
 """The file mode. Programs other than the container runtime read specifications, too."""
 

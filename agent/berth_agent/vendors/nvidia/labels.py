@@ -76,8 +76,19 @@ def of(spec: DeviceSpec, facts: NodeFacts, *, renamed: bool) -> dict[str, str]:
     if not gpus:
         return {}
     classes = {cards[gpu.id].pci_class for gpu in gpus}
+    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
+    versions: dict[str, str] = {}
+    if len(driver) in {2, 3}:
+        major, minor, revision = (*driver, "")[:3]
+        new = {"major": major, "minor": minor, "revision": revision, "full": spec.driver_version}
+        old = {"major": major, "minor": minor, "rev": revision}
+        versions |= _keyed(f"{PREFIX}cuda.driver-version", new) | _keyed(f"{PREFIX}cuda.driver", old)
+    if len(cuda) == 2:  # noqa: PLR2004 -- major and minor
+        runtime = {"major": cuda[0], "minor": cuda[1]}
+        versions |= _keyed(f"{PREFIX}cuda.runtime", runtime)
+        versions |= _keyed(f"{PREFIX}cuda.runtime-version", {**runtime, "full": spec.cuda_version})
     labels = {
-        **_versions(spec),
+        **versions,
         f"{GPU}.machine": sanitised(facts.machine) or "unknown",
         f"{GPU}.mode": _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
         "nvidia.com/mig.capable": _flag(any(gpu.mig is not None for gpu in gpus)),
@@ -120,21 +131,6 @@ def family(compute: tuple[int, int]) -> str:
     """Name the architecture of a compute capability."""
     later = [name for since, name in _LATER.items() if since[0] == compute[0] and compute >= since]
     return later[0] if later else _FAMILIES.get(compute[0], "undefined")
-
-
-def _versions(spec: DeviceSpec) -> dict[str, str]:
-    driver, cuda = spec.driver_version.split("."), spec.cuda_version.split(".")
-    labels: dict[str, str] = {}
-    if len(driver) in {2, 3}:
-        major, minor, revision = (*driver, "")[:3]
-        new = {"major": major, "minor": minor, "revision": revision, "full": spec.driver_version}
-        old = {"major": major, "minor": minor, "rev": revision}
-        labels |= _keyed(f"{PREFIX}cuda.driver-version", new) | _keyed(f"{PREFIX}cuda.driver", old)
-    if len(cuda) == 2:  # noqa: PLR2004 -- major and minor
-        runtime = {"major": cuda[0], "minor": cuda[1]}
-        labels |= _keyed(f"{PREFIX}cuda.runtime", runtime)
-        labels |= _keyed(f"{PREFIX}cuda.runtime-version", {**runtime, "full": spec.cuda_version})
-    return labels
 
 
 def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, renamed: bool) -> dict[str, str]:

@@ -97,7 +97,11 @@ class DebugApi:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check access, handle the request, and return every failure as a JSON message."""
         try:
-            await self._check(request)
+            if self._guard is not None:
+                await self._guard.check(request.headers.get("Authorization", ""), request.path)
+            elif not hosts.is_local(request.headers.get("Host", ""), self._address):
+                reason = "the Host header must name a loopback address, such as localhost"
+                return _message(FORBIDDEN, reason)
             return await handler(request)
         except RefusedError as refused:
             headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
@@ -108,18 +112,6 @@ class DebugApi:
             return _message(UNAVAILABLE, str(error))
         except web.HTTPError as error:
             return _message(error.status, f"{error.reason}: {request.method} {request.path}")
-
-    async def _check(self, request: web.Request) -> None:
-        """Check access.
-
-        Raises:
-            RefusedError: the client has none.
-            CallError: the API server did not review the client.
-        """
-        if self._guard is not None:
-            await self._guard.check(request.headers.get("Authorization", ""), request.path)
-        elif not hosts.is_local(request.headers.get("Host", ""), self._address):
-            raise RefusedError(FORBIDDEN, "the Host header must name a loopback address, such as localhost")
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         node = request.match_info["node"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from berth_api import words
 from berth_api.objects.visibility import OperatorSettings
+from berth_api.request.kinds import read_nics
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.options import TRUE
 from berth_operator.apis.visibility.kinds import SETTINGS_PARAMETER
@@ -61,4 +62,8 @@ class SettingsInUse:
         }
 
     def _head(self, configuration: Object) -> OperatorSettings:
-        return {"configuration": configuration, "memoryUnits": words.read_units(self.settings.memory_units)}
+        return {
+            "configuration": configuration,
+            "memoryUnits": words.read_units(self.settings.memory_units),
+            "nicResources": read_nics(self.settings.nic_resources),
+        }

@@ -14,6 +14,7 @@ from berth_api import names, words
 from berth_api.admission import shares
 from berth_api.plugins import PluginError
 from berth_api.request.isolation import RESOURCES
+from berth_api.request.kinds import checked_nics, read_nics
 from berth_base import logs, start
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
@@ -74,11 +75,18 @@ class WebhookSettings(ServerSettings):
     memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
     """The same value as the operator's `--memory-units`."""
 
+    nic_resources: Annotated[str, AfterValidator(checked_nics)] = ""
+    """The same value as the operator's `--nic-resources`."""
+
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none. Empty if NVIDIA's runtime is the nodes' default."""
 
     nvidia_resources: str = ""
     """Resources that NVIDIA's device plugin serves under changed names, separated by commas."""
+
+    nics: bool = False
+    """Whether the agents give containers the device files of the RDMA NICs that their pods hold (the agent's `--nics`).
+    Containers that request NICs then get the resource `berth.dev/rdma`."""
 
     routed_resources: str = ""
     """Resources besides NVIDIA's that route pods of namespaces with `berth.dev/routing: devices`, separated by
@@ -100,7 +108,8 @@ def main(arguments: Sequence[str]) -> int:
         logs.configure(form=settings.log_format, level=settings.log_level)
         logs.started(settings, os.environ)
         schedulers = tuple(settings.scheduler_names.split(","))
-        kinds = kinds_of(device_plugins.installed(), words.read_units(settings.memory_units))
+        units, nics = words.read_units(settings.memory_units), read_nics(settings.nic_resources)
+        kinds = kinds_of(device_plugins.installed(), units, nics)
         asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
     except (StartError, CredentialsError, PluginError) as error:
         start.give_up(NAME, str(error))
@@ -122,7 +131,19 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
         return
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
     try:
-        await _serve_by(_shared(settings, client), settings, validation)
+        source = Shared(
+            api=client,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            trusting=(
+                Webhooks("mutatingwebhookconfigurations", settings.configuration),
+                Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
+            ),
+            component="validation",
+            host=settings.host,
+            lifetime=timedelta(seconds=settings.lifetime),
+        )
+        await _serve_by(source, settings, validation)
     finally:
         client.close()
 
@@ -131,6 +152,7 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     mutations = Mutations(
         renamed=frozenset(settings.nvidia_resources.split(",")),
         runtime_class=settings.runtime_class,
+        nics=settings.nics,
     )
     served = frozenset(filter(None, settings.routed_resources.split(",")))
     routing = Routing(scheduler=validation.schedulers[0], served=served)
@@ -139,18 +161,3 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     responders = review.responders(mutations, routing, validation, isolation)
     server = WebhookServer(certificate=certificate, responders=responders)
     await server.serve(str(settings.address), settings.port)
-
-
-def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
-    return Shared(
-        api=client,
-        namespace=settings.namespace,
-        secret=settings.secret,
-        trusting=(
-            Webhooks("mutatingwebhookconfigurations", settings.configuration),
-            Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
-        ),
-        component="validation",
-        host=settings.host,
-        lifetime=timedelta(seconds=settings.lifetime),
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import request, words
-from berth_api.admission import injection, renaming, rewriting, routing, shares
+from berth_api.admission import injection, nics, renaming, rewriting, routing, shares
 from berth_api.admission.injection import Object, annotations_of, labels_of
 from berth_api.admission.routing import Route
 
@@ -25,6 +25,8 @@ class Mutations:
     """Resources that NVIDIA's device plugin serves under other names than its own."""
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty to leave these pods unchanged."""
+    nics: bool = False
+    """Whether the agents give containers the device files of RDMA NICs."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
         """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
@@ -35,6 +37,8 @@ class Mutations:
         if before:
             return injection.joined(pod, before)
         mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
+        if self.nics:
+            mutated = nics.with_device_files(mutated)
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
 
@@ -105,20 +109,19 @@ class Rewriting:
 
 def with_runtime(pod: Object, name: str) -> Object:
     """Return a pod with this RuntimeClass if it requests GPUs and names none."""
-    if "runtimeClassName" in pod["spec"] or not _requests_gpus(pod):
-        return pod
-    return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
-
-
-def _requests_gpus(pod: Object) -> bool:
     spec = pod["spec"]
+    if "runtimeClassName" in spec:
+        return pod
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     requested = (name for container in containers for name in (container.get("resources") or {}).get("requests") or ())
-    return (
+    requests_gpus = (
         any(label in labels_of(pod) for label in request.LABELS)
         or any(map(_GPUS.match, requested))
         or bool(words.asking(spec, annotations_of(pod), labels_of(pod)))
     )
+    if not requests_gpus:
+        return pod
+    return {**pod, "spec": {**spec, "runtimeClassName": name}}
 
 
 def patch(pod: Object, mutated: Object) -> list[dict[str, Any]]:

@@ -31,7 +31,6 @@ _TEMPLATES: Final = {
     "CronJob": ("spec", "jobTemplate", *_TEMPLATE),
 }
 """Kind -> the fields that lead to its pod template."""
-_OWN: Final = f"{names.GROUP}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,24 +74,14 @@ class Validation:
         # Pods of a template may be routed to our scheduler when they are created.
         is_ours = _scheduler(pod) in self.schedulers or (kind != _POD and routing.is_routed(pod))
         if not is_ours:
-            return Admitted(warnings=tuple(self._of_others(pod)))
+            meant = routing.meant(_scheduler(pod), self.schedulers)
+            question = f'spec.schedulerName: "{_scheduler(pod)}"; did you mean {meant}?'
+            return Admitted(warnings=(question,)) if meant else ACCEPTED
         parsed = pods.pending(pods.transform(pod), self.kinds)
         if not parsed.error:
             return Admitted(warnings=tuple(_doubts(pod, parsed)))
         problem = invalid_request(parsed.error)
         return Admitted(denial=problem) if kind == _POD else Admitted(warnings=(problem,))
-
-    def _of_others(self, pod: Object) -> Iterator[str]:
-        """Yield what looks as if the pod of another scheduler was meant for ours."""
-        name = _scheduler(pod)
-        if meant := routing.meant(name, self.schedulers):
-            yield f'spec.schedulerName: "{name}"; did you mean {meant}?'
-            return
-        allowed = ", ".join(self.schedulers)
-        for kind in ("annotations", "labels"):
-            for key in pod["metadata"].get(kind) or ():
-                if key.startswith(_OWN) and key != names.FENCED_BY:
-                    yield f'{key} has no effect, because spec.schedulerName is "{name}"; allowed are {allowed}'
 
 
 def _template(kind: str, body: Object) -> Object:

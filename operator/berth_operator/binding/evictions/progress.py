@@ -141,8 +141,24 @@ class EvictionProgress:
         self._due = now + PERIOD
         self._settle()
         self._lost.expire(self._cluster.wall())
-        for uid in [*self._backing_off]:
-            self._end_backoff(uid)
+        wall = self._cluster.wall()
+        for uid, gang in [*self._backing_off.items()]:
+            # A unit is decided again if it may evict pods now where it could not when it was decided.
+            if gang is not None:
+                if not self._lost.backoff(uid, wall):
+                    del self._backing_off[uid]
+                    if (unit := self._cluster.gangs.unit(gang)) is not None:
+                        self._cluster.queue.wake_class(unit.class_key)
+                        self._cluster.waker.put(unit)
+            elif (pod := self._cluster.pending.get(uid)) is None:
+                del self._backing_off[uid]
+            elif (backoff := self._lost.backoff(preemptor_of(pod), wall)) != pod.backoff:
+                if not backoff:
+                    del self._backing_off[uid]
+                self._cluster.queue.wake_class(pod.class_key)
+                pod = self._cluster.nominator.set_backoff(pod, backoff)
+                if uid not in self._cluster.fleet.charges:
+                    self._cluster.waker.put(pod)
         counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
 
     def _assumed(self, placement: Placement) -> None:
@@ -203,23 +219,3 @@ class EvictionProgress:
         # The nodes of a gang do not count one by one: it needs all of them at once.
         nodes = attempt.nodes if attempt.limit == OF_POD else ()
         self._lost.lose(attempt.preemptor, nodes, takers, self._cluster.wall(), attempt.limit)
-
-    def _end_backoff(self, uid: str) -> None:
-        """Decide a unit again if it may evict pods now where it could not when it was decided."""
-        gang, now = self._backing_off[uid], self._cluster.wall()
-        if gang is not None:
-            if not self._lost.backoff(uid, now):
-                del self._backing_off[uid]
-                if (unit := self._cluster.gangs.unit(gang)) is not None:
-                    self._cluster.queue.wake_class(unit.class_key)
-                    self._cluster.waker.put(unit)
-            return
-        if (pod := self._cluster.pending.get(uid)) is None:
-            del self._backing_off[uid]
-        elif (backoff := self._lost.backoff(preemptor_of(pod), now)) != pod.backoff:
-            if not backoff:
-                del self._backing_off[uid]
-            self._cluster.queue.wake_class(pod.class_key)
-            pod = self._cluster.nominator.set_backoff(pod, backoff)
-            if uid not in self._cluster.fleet.charges:
-                self._cluster.waker.put(pod)

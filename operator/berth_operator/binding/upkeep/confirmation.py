@@ -14,7 +14,6 @@ import structlog
 from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
-from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 5.0
@@ -36,20 +35,17 @@ async def run(cluster: Cluster, pods: BoundPodReader) -> None:
     """Check bound pods that no watch has shown, until cancelled."""
     while True:
         for charge in cluster.placements.unseen(PATIENCE):
-            if await _is_gone(pods, charge):
+            namespace, name = keys.split(charge.pod)
+            try:
+                pod = await pods.get_pod(namespace, name)
+                ended = (pod.get("status") or {}).get("phase") in _ENDED
+                is_gone = ended or pod["metadata"]["uid"] != charge.uid
+            except CallError as error:
+                # Without an answer, it is read again later.
+                is_gone = error.status == HTTPStatus.NOT_FOUND
+            if is_gone:
                 log.warning(
                     "released a pod that was deleted before any watch showed it", pod=charge.pod, node=charge.node
                 )
                 cluster.remove_bound(charge.uid)
         await asyncio.sleep(PERIOD)
-
-
-async def _is_gone(pods: BoundPodReader, charge: Charge) -> bool:
-    """Return whether the pod is certainly gone or has ended; False without an answer, so it is read again later."""
-    namespace, name = keys.split(charge.pod)
-    try:
-        pod = await pods.get_pod(namespace, name)
-    except CallError as error:
-        return error.status == HTTPStatus.NOT_FOUND
-    ended = (pod.get("status") or {}).get("phase") in _ENDED
-    return ended or bool(pod["metadata"]["uid"] != charge.uid)

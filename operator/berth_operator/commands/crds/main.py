@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from berth_api import crd, names
 from berth_base import start
@@ -19,8 +19,6 @@ from berth_operator.clients.kube import KubeClient
 NAME: Final = "berth-operator crds"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLL_SECONDS: Final = 0.2
-
-Definition = dict[str, Any]
 
 
 class DefinitionsError(Exception):
@@ -52,44 +50,36 @@ async def apply(client: ApiClient, seconds: float) -> None:
         CallError: the API server refused a call or did not answer.
         DefinitionsError: the API server has not accepted the names of a kind in time.
     """
-    applied = [name for definition in crd.definitions().values() if (name := await _applied(client, definition))]
+    applied: list[str] = []
+    for definition in crd.definitions().values():
+        name, existing = definition["metadata"]["name"], None
+        try:
+            existing = await client.get(f"{DEFINITIONS}/{name}")
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        if existing is not None and crd.is_foreign(existing):
+            _report(f"{name} is not Berth's: it is used as it is")
+            continue
+        # Forced, because `kubectl apply -f crds/` may have written the same fields before.
+        await client.apply(f"{DEFINITIONS}/{name}", definition, names.OPERATOR, force=True)
+        _report(f"{name} {'created' if existing is None else 'applied'}")
+        applied.append(name)
     try:
         async with asyncio.timeout(seconds):
             for name in applied:
-                await _until_established(client, name)
+                while True:
+                    conditions = (await client.get(f"{DEFINITIONS}/{name}")).get("status", {}).get("conditions") or ()
+                    if ("Established", "True") in (
+                        (condition["type"], condition["status"]) for condition in conditions
+                    ):
+                        break
+                    await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise DefinitionsError(
             f"the API server has not established {name} within {seconds:g} s; "
             f"`kubectl describe crd {name}` shows the reason"
         ) from None
-
-
-async def _applied(client: ApiClient, definition: Definition) -> str:
-    """Apply one definition; return its name, or nothing if it belongs to another project."""
-    name: str = definition["metadata"]["name"]
-    existing: Definition | None
-    try:
-        existing = await client.get(f"{DEFINITIONS}/{name}")
-    except ApiError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-        existing = None
-    if existing is not None and crd.is_foreign(existing):
-        _report(f"{name} is not Berth's: it is used as it is")
-        return ""
-    # Forced, because `kubectl apply -f crds/` may have written the same fields before.
-    await client.apply(f"{DEFINITIONS}/{name}", definition, names.OPERATOR, force=True)
-    _report(f"{name} {'created' if existing is None else 'applied'}")
-    return name
-
-
-async def _until_established(client: ApiClient, name: str) -> None:
-    while True:
-        definition = await client.get(f"{DEFINITIONS}/{name}")
-        conditions = definition.get("status", {}).get("conditions") or ()
-        if any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
-            return
-        await asyncio.sleep(POLL_SECONDS)
 
 
 def _report(line: str) -> None:

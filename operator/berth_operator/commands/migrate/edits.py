@@ -60,7 +60,12 @@ class _Writer:
             if any(name not in pairs for name in old if name not in new or old[name] != new[name]):
                 raise NotWritableError("a merge key or an alias has what would change")
             for name in (name for name in pairs if name in new and name in old):
-                yield from self._of_value(*pairs[name], old[name], new[name], in_flow=bool(node.flow_style))
+                (key, value), before, after = pairs[name], old[name], new[name]
+                if isinstance(after, Mapping) and _is_scalar(value) and after:  # null
+                    in_block = self._lines([(name, after)], _column(key))
+                    yield (_start(key), _end(value), _flow_pair(name, after, key) if node.flow_style else in_block)
+                else:
+                    yield from self.changes(value, before, after)
             added = {name: value for name, value in new.items() if name not in old}
             removed = [name for name in pairs if name in old and name not in new]  # a key that is no text is in neither
             for name in [name for name in removed if isinstance(pairs[name][1], yaml.MappingNode) and old[name]]:
@@ -79,13 +84,6 @@ class _Writer:
                 yield from self.changes(item, before, after)
         else:
             yield (_start(node), _end(node), _flow(new, quoted=_is_json(node)))
-
-    def _of_value(self, key: yaml.Node, value: yaml.Node, old: Any, new: Any, *, in_flow: bool) -> Iterator[Edit]:
-        if isinstance(new, Mapping) and _is_scalar(value) and new:  # null
-            text = _flow_pair(key.value, new, key) if in_flow else self._lines([(key.value, new)], _column(key))
-            yield (_start(key), _end(value), text)
-        else:
-            yield from self.changes(value, old, new)
 
     # --- mappings in braces -----------------------------------------------------------------------------------
 

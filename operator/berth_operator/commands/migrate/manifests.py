@@ -71,7 +71,14 @@ def _rewritten(piece: Piece, goal: Goal) -> tuple[str, tuple[MigratedWorkload, .
     try:
         return _written(piece, parsed, done.body), done.workloads
     except NotWritableError as error:
-        return piece.text, tuple(_not_written(workload, str(error)) for workload in done.workloads)
+        impossible = MigrationResult.IMPOSSIBLE
+        why = f"cannot be written into this text ({error}); write it by hand"
+        return piece.text, tuple(
+            workload
+            if workload.outcome in (MigrationResult.UNCHANGED, impossible)
+            else replace(workload, outcome=impossible, why=why)
+            for workload in done.workloads
+        )
 
 
 def _written(piece: Piece, parsed: Parsed, body: object) -> str:
@@ -88,11 +95,3 @@ def _written(piece: Piece, parsed: Parsed, body: object) -> str:
     if again is None or again.body != body:
         raise NotWritableError("another place shares what would change, by an anchor")
     return text
-
-
-def _not_written(workload: MigratedWorkload, why: str) -> MigratedWorkload:
-    """Return the answer about a workload whose text cannot be changed."""
-    if workload.outcome in (MigrationResult.UNCHANGED, MigrationResult.IMPOSSIBLE):
-        return workload
-    message = f"cannot be written into this text ({why}); write it by hand"
-    return replace(workload, outcome=MigrationResult.IMPOSSIBLE, why=message)

@@ -32,17 +32,15 @@ _OWN: Final = (
 """What marks devices that are requested by words which Berth has, too."""
 
 
-def known_words() -> frozenset[str]:
-    """Return all known texts. A document that concerns Berth or a system of the table has one of them."""
+def _pattern() -> re.Pattern[str]:
+    """Return the pattern of known words, one of which each document about Berth or a system of the table has.
+
+    Words that contain another known word are left out.
+    """
     rows = {row.word.name for row in TABLE.rows()}
     schedulers = {name for system in TABLE.systems for name in system.schedulers}
     groups = {kind.group for system in TABLE.systems for kind in system.pod_groups}
-    return frozenset({*_OWN, *rows, *schedulers, *groups})
-
-
-def _pattern() -> re.Pattern[str]:
-    """Return the pattern of all known words. Words that contain another known word are left out."""
-    words = sorted(known_words(), key=len)
+    words = sorted({*_OWN, *rows, *schedulers, *groups}, key=len)
     shortest = [word for number, word in enumerate(words) if not any(other in word for other in words[:number])]
     return re.compile("|".join(map(re.escape, shortest)))
 

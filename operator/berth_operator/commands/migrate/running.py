@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TextIO
 
@@ -84,26 +84,8 @@ def run(options: argparse.Namespace, read: Read) -> int:
 def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool = False) -> int:
     """Migrate files; return the exit status."""
     files = sources.found(named)
-    tally, writer = Summary(), _Writer(to)
+    tally, writer, progress = Summary(), _Writer(to), _Progress(to, len(files))
     writer.begin()
-    for source, migrated in _migrated(files, wanted, tally, _Progress(to, len(files))):
-        for answer in migrated.answers:
-            tally.outcomes[answer.workload.outcome] += 1
-            writer.answer(answer)
-        for problem in migrated.problems:
-            tally.problems += 1
-            writer.problem(problem)
-        if in_place:
-            tally.problems += _replaced(source, migrated, writer)
-        elif to.form == "yaml":
-            writer.manifest(migrated.text)
-    writer.end(tally)
-    return tally.status
-
-
-def _migrated(
-    files: Sequence[Source], wanted: Goal, tally: Summary, progress: "_Progress"
-) -> Iterator[tuple[Source, Migrated]]:
     for number, source in enumerate(files):
         progress.show(number)
         tally.files += 1
@@ -118,16 +100,27 @@ def _migrated(
             line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
             problem = Problem(file=source.name, message=f"not UTF-8: {error.reason}", line=line, column=column)
         if problem is not None:
+            migrated = Migrated(text="", answers=(), problems=(problem,))
             progress.clear()
-            yield source, Migrated(text="", answers=(), problems=(problem,))
         elif pieces.is_relevant(content):
             migrated = manifests.migrate(source.name, text, wanted)
             progress.clear()
-            yield source, migrated
         else:
             tally.without_words += 1
-            yield source, Migrated(text=text, answers=(), problems=())
+            migrated = Migrated(text=text, answers=(), problems=())
+        for answer in migrated.answers:
+            tally.outcomes[answer.workload.outcome] += 1
+            writer.answer(answer)
+        for problem in migrated.problems:
+            tally.problems += 1
+            writer.problem(problem)
+        if in_place:
+            tally.problems += _replaced(source, migrated, writer)
+        elif to.form == "yaml":
+            writer.manifest(migrated.text)
     progress.clear()
+    writer.end(tally)
+    return tally.status
 
 
 def _replaced(source: Source, migrated: Migrated, writer: "_Writer") -> int:

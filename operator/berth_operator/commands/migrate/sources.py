@@ -1,7 +1,7 @@
 """The sources of manifests: files, folders, standard input."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,17 +31,14 @@ class Source:
 
 def found(named: Sequence[str]) -> list[Source]:
     """Return the files of a command line. Files of folders are sorted by their names."""
-    return [source for name in named for source in _of(name)]
-
-
-def _of(name: str) -> Iterator[Source]:
-    if name == STANDARD_INPUT:
-        yield Source(name="standard input", content=sys.stdin.buffer.read())
-        return
-    path = Path(name)
-    if not path.is_dir():
-        yield Source(name=name, path=path)
-        return
-    for file in sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}")):
-        if file.is_file():
-            yield Source(name=str(file), path=file)
+    sources: list[Source] = []
+    for name in named:
+        path = Path(name)
+        if name == STANDARD_INPUT:
+            sources.append(Source(name="standard input", content=sys.stdin.buffer.read()))
+        elif path.is_dir():
+            files = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
+            sources += (Source(name=str(file), path=file) for file in files if file.is_file())
+        else:
+            sources.append(Source(name=name, path=path))
+    return sources

@@ -221,14 +221,6 @@ AFTER: Final = (
 )
 
 
-def kept_off() -> str:
-    """Return the patch that keeps the pods of a DaemonSet off the nodes of Berth."""
-    expression = {"key": _KEY, "operator": "NotIn", "values": [_VALUE]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    return orjson.dumps({"spec": {"template": {"spec": {"affinity": affinity}}}}).decode()
-
-
 def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]:
     """Yield what to do before the first node."""
     yield Step(
@@ -242,11 +234,15 @@ def before(found: Sequence[Found], plugins: Sequence[Program]) -> Iterator[Step]
     for opt_out in filter(None, opt_outs):
         yield Step(title=f"keep the other webhook out of each namespace that moves: label the namespace {opt_out}")
     if plugins:
+        expression = {"key": _KEY, "operator": "NotIn", "values": [_VALUE]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        patch = shlex.quote(orjson.dumps({"spec": {"template": {"spec": {"affinity": affinity}}}}).decode())
         yield Step(
             title=f"keep the other device plugins off the nodes with the label {LABEL}. If a plugin already has a node "
             "affinity, add the expression to each of its terms instead",
             commands=tuple(
-                f"kubectl patch daemonset -n {plugin.namespace} {plugin.name} --type merge -p {shlex.quote(kept_off())}"
+                f"kubectl patch daemonset -n {plugin.namespace} {plugin.name} --type merge -p {patch}"
                 for plugin in plugins
             ),
         )
@@ -353,19 +349,17 @@ def lines(takeover: Takeover) -> Iterator[str]:
             yield "    two systems give the same cards to pods here: drain it first"
     if not takeover.nodes:
         yield "  no node has devices"
-    for title, steps in _parts(takeover):
+    parts = (
+        ("Before", takeover.before),
+        *((f"Node {node}", steps) for node, steps in takeover.each_node.items()),
+        ("After each node, watch", takeover.watch),
+        ("After the last node", takeover.after),
+        ("To go back", takeover.back),
+    )
+    for title, steps in parts:
         yield ""
         yield f"{title}:"
         for number, step in enumerate(steps, start=1):
             yield f"  {number}. {step.title}"
             yield from (f"       {command}" for command in step.commands)
     yield from (f"not read: {name}: {why}" for name, why in takeover.unread.items())
-
-
-def _parts(takeover: Takeover) -> Iterator[tuple[str, Sequence[Step]]]:
-    yield "Before", takeover.before
-    for node, steps in takeover.each_node.items():
-        yield f"Node {node}", steps
-    yield "After each node, watch", takeover.watch
-    yield "After the last node", takeover.after
-    yield "To go back", takeover.back

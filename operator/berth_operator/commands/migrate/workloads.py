@@ -12,7 +12,6 @@ from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.migrate import operators
 from berth_operator.commands.migrate.operators import CUSTOM_KINDS, CustomKind
-from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods
 
 Object = dict[str, Any]
@@ -186,7 +185,17 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
     scheduler = spec.get("schedulerName") or ""
     if not reading.words and scheduler not in {"", USUAL, goal.scheduler} | SCHEDULERS:
         return template, None
-    pending = _pending(place, reading)
+    as_read = {
+        "namespace": place[0],
+        "name": place[1],
+        "uid": "",
+        "annotations": dict(reading.annotations),
+        "labels": dict(reading.labels),
+    }
+    try:
+        pending = pods.pending({"metadata": as_read, "spec": resources.from_limits(reading.spec)})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"not the form of a pod: {type(error).__name__}: {error}") from error
     of_plugins = ", ".join(f"{amount} x {name}" for name, amount in pending.request.plugin_requests)
     devices = words.plain.text(pending.request.devices) or of_plugins
     if pending.error:
@@ -213,17 +222,6 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         scheduler=goal.scheduler,
     )
     return changed, found
-
-
-def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:
-    """Return what the operator reads of the pod."""
-    namespace, name = place
-    metadata = {"namespace": namespace, "name": name, "uid": ""}
-    both = {"annotations": dict(reading.annotations), "labels": dict(reading.labels)}
-    try:
-        return pods.pending({"metadata": {**metadata, **both}, "spec": resources.from_limits(reading.spec)})
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"not the form of a pod: {type(error).__name__}: {error}") from error
 
 
 def _with_metadata(holder: Object, reading: words.Reading) -> Object:
@@ -362,9 +360,9 @@ def _of_custom(body: Object, kind: CustomKind, goal: Goal) -> Rewritten:
     if kind.scheduler and (_at(body, kind.scheduler) or USUAL) in {USUAL, *SCHEDULERS}:
         after = operators.with_value(after, kind.scheduler, goal.scheduler)
     found = _Found(
-        words=tuple(dict.fromkeys(word for each in read for word in each.words)),
-        becomes="; ".join(dict.fromkeys(each.becomes for each in read)),
-        lost=tuple(dict.fromkeys(lost for each in read for lost in each.lost)),
+        words=tuple(dict.fromkeys(word for found in read for word in found.words)),
+        becomes="; ".join(dict.fromkeys(found.becomes for found in read)),
+        lost=tuple(dict.fromkeys(lost for found in read for lost in found.lost)),
         scheduler=goal.scheduler,
     )
     return Rewritten(body=after, workloads=(_workload(body, _outcome(body, after, found), found),))
@@ -391,22 +389,21 @@ def _of_unknown(body: Object, goal: Goal) -> Rewritten:
     ]
     if not held:
         return Rewritten(body=body)
+    answers = []
+    for template in held:
+        try:
+            workload.check_template(template)
+            _, found = _template(template, ("", ""), goal)
+        except (RequestError, InputError) as error:
+            answers.append(str(error))
+        else:
+            answers.append(found.becomes if found and found.becomes else "no cards")
     why = (
         f"the kind {body['kind']} of {body.get('apiVersion')} is not read; write its pod templates and its "
-        "scheduler name in Berth's words, or use a Deployment or Job: "
-        f"{'; '.join(_answer(template, goal) for template in held)}"
+        f"scheduler name in Berth's words, or use a Deployment or Job: {'; '.join(answers)}"
     )
     named = tuple(dict.fromkeys(word for template in held for word in words_of(template)))
     return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=named)
-
-
-def _answer(template: Object, goal: Goal) -> str:
-    try:
-        workload.check_template(template)
-        _, found = _template(template, ("", ""), goal)
-    except (RequestError, InputError) as error:
-        return str(error)
-    return found.becomes if found and found.becomes else "no cards"
 
 
 def _templates(value: Any) -> Iterator[Object]:

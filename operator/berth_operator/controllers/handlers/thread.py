@@ -74,13 +74,10 @@ class KopfThread:
         complete = await self._are_served()
         self._run = run = _Run(self._memo)
         run.start()
-        if not complete:
-            return await self._until_served(run)
-        await run.ended.wait()
-        return run.error or RuntimeError("kopf ended by itself")
-
-    async def _until_served(self, run: "_Run") -> BaseException | None:
-        """Run kopf, which serves probes, until it can watch our kinds: it looks for them only when it starts."""
+        if complete:
+            await run.ended.wait()
+            return run.error or RuntimeError("kopf ended by itself")
+        # kopf serves probes until it can watch our kinds: it looks for them only when it starts.
         while not run.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SERVED_SECONDS):

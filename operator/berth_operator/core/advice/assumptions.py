@@ -191,25 +191,22 @@ class WhatIfs:
             for assumption in assumptions:
                 stack.enter_context(_assumed(assumption, self.fleet))
             if isinstance(unit, Gang):
-                return self._is_gang_bound(unit, evicting=evicting)
+                # The asked member must be placed: a gang may leave out members beyond its minimum.
+                placed = decide_gang(self.fleet, unit, self._policy)
+                if not isinstance(placed, Failure):
+                    return self._asked in {placement.pod.uid for placement in placed}
+                if not evicting:
+                    return False
+                preemption = preempt_gang(self.fleet, unit, self._policy, self._budgets, self._in_flight)
+                return preemption is not None and (
+                    unit.needed == unit.size or self._asked in {nominee.uid for nominee in preemption.nominees}
+                )
             if isinstance(decide(self.fleet, unit, self._policy), Placement):
                 return True
             if not evicting or unit.error:
                 return False
             pod = replace(unit, nominated_node="")
             return preempt(self.fleet, pod, self._policy, self._budgets, self._in_flight) is not None
-
-    def _is_gang_bound(self, gang: Gang, *, evicting: bool) -> bool:
-        """Return whether the asked member is placed with its gang, which may leave out members beyond its minimum."""
-        placed = decide_gang(self.fleet, gang, self._policy)
-        if not isinstance(placed, Failure):
-            return self._asked in {placement.pod.uid for placement in placed}
-        if not evicting:
-            return False
-        preemption = preempt_gang(self.fleet, gang, self._policy, self._budgets, self._in_flight)
-        return preemption is not None and (
-            gang.needed == gang.size or self._asked in {nominee.uid for nominee in preemption.nominees}
-        )
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from berth_operator.core.fleet import claim_choice, claim_counts, extended_resou
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.request import PendingPod
 
 MAX_LOOKS: Final = 20_000
 """Maximum number of comparisons of devices with requests for one answer: about 0.1 s if selectors are evaluated."""
@@ -95,7 +95,14 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
     is_decided = fleet.claims.supply.work.left > 0
     if not rows:
         return None
-    tallies, nodes, budget = [_Tally(wanted) for wanted in _wanted(fleet, pod.request)], 0, _Budget()
+    tallies: list[_Tally] = []
+    for state in claim_counts.unallocated(fleet, pod.request):
+        choices = (choice for alternatives in state.claim.requests for choice in alternatives.choices)
+        tallies += (_Tally(_Wanted(state.key, choice, fleet.present)) for choice in choices)
+    for name, of_class in extended_resources.rows_by_class(fleet, pod.request).items():
+        for alternatives in extended.requests(pod.request.extended, {name: fleet.device_classes[name]})[0]:
+            tallies.append(_Tally(_Wanted(name, alternatives.choices[0], of_class)))
+    nodes, budget = 0, _Budget()
     for row in rows:
         node = _Node(fleet, fleet.names[row])
         for tally in tallies:
@@ -129,16 +136,6 @@ class _Wanted(NamedTuple):
     request: Request
     rows: Mask
     """The rows where it is requested."""
-
-
-def _wanted(fleet: Fleet, request: PodRequest) -> Iterator[_Wanted]:
-    for state in claim_counts.unallocated(fleet, request):
-        for alternatives in state.claim.requests:
-            for choice in alternatives.choices:
-                yield _Wanted(state.key, choice, fleet.present)
-    for name, rows in extended_resources.rows_by_class(fleet, request).items():
-        for alternatives in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]:
-            yield _Wanted(name, alternatives.choices[0], rows)
 
 
 @dataclass(slots=True)
@@ -182,7 +179,18 @@ class _Node:
                 self._choices.undo(plan)
                 return FOUND
             if not plan.selects(device):
-                return _mismatch(plan, device)
+                # The first selector that does not match.
+                for owner, selectors in (
+                    (f"DeviceClass {plan.device_class.name}", plan.device_class.selectors),
+                    ("the request", plan.request.selectors),
+                ):
+                    for number, expression in enumerate(selectors):
+                        if not plan.context.pools.selected.matches(device, expression, owner):
+                            text = " ".join((expression or "").split())
+                            shown = text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
+                            why = f"that do not match selector #{number} of {owner}: {shown}"
+                            return Cause(why, is_selector=True)
+                return OTHER_NODES
         except NoWorkError:
             return LATER
         except AllocationError:
@@ -194,21 +202,6 @@ class _Node:
         if device.id in self.held and not plan.request.admin:
             return ALLOCATED if self.holdings.hold(device.id) else WITHHELD
         return USED_UP
-
-
-def _mismatch(plan: RequestPlan, device: Device) -> Cause:
-    """Return the first selector that does not match a device; raise AllocationError if one cannot be evaluated."""
-    owners = (
-        (f"DeviceClass {plan.device_class.name}", plan.device_class.selectors),
-        ("the request", plan.request.selectors),
-    )
-    for owner, selectors in owners:
-        for number, expression in enumerate(selectors):
-            if not plan.context.pools.selected.matches(device, expression, owner):
-                text = " ".join((expression or "").split())
-                shown = text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
-                return Cause(f"that do not match selector #{number} of {owner}: {shown}", is_selector=True)
-    return OTHER_NODES
 
 
 class _Tally:

@@ -245,7 +245,19 @@ class _MoveSearch:
         if sum(math.comb(number, size) for number in numbers) > MAX_SETS:
             self.limits[f"all but {MAX_SETS:,} sets of {size} pods of one node"] = None
         _, of_one_node = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MAX_SETS)
-        pods = self._promising(size)
+        # If the pods are few, sets across several nodes are tried from all of them. Otherwise they are tried from the
+        # pods known to be in the way, and from the pods without which the replacement of a known pod would fit.
+        pods: Sequence[int] = ()
+        if len(self._movable) <= MAX_PODS_ACROSS_NODES:
+            pods = self._movable.tolist()
+        elif size > 1 or not self._local:  # else the sets of one node cover them
+            self.limits[f"sets of several nodes with others than {MAX_PODS_ACROSS_NODES} promising pods"] = None
+            promising = dict.fromkeys(list(self._stuck)[: MAX_PODS_ACROSS_NODES // 2])
+            for request in self._homeless:
+                single = self._movable[:, np.newaxis]
+                helpers = self._sorted(single[self._would_fit(single, request)])
+                promising |= dict.fromkeys(helpers[:, 0].tolist())
+            pods = list(promising)[:MAX_PODS_ACROSS_NODES]
         if (number := math.comb(len(pods), size)) > MAX_SETS:
             self.limits[f"sets of {size} pods of several nodes"] = None
             number = 0
@@ -261,25 +273,6 @@ class _MoveSearch:
                 self.limits[f"all but {MAX_TRIALS} sets of {size} pods"] = None
             smallest.append(self._sorted(may_help)[:MAX_TRIALS])
         return self._sorted(np.unique(np.concatenate(smallest), axis=0))
-
-    def _promising(self, size: int) -> Sequence[int]:
-        """Return the pods from which sets across several nodes are tried: all pods, if they are few.
-
-        Otherwise, these are the pods known to be in the way, and the pods without which the replacement of a known pod
-        would fit.
-        """
-        if len(self._movable) <= MAX_PODS_ACROSS_NODES:
-            return self._movable.tolist()
-        if size == 1 and self._local:
-            # Sets of one pod are covered by the sets of one node.
-            return ()
-        self.limits[f"sets of several nodes with others than {MAX_PODS_ACROSS_NODES} promising pods"] = None
-        promising = dict.fromkeys(list(self._stuck)[: MAX_PODS_ACROSS_NODES // 2])
-        for request in self._homeless:
-            single = self._movable[:, np.newaxis]
-            helpers = self._sorted(single[self._would_fit(single, request)])
-            promising |= dict.fromkeys(helpers[:, 0].tolist())
-        return list(promising)[:MAX_PODS_ACROSS_NODES]
 
     def _sorted(self, pod_sets: Indices) -> Indices:
         """Return the sets, the smallest to move first."""

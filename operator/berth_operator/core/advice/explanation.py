@@ -75,8 +75,15 @@ def explain(
     if isinstance(result, Placement) or pod.error:
         return Explanation(result=result)
     answer = None
-    if budgets is not None:
-        answer = _preemption(fleet, pod, policy, result, budgets=budgets, in_flight=in_flight)
+    if budgets is not None and policy.preemption and fleet.present.any():
+        chosen = None
+        if preemption.not_tried(fleet, pod, policy, result) is None:
+            chosen = preemption.preempt(fleet, pod, policy, budgets, in_flight)
+        if chosen is not None:
+            answer = PreemptionAnswer(node=chosen.nominee.node, victims=len(chosen.victims))
+        else:
+            why_not = preemption.why_not(fleet, pod, policy, result, in_flight)
+            answer = PreemptionAnswer(message=f"{why_not} {pod.backoff.note}" if pod.backoff else why_not)
     request, order, local = pod.request, policy.filters_of(pod.request), {filter_.NAME for filter_ in policy.local}
     with cycle.above_nominees(fleet, pod):
         # The rows that would take the pod if they were in service, and no other pod were in the cluster.
@@ -107,20 +114,6 @@ def explain(
             fits_when_empty=int(when_empty.sum()),
             preemption=answer,
         )
-
-
-def _preemption(
-    fleet: Fleet, pod: PendingPod, policy: Policy, result: Failure, *, budgets: Budgets, in_flight: Collection[str]
-) -> PreemptionAnswer | None:
-    """Return what preemption would do for a pod that fits nowhere."""
-    if not policy.preemption or not fleet.present.any():
-        return None
-    if preemption.not_tried(fleet, pod, policy, result) is None:
-        chosen = preemption.preempt(fleet, pod, policy, budgets, in_flight)
-        if chosen is not None:
-            return PreemptionAnswer(node=chosen.nominee.node, victims=len(chosen.victims))
-    why_not = preemption.why_not(fleet, pod, policy, result, in_flight)
-    return PreemptionAnswer(message=f"{why_not} {pod.backoff.note}" if pod.backoff else why_not)
 
 
 def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[ReasonGroup]:

@@ -16,7 +16,6 @@ from berth_api.resources import CPU
 from berth_operator.core.advice.card_amounts import serving
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Cards, Mask
 
 SIZES: Final = (1, 2, 4, 8)
 """Numbers of whole GPUs for which fragmentation is computed."""
@@ -58,10 +57,7 @@ def fleet_figures(fleet: Fleet) -> FleetFigures:
     starved = fleet.pod_mix.typical.starved(np.maximum(fleet.left(CPU), 0))
     fragmentation = {size: 1.0 - float((whole // size * size).sum()) / total if total else 0.0 for size in SIZES}
     stranded = float((free.sum(axis=1) * starved).sum()) / total if total else 0.0
-    return FleetFigures(gpus=_by_model(fleet, cards, usable), fragmentation=fragmentation, stranded=stranded)
 
-
-def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
     listed = cards.present & fleet.present[:, np.newaxis]
     used = {name: cards.used[index] for name, index in cards.index.items()}
     totals = {name: cards.total[index] for name, index in cards.index.items()}
@@ -73,16 +69,16 @@ def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
         partitioned |= totals[name] > 0
     located = (cards.unlocated == 0)[:, np.newaxis]
     allocatable = usable[:, np.newaxis] & (cards.healthy | (partitioned & located))
-    free = np.where(allocatable, 1.0 - allocated, 0.0)
     models, count = cards.model[listed], len(fleet.intern_table.models)
-    total = np.bincount(models, minlength=count)
+    of_all = np.bincount(models, minlength=count)
     of_allocated = np.bincount(models, weights=allocated[listed], minlength=count)
-    of_free = np.bincount(models, weights=free[listed], minlength=count)
-    return {
+    of_free = np.bincount(models, weights=np.where(allocatable, 1.0 - allocated, 0.0)[listed], minlength=count)
+    gpus = {
         fleet.intern_table.models[number]: Gpus(
             allocated=float(of_allocated[number]),
             free=float(of_free[number]),
-            unavailable=max(0.0, float(total[number] - of_allocated[number] - of_free[number])),
+            unavailable=max(0.0, float(of_all[number] - of_allocated[number] - of_free[number])),
         )
-        for number in np.flatnonzero(total).tolist()
+        for number in np.flatnonzero(of_all).tolist()
     }
+    return FleetFigures(gpus=gpus, fragmentation=fragmentation, stranded=stranded)

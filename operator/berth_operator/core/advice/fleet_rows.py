@@ -153,8 +153,20 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
         }
         if bar := table.bars[bars[slot]]:
             device["barred"] = bar
-        if cards.device_type == GPU and (metrics := _metrics(cards, row, slot)):
-            device["metrics"] = metrics
+        if cards.device_type == GPU:
+            # What is unknown or too old is left out.
+            measured = cards.measured[:, row, slot].tolist()
+            free_memory, power = measured[Quantity.FREE_MEMORY], measured[Quantity.POWER]
+            metrics: Metrics = {}
+            if (utilization := measured[Quantity.MULTIPROCESSORS]) != UNMEASURED:
+                metrics["utilization"] = round(utilization, 3)
+            if free_memory != UNMEASURED:
+                memory = int(cards.total[cards.index[GPU_MEMORY], row, slot])
+                metrics["memoryUsed"] = max(0, memory - int(free_memory))
+            if power != UNMEASURED:
+                metrics["power"] = round(power, 1)
+            if metrics:
+                device["metrics"] = metrics
         yield device
 
 
@@ -164,17 +176,3 @@ def _links_by_card(wiring: Wiring) -> Mapping[int, tuple[tuple[int, str], ...]]:
     return {
         minor: tuple((other, summary.link_name(strength)) for other, strength in links) for _, minor, links in wiring
     }
-
-
-def _metrics(cards: Cards, row: int, slot: int) -> Metrics:
-    """Return the measurements of a GPU; empty if they are unknown or too old."""
-    measured = cards.measured[:, row, slot].tolist()
-    free, power = measured[Quantity.FREE_MEMORY], measured[Quantity.POWER]
-    metrics: Metrics = {}
-    if (utilization := measured[Quantity.MULTIPROCESSORS]) != UNMEASURED:
-        metrics["utilization"] = round(utilization, 3)
-    if free != UNMEASURED:
-        metrics["memoryUsed"] = max(0, int(cards.total[cards.index[GPU_MEMORY], row, slot]) - int(free))
-    if power != UNMEASURED:
-        metrics["power"] = round(power, 1)
-    return metrics

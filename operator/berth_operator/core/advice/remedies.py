@@ -9,13 +9,13 @@ a caller may do other work, because each what-if takes as long as a few decision
 """
 
 import enum
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from berth_api.objects.visibility import ClaimDevices, LackingNode, RequestedDevices
+from berth_api.objects.visibility import ClaimDevices, LackingNode
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
 from berth_operator.core.advice import claim_devices, lacking, new_nodes
@@ -228,7 +228,16 @@ class _Search:
             yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"ResourceClaims that can be used ({reason})")
             yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
         for request in () if found is None else claim_devices.impossible(found):
-            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=_impossible_text(request))
+            # The devices that no node has for the request, and what leaves out the most.
+            needed, matching, causes = request["needed"], request["matching"], request["leftOut"]
+            number = f"{needed} device{'s' if needed > 1 else ''}" if needed else "devices"
+            most = f"at most {matching} match{'' if matching > 1 else 'es'}" if matching else "none match"
+            first = next((cause for cause in causes if cause["selector"]), causes[0] if causes else None)
+            left_out = (
+                "" if first is None else f", and {first['devices']} of {request['devices']} are those {first['why']}"
+            )
+            where = f"request {request['request']} of {request['claim']} ({most} there, free or not{left_out})"
+            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"{number} on one node for {where}")
 
     # --- masks --------------------------------------------------------------------------------------------------
 
@@ -368,26 +377,21 @@ class _Search:
             crowds += [(list(self._fleet.on_node(name)), f" on {name}") for name in names[:MAX_CROWDS]]
         for pods, where in crowds:
             yield None
-            if gone := (yield from self._necessary(pods)):
-                who = holders(gone, self._pod.namespace)
-                assumes = Gone(uids=tuple(pod.uid for pod in gone))
-                first = ", which may wait for this pod," if any(depends_on(pod, self._pod) for pod in gone) else ""
-                what = f"the end of {who}{where}{first}"
-                yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
-
-    def _necessary(self, pods: Sequence[Charge]) -> Generator[None, None, list[Charge]]:
-        """Return a minimal set of these pods whose end suffices; empty if ending all of them does not."""
-        if not 0 < len(pods) <= MAX_PODS:
-            return []
-        if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
-            return []
-        gone = sorted(pods, key=lambda pod: (len(pod.grants), pod.pod))
-        for pod in tuple(gone):
-            yield
-            rest = [other for other in gone if other is not pod]
-            if rest and self._what_ifs.ends(Gone(uids=tuple(other.uid for other in rest)), evicting=False):
-                gone = rest
-        return gone
+            if not 0 < len(pods) <= MAX_PODS:
+                continue
+            if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
+                continue
+            gone = sorted(pods, key=lambda pod: (len(pod.grants), pod.pod))
+            for pod in tuple(gone):
+                yield None
+                rest = [other for other in gone if other is not pod]
+                if rest and self._what_ifs.ends(Gone(uids=tuple(other.uid for other in rest)), evicting=False):
+                    gone = rest
+            who = holders(gone, self._pod.namespace)
+            assumes = Gone(uids=tuple(pod.uid for pod in gone))
+            first = ", which may wait for this pod," if any(depends_on(pod, self._pod) for pod in gone) else ""
+            what = f"the end of {who}{where}{first}"
+            yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
 
     def _nominees(self) -> Iterator[Remedy | None]:
         """Yield the capacity kept for other pods that keeps this pod from a node."""
@@ -414,17 +418,6 @@ class _Search:
             claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
             what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
             yield Remedy(kind=RemedyKind.CLAIM, ends=True, what=what)
-
-
-def _impossible_text(request: RequestedDevices) -> str:
-    """Return the devices that no node has for a request, and what leaves out the most."""
-    needed, matching, causes = request["needed"], request["matching"], request["leftOut"]
-    number = f"{needed} device{'s' if needed > 1 else ''}" if needed else "devices"
-    most = f"at most {matching} match{'' if matching > 1 else 'es'}" if matching else "none match"
-    first = next((cause for cause in causes if cause["selector"]), causes[0] if causes else None)
-    left_out = "" if first is None else f", and {first['devices']} of {request['devices']} are those {first['why']}"
-    where = f"request {request['request']} of {request['claim']}"
-    return f"{number} on one node for {where} ({most} there, free or not{left_out})"
 
 
 def _lack_text(lack: LackingNode, kinds: Kinds) -> str:

@@ -133,8 +133,21 @@ class _Run:
 
     def run(self) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
-        self._restore_nominations()
-        self._restore_reservations()
+        # What the last leader kept: the capacity of nominated nodes, for a gang on all its nodes or on none, and node
+        # reservations.
+        waiting = nominated_pods(self._queue.pods())
+        for pod in waiting:
+            if (nominee := self._nominated_fit(pod)) is not None:
+                self._queue.nominate(pod, nominee)
+        for uid, count in Counter(self._queue.unit_of(pod.uid) for pod in waiting).items():
+            if isinstance(self._queue.unit(uid), Gang) and len(self._queue.nominees(uid)) < count:
+                self._queue.withdraw_unit(uid)
+        pods = [pod for pod in self._queue.pods() if pod.uid in self._reserved]
+        for pod in reservation.may_keep(self._fleet, pods, self._policies.__getitem__, self._now):
+            if (kept := self._search(pod, self._reserved[pod.uid])) is not None:
+                self._queue.reserve(pod, kept.nominee)
+                self._reservations[pod.uid] = kept
+
         self._queue.start()
         self._decide_active()
         # Each parked class is decided once more, as the operator does: only preemption can have another result then.
@@ -143,12 +156,12 @@ class _Run:
             self._decide_active()
         self._queue.confirm()
         self._decide_active()
-        waiting = [
+        left = [
             Outcome(pod=pod, result=reservation_note.annotated(pod, why, self._reservations))
             for unit, why in self._waiting.values()
             for pod in pods_of(unit)
         ]
-        return (*self._placed, *waiting)
+        return (*self._placed, *left)
 
     def _decide_active(self) -> None:
         while (unit := self._queue.pop()) is not None:
@@ -168,25 +181,7 @@ class _Run:
                 self._placed += [Outcome(pod=placement.pod, result=placement) for placement in outcome]
                 self._renew({placement.node for placement in outcome})
 
-    # --- what the last leader kept ----------------------------------------------------------------------------
-
-    def _restore_nominations(self) -> None:
-        """Keep the capacity of nominated nodes. For a gang, keep it on all its nodes or on none."""
-        waiting = nominated_pods(self._queue.pods())
-        for pod in waiting:
-            if (nominee := self._nominated_fit(pod)) is not None:
-                self._queue.nominate(pod, nominee)
-        for uid, count in Counter(self._queue.unit_of(pod.uid) for pod in waiting).items():
-            if isinstance(self._queue.unit(uid), Gang) and len(self._queue.nominees(uid)) < count:
-                self._queue.withdraw_unit(uid)
-
-    def _restore_reservations(self) -> None:
-        pods = [pod for pod in self._queue.pods() if pod.uid in self._reserved]
-        for pod in reservation.may_keep(self._fleet, pods, self._policies.__getitem__, self._now):
-            kept = self._search(pod, self._reserved[pod.uid])
-            if kept is not None:
-                self._queue.reserve(pod, kept.nominee)
-                self._reservations[pod.uid] = kept
+    # --- node reservations ------------------------------------------------------------------------------------
 
     def _search(self, pod: PendingPod, node: str) -> NodeReservation | None:
         try:

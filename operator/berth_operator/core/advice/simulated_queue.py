@@ -145,28 +145,21 @@ class SimulatedQueue:
                 # Even on the nominated node it may take other cards than were kept for it.
                 waking.capacity_freed(self._fleet, self._queue, nominee)
             waking.pod_assigned(self._fleet, self._queue, charge)
-        if isinstance(unit, Gang) and (rest := _rest(unit, placements)).members:
-            self._units[unit.uid] = rest
-            self._queue.put(rest)
-        else:
+        uids = {placement.pod.uid for placement in placements}
+        members = tuple(member for member in unit.members if member.uid not in uids) if isinstance(unit, Gang) else ()
+        if not isinstance(unit, Gang) or not members:
             del self._units[unit.uid]
-
-
-def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:
-    """Return the gang of the remaining members once some are placed."""
-    placed = {placement.pod.uid for placement in placements}
-    members = tuple(member for member in gang.members if member.uid not in placed)
-    # A gang with a PodGroup is as old as that.
-    created = gang.created
-    if gang.membership.minimum is not None:
-        created = min((member.created for member in members), default="")
-    return replace(
-        gang,
-        members=members,
-        placed=gang.placed + len(placements),
-        nodes=(*gang.nodes, *(placement.node for placement in placements)),
-        held=(*gang.held, *(placement.pod.uid for placement in placements)),
-        created=created,
-        arrived=min((member.arrived for member in members), default=gang.arrived),
-        version=gang.version + 1,
-    )
+            return
+        # A gang with a PodGroup is as old as that.
+        is_dated = unit.membership.minimum is None
+        self._units[unit.uid] = rest = replace(
+            unit,
+            members=members,
+            placed=unit.placed + len(placements),
+            nodes=(*unit.nodes, *(placement.node for placement in placements)),
+            held=(*unit.held, *(placement.pod.uid for placement in placements)),
+            created=unit.created if is_dated else min(member.created for member in members),
+            arrived=min(member.arrived for member in members),
+            version=unit.version + 1,
+        )
+        self._queue.put(rest)

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import message_text
-from berth_api.names import GPU, GPU_MEMORY, RDMA
-from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part
+from berth_api.names import GPU, GPU_MEMORY, GPU_SUBDEVICES, RDMA
+from berth_api.request import AMOUNTS, ONLY, PLUGIN_UNIT, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.arrays.column_cache import ALL
@@ -104,6 +104,12 @@ def unknown(device_type: str) -> str:
 def divided(part: Part) -> str:
     """Return the reason for rows whose GPUs are sliced or in MIG mode, for a part that gets whole cards there."""
     return f"node(s) have too few GPUs that are neither sliced nor in MIG mode ({part.count} requested)"
+
+
+def of_one_card(part: Part) -> str:
+    """Return the reason for rows that have enough slices, but on too few GPUs, with the setting that allows them."""
+    setting = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
+    return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {setting})"
 
 
 def kept_by_policy(part: Part) -> str:

@@ -3,18 +3,19 @@
 A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` (PLUGIN_UNIT) is a replica on a sliced
 card, and an instance if the MIG strategy is single. Otherwise it is a card, which gpu.py allocates. The units of a pod
 are of one kind unless the pod accepts mixed ones: whole cards if there are enough, else subdevices (`Part.subdevices`).
-Several subdevices of one pod are on different cards if possible, as NVIDIA's plugin distributes them. The policy
-determines whether pods are packed or spread.
+The replicas that a pod gets as `nvidia.com/gpu` are of different cards, because NCCL fails on two of one card. A pod
+with `berth.dev/gpu-subdevices: only` accepts several of one card. Units are on different cards if possible, as NVIDIA's
+plugin distributes them. The policy determines whether pods are packed or spread.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 
 from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
-from berth_api.request import EQUAL, NEVER, NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
+from berth_api.request import EQUAL, NEVER, NVIDIA_GPU, NVIDIA_SHARED, ONLY, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, gpu, grants, partitions, shortage, subdevices
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -27,7 +28,7 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the rows with enough free cards, units or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
-    left = _free_subdevices(fleet, request, part, rows)
+    left = _of_one_pod(fleet, part, _free_subdevices(fleet, request, part, rows), rows)
     mask = subdevices.enough(fleet, request, [(part, left)], rows)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -43,7 +44,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
     serving = subdevices.serving(fleet, request, part, ALL)
-    offered = _offered_subdevices(fleet, request, part, ALL) * serving
+    offered = _of_one_pod(fleet, part, _offered_subdevices(fleet, request, part, ALL), ALL) * serving
     mask = subdevices.enough(fleet, request, [(part, offered)], ALL)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -73,7 +74,10 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
         yield f"node(s) have no {name}", (listed.sum(axis=1) == 0) & rejected
     else:
         listed = listed + _whole(fleet, part)
-    available = [(part, free(fleet, request, part, ALL))]
+    unused = free(fleet, request, part, ALL)
+    serves = listed * subdevices.serving(fleet, request, part, ALL)
+    yield shortage.of_one_card(part), rejected & _only_of_one_card(fleet, request, part, (serves, unused))
+    available = [(part, _of_one_pod(fleet, part, unused, ALL))]
     for reason, mask in subdevices.reasons(fleet, request, available, listed, name, rejected=rejected):
         yield reason, mask & rejected
 
@@ -85,8 +89,12 @@ def choose(
     rows = np.array([row])
     if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and _takes_cards(fleet, request, part, rows)):
         return gpu.choose(fleet, row, request, part, policy, near=near)
-    left = free(fleet, request, part, rows)
+    units = free(fleet, request, part, rows)
+    left = _of_one_pod(fleet, part, units, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
+    if part.count > 1 and (left < units).any():
+        # The cards with the most free replicas first, so that the next pod finds replicas of as many cards as possible.
+        order = order[np.argsort(-units[0, order], kind="stable")]
     if part.subdevices != EQUAL:
         # Of a pod that accepts several kinds, as many units as possible are cards.
         order = order[np.argsort(fleet.cards[GPU].kind[row, order] > 0, kind="stable")]
@@ -129,6 +137,24 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return how many free cards, units or replicas each card has."""
     left = _free_subdevices(fleet, request, part, rows)
     return left + _free_cards(fleet, request, part, rows) if part.unit == PLUGIN_UNIT else left
+
+
+def _of_one_pod(fleet: Fleet, part: Part, units: Column, rows: Rows) -> Column:
+    """Return how many of each card's units one pod may get."""
+    if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
+        return units
+    return np.where(_sliced(fleet.cards[GPU], rows), np.minimum(units, 1), units)
+
+
+def _only_of_one_card(fleet: Fleet, request: PodRequest, part: Part, columns: Sequence[Column]) -> Mask:
+    """Return the rows where, by one of these numbers of units, only several replicas of one card would be enough."""
+    rows = np.zeros_like(fleet.present)
+    for units in columns:
+        of_one_pod = _of_one_pod(fleet, part, units, ALL)
+        rows |= subdevices.enough(fleet, request, [(part, units)], ALL) & ~subdevices.enough(
+            fleet, request, [(part, of_one_pod)], ALL
+        )
+    return rows
 
 
 def _free_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:

@@ -199,10 +199,11 @@ def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -
         fits = policy.preferred(fleet, request, fits)
     terms = list(_terms(fleet, request, policy, fits, bias))
     total = _sum(fits, terms)
-    # kube-scheduler takes one of several best nodes at random, without which a full first node would get all pods that
-    # request nothing. The pod's name does the same, and `simulate` knows it too. Pods with devices fill the first node
-    # before the next.
-    tie = 0 if request.devices or request.claims else zlib.crc32(f"{pod.namespace}/{pod.name}".encode())
+    # kube-scheduler takes one of several best nodes at random. Without that, a full first node would get all pods that
+    # request nothing. The pod's name does the same, and `simulate` knows it too. All other pods fill the first node
+    # before the next, because cards stay usable where CPU is left next to them.
+    is_empty = len(request.resources) == 1 and not request.devices and not request.claims
+    tie = zlib.crc32(f"{pod.namespace}/{pod.name}".encode()) if is_empty else 0
     compared: dict[int, Placement] = {}
     while len(compared) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms, tie=tie)).rows:
         row = ranking.rows[0]

@@ -66,7 +66,11 @@ def policy_of(policy: Policy) -> Policy:
 
 
 def pod_of(pod: PendingPod) -> PendingPod:
-    """Return a pod without its volumes, which kube-scheduler chooses and binds; claims are not supported."""
+    """Return a pod without its volumes, which kube-scheduler chooses and binds; claims are not supported.
+
+    Kube-scheduler places pods one by one, so the gang that a controller defines has no effect.
+    """
+    pod = pod.without_controllers_gang
     request = replace(pod.request, extended=()) if pod.request.extended else pod.request
     if request.claims:
         request = replace(request, claims=(), unsupported=("spec.resourceClaims", *request.unsupported))

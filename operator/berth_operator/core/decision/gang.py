@@ -4,7 +4,7 @@
 
 Members are decided one after another by the same `decide` as any pod. Each is charged to the Fleet before the next.
 `decide_gang` releases all these charges before it returns. The caller assumes the placements, as with a single pod. If
-members with ResourceClaims do not fit in this way, `gang_search` looks for other nodes and devices.
+too few members fit in this way, `gang_search` looks for other nodes, cards and devices.
 
 Topology domains are tried from the narrowest to the widest. A domain that seems to have capacity for all members is
 tried alone. Within this domain, or if no domain can hold all members, a score draws members to domains that already
@@ -192,7 +192,7 @@ _Members = Sequence[tuple[PendingPod, Class]]
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True) -> list[Placement] | Failure:
     """Place at least the needed members, and the others if they fit. The Fleet is left unchanged.
 
-    `search`: whether to search other nodes and devices if members with ResourceClaims do not fit.
+    `search`: whether to search other nodes, cards and devices if too few members fit one after another.
     """
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))

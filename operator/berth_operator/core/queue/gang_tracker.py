@@ -14,6 +14,9 @@ member that gets a node begins a new *generation*, which must form again.
 
 A gang that a previous leader bound is judged once, by the records on its members (`core.values.bound_with`). It has
 formed unless the records prove the contrary. The gang gets a deadline only if they do.
+
+A gang that the members' controller defines waits for members only while the controller creates them. If it creates none
+for `PATIENCE` seconds, the gang consists of the members that exist: others may exist only after these run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,6 +34,8 @@ from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
 """Seconds before missing members or a missing PodGroup are reported, because they are created one after the other."""
+PATIENCE: Final = 30.0
+"""Seconds without a new member after which a controller's gang no longer waits for missing members."""
 FREE_ABORTS: Final = 2
 """How often a gang's members may be deleted in vain before it has to wait: their controller creates them again."""
 FIRST_PAUSE: Final = 60.0
@@ -42,11 +47,13 @@ MAX_ABORTED: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The fields of a PodGroup that scheduling reads."""
+    """The fields of a PodGroup, or of the controller that defines a gang, that scheduling reads."""
 
     name: str
     """The key, namespace/name."""
     uid: str
+    controller: str = ""
+    """The controller's kind, as in `Membership`; empty for a PodGroup."""
     minimum: int = 0
     timeout: float = 0.0
     """Seconds; 0 for the default."""
@@ -123,6 +130,8 @@ class _Entry:
     resume_at: float = 0.0
     tries: int = 0
     unready_since: float | None = None
+    is_complete: bool = False
+    """Whether no more members are expected of a controller's gang, although it has fewer than its size."""
     unscheduled: tuple[str, str] = ("", "")
     """Why the last decision placed too few members: reason and message; empty if none did, or if it has formed."""
 
@@ -189,7 +198,13 @@ class _Entry:
     @property
     def minimum(self) -> int:
         """Return how many members the gang needs; 0 if neither PodGroup nor annotation gives a number."""
-        return self.group.minimum if self.group else max(self.minima, default=0)
+        minimum = self.group.minimum if self.group else max(self.minima, default=0)
+        return min(minimum, self.size) if self.is_complete else minimum
+
+    @property
+    def size(self) -> int:
+        """Return how many members wait, have a node or have succeeded."""
+        return self.placed + len(self.idle)
 
     @property
     def problem(self) -> str:
@@ -202,6 +217,8 @@ class _Entry:
         if self.group:
             return self.group.problem or self._conflict
         minima = self.minima
+        if not minima and self.gang.controller:
+            return "" if self.is_complete else f"{self.key} does not exist yet"
         if not minima and self.gang.is_kubernetes:
             return group_rules.missing(self.gang.name)
         if not minima:
@@ -210,7 +227,7 @@ class _Entry:
                 f"{self.key} does not exist: create it in the API group {POD_GROUP_GROUP}, or remove the "
                 f"{self.gang.word} from its pods"
             )
-        if len(minima) > 1:
+        if len(minima) > 1 and not self.gang.controller:
             values = ", ".join(map(str, sorted(minima)))
             return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {values}"
         return ""
@@ -247,14 +264,14 @@ class GangTracker:
 
     def put_group(self, group: Group) -> None:
         """Record that a PodGroup exists or has changed."""
-        entry = self._entry(Membership(group=group.name))
+        entry = self._entry(Membership(group=group.name, controller=group.controller))
         if entry.group != group:
             entry.group = group
             self._changed(entry)
 
-    def remove_group(self, name: str) -> None:
-        """Record that a PodGroup was deleted."""
-        entry = self._entry(Membership(group=name))
+    def remove_group(self, name: str, controller: str = "") -> None:
+        """Record that a PodGroup, or the controller that defines a gang, was deleted."""
+        entry = self._entry(Membership(group=name, controller=controller))
         entry.group = None
         self._changed(entry)
 
@@ -394,6 +411,22 @@ class GangTracker:
             elif now - entry.unready_since >= SETTLE:
                 yield problem, idle
 
+    def completed(self, now: float) -> list[Membership]:
+        """Return the controllers' gangs that no longer wait for missing members, since now."""
+        late = [
+            entry
+            for entry in self._unsettled()
+            if entry.gang.controller
+            and not entry.is_complete
+            and (entry.size < entry.minimum or not (entry.group or entry.minima))
+            and entry.unready_since is not None
+            and now - entry.unready_since >= PATIENCE
+        ]
+        for entry in late:
+            entry.is_complete = True
+            self._changed(entry)
+        return [entry.gang for entry in late]
+
     def _lacks(self, entry: _Entry, candidates: list[PendingPod]) -> str:
         if problem := entry.problem or entry.blocked:
             return problem
@@ -485,7 +518,9 @@ class GangTracker:
         for member in entry.held.values():
             member.bound_with = ""
         self._changed(entry)
-        if not members or unfinished or says_formed or not entry.minimum:
+        # A controller's gang without records was placed by a version, or in a namespace, without a rule for it.
+        was_alone = bool(entry.gang.controller) and not records
+        if not members or unfinished or says_formed or not entry.minimum or was_alone:
             return "", []
         message = (
             f"{entry.bound} of {entry.minimum} members of {entry.key} are bound, and nothing records whether enough of "
@@ -509,7 +544,10 @@ class GangTracker:
         return due
 
     def abort(self, gang: Membership, now: float, *, keep: bool) -> tuple[str, list[Charge]]:
-        """Stop completing a gang; return a message and the bound members, which must be deleted unless `keep`."""
+        """Stop completing a gang; return a message and the bound members, which must be deleted unless `keep`.
+
+        The bound members of a controller's gang always stay, and each other member is then placed by itself.
+        """
         entry = self._entries[gang.key]
         message = (
             f"{gang.key} could not be completed within {self._time(entry):g} s: "
@@ -517,7 +555,8 @@ class GangTracker:
         )
         entry.deadline = None
         held = [each for each in entry.held.values() if each.bound and each.stays and each.is_ours]
-        to_delete = [] if keep else held
+        to_delete = [] if keep or gang.controller else held
+        entry.formed = entry.formed or bool(gang.controller)
         for member in to_delete:
             member.to_delete = True
         if to_delete:
@@ -564,7 +603,7 @@ class GangTracker:
     def size(self, gang: Membership) -> tuple[int, int]:
         """Return how many members of a gang wait, have a node or have succeeded, and how many it needs."""
         entry = self._entries.get(gang.key)
-        return (0, 0) if entry is None else (entry.placed + len(entry.idle), entry.minimum)
+        return (0, 0) if entry is None else (entry.size, entry.minimum)
 
     # --- entries ----------------------------------------------------------------------------------------------
 
@@ -583,8 +622,10 @@ class GangTracker:
             before.ended.pop(uid, False)
             before.gated.discard(uid)
             self._changed(before)
-        self._of[uid] = gang
         entry = self._entry(gang)
+        if entry.gang.controller and self._of.get(uid) != gang:
+            entry.is_complete, entry.unready_since = False, None
+        self._of[uid] = gang
         entry.gang = gang
         return entry
 

@@ -165,7 +165,11 @@ class Queue(Generic[U]):
         """Add or replace a unit. A unit with unchanged class, priority and weight keeps its place."""
         current = self._units.get(unit.uid)
         if current is not None and _place(current) == _place(unit):
-            self._replace(unit)
+            self._units[unit.uid] = unit
+            parked = self._parked.get(unit.class_key)
+            for units in (parked.units if parked else {}, self._woken.get(unit.class_key, {})):
+                if unit.uid in units:
+                    units[unit.uid] = unit
             return
         self.remove(unit.uid)
         self._units[unit.uid] = unit
@@ -202,7 +206,10 @@ class Queue(Generic[U]):
 
         Without `with_devices`, return a unit that needs no devices for ResourceClaims.
         """
-        self._end_backoffs(now)
+        while (due := self.next_due()) is not None and due <= now:
+            _, uid = heapq.heappop(self._waiting)
+            del self._due[uid]
+            self._activate(self._units[uid], event_labels.BACKOFF_COMPLETE)
         first = self._lane.first(self._is_active) if with_devices else None
         if self.has_others() and (first is None or self._active[0][0] < first.order):
             _, uid = heapq.heappop(self._active)
@@ -290,10 +297,18 @@ class Queue(Generic[U]):
         if not self.awaits(change):
             return False
         bits = int(change)
-        class_keys = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
+        class_keys = []
+        for key, parked in self._parked.items():
+            if parked.bits & bits:
+                rejecting = hint(parked)
+                if rejecting is None:
+                    class_keys.append(key)
+                elif rejecting:
+                    # It also waits for the filters that still reject it.
+                    parked.await_filters(rejecting)
         for key in class_keys:
             self.wake_class(key, event_labels.of(change))
-        self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
+        self._awaited = reduce(or_, (parked.bits for parked in self._parked.values()), 0)
         return bool(class_keys)
 
     def wake_claiming(self, claim: str) -> None:
@@ -313,7 +328,7 @@ class Queue(Generic[U]):
         """Activate all units of a class, whatever they wait for."""
         if (parked := self._remove_class(class_key)) is not None:
             units = sorted(parked.units.values(), key=order_of)
-            self._woken[class_key] = {each.uid: each for each in units}
+            self._woken[class_key] = {unit.uid: unit for unit in units}
             self._count(event_labels.ACTIVE, event, *units)
             self._push(units[0])
 
@@ -343,12 +358,6 @@ class Queue(Generic[U]):
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
 
-    def _end_backoffs(self, now: float) -> None:
-        while (due := self.next_due()) is not None and due <= now:
-            _, uid = heapq.heappop(self._waiting)
-            del self._due[uid]
-            self._activate(self._units[uid], event_labels.BACKOFF_COMPLETE)
-
     def _activate(self, unit: U, event: str) -> None:
         if unit.uid not in self._is_active:
             self._push(unit)
@@ -373,14 +382,7 @@ class Queue(Generic[U]):
             self._push(following)
 
     def _count(self, queue: str, event: str, *units: U) -> None:
-        self.incoming[queue, event] += sum(each.size for each in units)
-
-    def _replace(self, unit: U) -> None:
-        self._units[unit.uid] = unit
-        parked = self._parked.get(unit.class_key)
-        for units in (parked.units if parked else {}, self._woken.get(unit.class_key, {})):
-            if unit.uid in units:
-                units[unit.uid] = unit
+        self.incoming[queue, event] += sum(unit.size for unit in units)
 
     def _unpark(self, unit: U) -> None:
         parked = self._parked.get(unit.class_key)
@@ -407,14 +409,6 @@ def _discard(index: dict[str, set[K]], name: str, key: K) -> None:
         index[name].discard(key)
         if not index[name]:
             del index[name]
-
-
-def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
-    """Return whether a change may help a class; if not, let it also wait for the filters that still reject it."""
-    rejecting = hint(parked)
-    if rejecting:
-        parked.await_filters(rejecting)
-    return rejecting is None
 
 
 def _place(unit: Unit) -> tuple[object, ...]:

@@ -12,8 +12,7 @@ three cases of these events:
   that fits would starve it.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Final
 
 from berth_operator.core import filters
@@ -24,7 +23,7 @@ from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
-from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import NODE_CHANGES, Change
 
 _NODE_LOCAL_CHANGES: Final = int(
@@ -35,7 +34,7 @@ _HINTED: Final = _NODE_LOCAL_CHANGES | int(
     Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED
 )
 """Changes whose events carry enough for a hint."""
-_FILTERS: Final = tuple((each, int(each.WAKES_ON), filters.hint_of(each)) for each in filters.ORDER)
+_FILTERS: Final = tuple((filter_, int(filter_.WAKES_ON), filters.hint_of(filter_)) for filter_ in filters.ORDER)
 """Each filter with the changes that it waits for, and its own hint if it has one."""
 
 Unit = PendingPod | Gang
@@ -73,51 +72,36 @@ class EventHint:
 
     def _recheck_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None if the event's node may take one of the class's pods, else the filters that reject it."""
-        row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked, self._event)
+        fleet, node, pods = self._fleet, self._event.node, pods_of(parked.unit)
+        row, priority = fleet.rows[node], min(pod.priority for pod in pods)
+        # Whether pods could be evicted from the node, by priorities and counts of devices. Not after a pod was deleted:
+        # `preemption.WithoutLowerPriority` covers that event.
+        may_preempt = (
+            bool(self._event.change & (NODE_CHANGES | Change.CLAIM_DEVICES))
+            and all(pod.preempts for pod in pods)
+            and any(charge.priority < priority for charge in fleet.on_node(node))
+            and all(may_free_devices(fleet, request, node, priority) for request in parked.requests)
+        )
+        # First filters that probably reject the node, then filters with cached columns.
+        cached = [filter_ for filter_ in parked.failure.filters if filter_.TRAITS.capacity]
+        ordered = [*parked.rejected_by.values(), *cached, *parked.failure.filters]
+        is_gang = isinstance(parked.unit, Gang)
+        if is_gang:
+            # Only filters that do not depend on the placement of the other members.
+            ordered = [filter_ for filter_ in ordered if filter_.TRAITS.one_node]
         all_rejecting: list[Filter] = []
         for request in parked.requests:
             try:
-                rejecting = _rejecting(self._fleet, request, _filters_for_node(parked, request), row, preempts=preempts)
+                for filter_ in () if is_gang and request.mounts else ordered:
+                    if may_preempt:
+                        passes = filters.could_pass(filter_, fleet, request)
+                    else:
+                        passes = filter_.passes(fleet, request)
+                    if not passes[row]:
+                        all_rejecting.append(filter_)
+                        break
+                else:
+                    return None
             except PluginFailedError:
                 return None
-            if rejecting is None:
-                return None
-            all_rejecting.append(rejecting)
         return all_rejecting
-
-
-def _filters_for_node(parked: Parked[Unit], request: PodRequest) -> Iterator[Filter]:
-    """Return the filters to run on one node: first filters that probably reject it, then filters with cached columns.
-
-    For a gang, only filters that do not depend on the placement of the other members are run.
-    """
-    local = (each for each in parked.failure.filters if each.TRAITS.capacity)
-    ordered = chain(parked.rejected_by.values(), local, parked.failure.filters)
-    if not isinstance(parked.unit, Gang):
-        return ordered
-    return iter(()) if request.mounts else (each for each in ordered if each.TRAITS.one_node)
-
-
-def _rejecting(
-    fleet: Fleet, request: PodRequest, filters_to_run: Iterator[Filter], row: int, *, preempts: bool
-) -> Filter | None:
-    """Return the first filter that rejects a row; None if it passes, or would without pods of lower priority."""
-    for filter_ in filters_to_run:
-        passes = filters.could_pass(filter_, fleet, request) if preempts else filter_.passes(fleet, request)
-        if not passes[row]:
-            return filter_
-    return None
-
-
-def _may_preempt(fleet: Fleet, parked: Parked[Unit], event: ClusterEvent) -> bool:
-    """Return whether pods could be evicted from the event's node for a unit, by priorities and counts of devices.
-
-    False after a pod was deleted: `preemption.WithoutLowerPriority` covers that event.
-    """
-    if not event.change & (NODE_CHANGES | Change.CLAIM_DEVICES):
-        return False
-    pods = pods_of(parked.unit)
-    priority = min(each.priority for each in pods)
-    if not all(each.preempts for each in pods) or all(each.priority >= priority for each in fleet.on_node(event.node)):
-        return False
-    return all(may_free_devices(fleet, each, event.node, priority) for each in parked.requests)

@@ -3,7 +3,7 @@
 Two pods with equal `PodRequest`s are of one class: a decision for one is valid for the other.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from berth_api import names
@@ -170,7 +170,9 @@ class Membership:
     group: str
     """namespace/name."""
     minimum: int | None = None
-    """The minimum number of members, from the pod's annotation; None if the PodGroup defines it."""
+    """The minimum number of members, from the pod's annotations; None if another object defines it."""
+    controller: str = ""
+    """The kind of a gang that its controller defines, as in `controller_gangs`; empty if the pod names a group."""
     scheduler: str = names.SCHEDULER
     word: str = field(default=f"label {names.POD_GROUP_LABEL}", compare=False)
     """The label, annotation or field that names it, for messages: members may have different ones."""
@@ -181,6 +183,11 @@ class Membership:
         return self.word == SCHEDULING_GROUP
 
     @property
+    def has_object(self) -> bool:
+        """Return whether a PodGroup defines it, which shows its state."""
+        return self.minimum is None and not self.controller
+
+    @property
     def name(self) -> str:
         """Return the group's name without its namespace."""
         return self.group.partition("/")[2]
@@ -188,7 +195,8 @@ class Membership:
     @property
     def key(self) -> str:
         """Return the gang's unique name, in the words that messages use."""
-        return f"PodGroup {self.group}" if self.minimum is None else f"pod group {self.group}"
+        kind = self.controller or ("PodGroup" if self.has_object else "pod group")
+        return f"{kind} {self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +251,11 @@ class PendingPod:
     def key(self) -> str:
         """Return `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def without_controllers_gang(self) -> "PendingPod":
+        """Return the pod as a member of the gang that it names, if any, and of no gang that its controller defines."""
+        return replace(self, gang=None) if self.gang is not None and self.gang.controller else self
 
     @property
     def class_key(self) -> tuple[PodRequest, str, str, int, bool, int, str]:

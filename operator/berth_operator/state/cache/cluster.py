@@ -244,8 +244,19 @@ class Cluster:
         """Set the labels and annotations of a namespace; both are empty if it was deleted."""
         if self.tenants is not None:
             self.tenants.put_namespace(name, annotations)
+        if self.gangs.put_namespace(name, annotations):
+            self.pending_pods.gangs_changed()
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
+
+    def put_owner(self, kind: str, raw: Object) -> None:
+        """Add or update a controller of a kind, with the sizes of its gangs."""
+        if self.gangs.put_owner(kind, raw):
+            self.pending_pods.gangs_changed()
+
+    def remove_owner(self, kind: str, key: str) -> None:
+        """Remove a controller (namespace/name)."""
+        self.gangs.remove_owner(kind, key)
 
     def set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
         """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now.

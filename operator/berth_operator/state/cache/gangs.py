@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from berth_api import names
+from berth_api.values import keys
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
@@ -38,18 +39,83 @@ class Gangs:
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
         """namespace/name -> API group -> the PodGroup, and its object."""
+        self._without_controllers: set[str] = set()
+        """Namespaces where controllers define no gangs."""
+        self._owner_kinds: Collection[str] = ()
+        """Kinds of controllers whose objects are watched."""
+        self._sizes: dict[tuple[str, str], Mapping[str, int]] = {}
+        """(kind, namespace/name) of a controller -> size of each gang (namespace/name)."""
+        self._gang_sizes: dict[str, int] = {}
+        """Key of a gang whose controller was read -> its size."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
         """Set the scheduler names whose gangs are ours. Until then, all gangs are ours."""
         self._schedulers = names
 
     def is_ours(self, gang: Membership) -> bool:
-        """Return whether we schedule a gang; gangs of other schedulers are ignored."""
+        """Return whether we track a gang; gangs of other schedulers are ignored.
+
+        A controller's gang may have members, such as a leader without devices, that another scheduler places.
+        """
+        if gang.controller:
+            return gang.minimum is not None or gang.controller in self._owner_kinds
         return self.schedules(gang.scheduler)
 
     def schedules(self, name: str) -> bool:
         """Return whether a scheduler name is one of ours."""
         return self._schedulers is None or name in self._schedulers
+
+    def put_namespace(self, name: str, annotations: Mapping[str, str]) -> bool:
+        """Set the annotations of a namespace; return whether its waiting pods must be read again."""
+        before = name in self._without_controllers
+        self._without_controllers.discard(name)
+        if annotations.get(names.CONTROLLER_GANGS) == "false":
+            self._without_controllers.add(name)
+        return before != (name in self._without_controllers)
+
+    def applies(self, gang: Membership) -> bool:
+        """Return whether waiting pods are members of a gang: users named it, or their controller defines it.
+
+        Until its object is read, a watched controller may define it.
+        """
+        if not gang.controller:
+            return True
+        allowed = self.is_ours(gang) and keys.split(gang.group)[0] not in self._without_controllers
+        return allowed and (gang.minimum is not None or self._gang_sizes.get(gang.key, 2) > 1)
+
+    # --- controllers that define gangs ------------------------------------------------------------------------
+
+    def set_owner_kinds(self, kinds: Collection[str]) -> None:
+        """Set the kinds of controllers whose objects are watched."""
+        self._owner_kinds = kinds
+
+    def put_owner(self, kind: str, raw: Object) -> bool:
+        """Add or update a controller with the sizes of its gangs; return whether a size has changed."""
+        key, metadata = (kind, keys.of(raw)), raw["metadata"]
+        sizes = {keys.join(metadata["namespace"], name): size for name, size in raw["sizes"].items()}
+        known, self._sizes[key] = self._sizes.get(key, {}), sizes
+        for name in known.keys() - sizes.keys():
+            self._forget_group(kind, name)
+        for name, size in sizes.items():
+            group = Group(
+                name=name, uid=metadata["uid"], controller=kind, minimum=size, created=metadata["creationTimestamp"]
+            )
+            self._gang_tracker.put_group(group)
+            gang = Membership(group=name, controller=kind)
+            self._gang_sizes[gang.key] = size
+            self.gather(gang)
+        return known != sizes
+
+    def remove_owner(self, kind: str, key: str) -> None:
+        """Remove a controller (namespace/name). Its pods follow."""
+        for name in self._sizes.pop((kind, key), {}):
+            self._forget_group(kind, name)
+
+    def _forget_group(self, kind: str, name: str) -> None:
+        gang = Membership(group=name, controller=kind)
+        self._gang_tracker.remove_group(name, kind)
+        self._gang_sizes.pop(gang.key, None)
+        self.gather(gang)
 
     # --- PodGroups --------------------------------------------------------------------------------------------
 
@@ -104,7 +170,7 @@ class Gangs:
 
     def unschedulable(self, gang: Membership, failure: Failure) -> None:
         """Record why too few members of a gang were placed."""
-        if self._gang_tracker.unschedulable(gang, failure) and gang.minimum is None:
+        if self._gang_tracker.unschedulable(gang, failure) and gang.has_object:
             self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
 
     # --- members ----------------------------------------------------------------------------------------------
@@ -170,7 +236,7 @@ class Gangs:
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
         gang = groups.of_placed(raw)
-        if gang is not None:
+        if gang is not None and self.is_ours(gang):
             succeeded = raw["status"]["phase"] == "Succeeded"
             self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
             self.gather(gang)
@@ -195,7 +261,7 @@ class Gangs:
             self._nominator.withdraw_gang(gang)
         else:
             self._waker.put(unit)
-        if gang.minimum is None:
+        if gang.has_object:
             self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
 
     def binding_started(self, placements: Iterable[Placement]) -> None:

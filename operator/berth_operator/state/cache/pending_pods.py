@@ -9,7 +9,7 @@ from berth_api.request import Kinds
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
@@ -55,6 +55,8 @@ class PendingPods:
         self._promises, self._clock, self._priorities = promises, clock, priorities
         self._arrivals = itertools.count()
         self._gated: dict[str, PendingPod] = {}
+        self._by_controllers: dict[str, Membership] = {}
+        """UID -> the gang that the controller of a waiting pod defines, even if the namespace does not allow it."""
 
     def get(self, uid: str) -> PendingPod | None:
         """Return a waiting pod; None if there is none with this UID."""
@@ -77,7 +79,26 @@ class PendingPods:
                     self._gangs.gate(uid, gated.gang)
             return
         self._ungate(uid)
-        known, pod = self._by_uid.get(uid), self._read(raw)
+        pod = self._read(raw)
+        if pod.gang is None or not pod.gang.controller:
+            self._by_controllers.pop(uid, None)
+            self._put(pod)
+        else:
+            self._put_by_controller(pod, pod.gang)
+
+    def gangs_changed(self) -> None:
+        """Put waiting pods again that have become members of their controllers' gangs, or are members no more."""
+        for uid, gang in tuple(self._by_controllers.items()):
+            if ((pod := self._by_uid[uid]).gang is not None) != self._gangs.applies(gang):
+                self._put_by_controller(pod, gang)
+
+    def _put_by_controller(self, pod: PendingPod, gang: Membership) -> None:
+        self._put(replace(pod, gang=gang if self._gangs.applies(gang) else None))
+        self._by_controllers[pod.uid] = gang
+
+    def _put(self, pod: PendingPod) -> None:
+        uid = pod.uid
+        known = self._by_uid.get(uid)
         if known is not None and known.gang != pod.gang:
             self.remove(uid)
         is_charged = uid in self._fleet.charges
@@ -131,6 +152,7 @@ class PendingPods:
         self._ungate(uid)
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
+            self._by_controllers.pop(uid, None)
             self._listener.pod_settled(uid)
             self._shown.pop(uid, None)
             self._nominator.forget(uid)

@@ -69,8 +69,10 @@ class Tenants(Mapping[str, Tenant]):
             self._replicas[controller] += 1
         if raw["spec"].get("nodeName"):
             annotations = raw["metadata"].get("annotations") or {}
+            # What a user allows for the pod counts more than the gang that its controller defines.
+            pod = pods.pending(raw, self._kinds).without_controllers_gang
             self._records[uid] = _Record(
-                pod=replace(pods.pending(raw, self._kinds), nominated_node=""),
+                pod=replace(pod, nominated_node=""),
                 movable=annotations.get(names.MOVABLE),
                 controller=controller,
             )

@@ -42,6 +42,8 @@ class Requested:
     """The annotations that decide which GPUs the pod sees; None if something else may decide that."""
     least: tuple[tuple[str, int], ...] = ()
     """(type, hundredths) of NICs and FPGAs, as a minimum: hints, which are annotations, can increase the request."""
+    of_others: frozenset[str] = frozenset()
+    """Types of which another device plugin gives the pod devices. Without an allocation, the pod holds none of them."""
 
     def of_allocation(self) -> "Requested":
         """Return the same where annotations or labels decided about the GPUs, so that only the allocation has them."""
@@ -53,6 +55,9 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
+    others = {name: amount * kinds.nics[name] for name, amount in total.items() if name in kinds.nics}
+    if others:
+        simple[RDMA] = simple.get(RDMA, 0) + sum(others.values())
     added = (kind.name for kind in kinds.requested(total))
     try:
         parts = request.of_resources(gpus).parts
@@ -64,6 +69,7 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
         # A device plugin gives devices to kubelet, whatever the containers read.
         reads=injection.annotations_read(spec) if gpus.keys() <= injection.RESOURCES else None,
         least=tuple(simple.items()),
+        of_others=frozenset({RDMA} if others else ()),
     )
 
 
@@ -84,17 +90,22 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     if text is None or not expected.types or not is_trusted:
         return (), _unknown(expected, annotations)
     try:
-        claims = allocation.parse(text)
+        written = allocation.parse(text)
     except allocation.AllocationError:
         return (), _unknown(expected, annotations)
     grants: list[Grant] = []
     unknown: list[str] = []
     for device_type in expected.types:
-        kept = [grant for grant in claims if grant.type == device_type]
+        kept = [grant for grant in written if grant.type == device_type]
         if device_type == GPU and expected.gpus is not None:
             kept = _of_gpus(kept, expected.gpus)
+            is_enough = 0 < sum(part.count for part in expected.gpus) == len(kept)
+        elif (least := dict(expected.least).get(device_type)) is not None:
+            is_enough = sum(dict(grant.amounts).get(device_type, 0) for grant in kept) >= least
+        else:
+            is_enough = bool(kept)  # for a plug-in's type, any grant is enough
         grants += kept
-        if not _is_enough(device_type, kept, expected):
+        if not is_enough and device_type not in expected.of_others:
             unknown.append(device_type)
     return tuple(grants), tuple(unknown)
 
@@ -102,23 +113,18 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
 def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return the types of which a pod without a known allocation may hold any device."""
     sees_none = expected.reads is not None and expected.reads.isdisjoint(annotations)
-    return tuple(device_type for device_type in expected.types if not (sees_none and device_type == GPU))
+    return tuple(
+        device_type
+        for device_type in expected.types
+        if device_type not in expected.of_others and not (sees_none and device_type == GPU)
+    )
 
 
-def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -> bool:
-    """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
-    if device_type == GPU and expected.gpus is not None:
-        return 0 < sum(part.count for part in expected.gpus) == len(grants)
-    if (least := dict(expected.least).get(device_type)) is not None:
-        return sum(dict(grant.amounts).get(device_type, 0) for grant in grants) >= least
-    return bool(grants)
-
-
-def _of_gpus(claims: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
-    """Return as many claims as are requested, each with the requested amounts."""
+def _of_gpus(written: Sequence[Grant], parts: Sequence[Part]) -> list[Grant]:
+    """Return as many grants as are requested, each with the requested amounts."""
     grants = []
     for part in parts:
-        of_unit = [grant for grant in claims if _may_be_of(grant, part)]
+        of_unit = [grant for grant in written if _may_be_of(grant, part)]
         for grant in of_unit[: part.count]:
             # The size of a replica or an instance comes from the Device.
             is_sized = grant.is_subdevice or grant.amounts == part.amounts

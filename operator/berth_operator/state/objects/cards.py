@@ -4,8 +4,6 @@ import itertools
 import operator
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from berth_api import allocation, names
@@ -21,7 +19,6 @@ from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, 
 
 Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]
-Instances = tuple[tuple[str, str], ...]
 
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
@@ -38,34 +35,51 @@ _LINK: Final = operator.attrgetter("minor", "type", "count")
 
 
 def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
-    """Return the cards, and the contradictions, each with its field; cards with contradictions are not allocated."""
-    spec, surplus = _affordable(spec)
+    """Return the cards, and the contradictions, each with its field; cards with contradictions are not allocated.
+
+    Of each type, the MAX_CARDS cards with the lowest minors are read.
+    """
+    surplus: list[str] = []
+    for name, count in Counter(device.type for device in spec.devices).items():
+        if count > MAX_CARDS:
+            surplus.append(
+                f"spec.devices: {count} cards of type {name}; {MAX_CARDS} are read, those with the lowest minors"
+            )
+    if surplus:
+        ranked = sorted(spec.devices, key=lambda device: (device.type, device.minor))
+        by_type = itertools.groupby(ranked, key=lambda device: device.type)
+        kept = {id(device) for _, devices in by_type for device in itertools.islice(devices, MAX_CARDS)}
+        spec = spec.model_copy(update={"devices": [device for device in spec.devices if id(device) in kept]})
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
     cards = tuple(_card(device, usable=not wrong, strategy=spec.mig_strategy) for device, wrong in usable)
     return cards, (*surplus, *itertools.chain.from_iterable(problems))
 
 
-def _affordable(spec: DeviceSpec) -> tuple[DeviceSpec, tuple[str, ...]]:
-    """Return a spec with at most MAX_CARDS cards of each type, the cards with the lowest minors, and the problems."""
-    counts = Counter(device.type for device in spec.devices)
-    if all(count <= MAX_CARDS for count in counts.values()):
-        return spec, ()
-    ranked = sorted(spec.devices, key=lambda device: (device.type, device.minor))
-    by_type = itertools.groupby(ranked, key=lambda device: device.type)
-    kept = {id(device) for _, devices in by_type for device in itertools.islice(devices, MAX_CARDS)}
-    problems = (
-        f"spec.devices: {count} cards of type {name}; {MAX_CARDS} are read, those with the lowest minors"
-        for name, count in counts.items()
-        if count > MAX_CARDS
-    )
-    devices = [device for device in spec.devices if id(device) in kept]
-    return spec.model_copy(update={"devices": devices}), tuple(problems)
-
-
 def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInfo:
     in_mig_mode = _is_divided(device, strategy)
-    instances = _instances(device, strategy) if in_mig_mode and usable and device.health else ()
+    # (id, resource) of each allocatable MIG instance, or of its replicas: one of each instance first.
+    instances: tuple[tuple[str, str], ...] = ()
+    # Resource -> bytes of the smallest instance, or of its replicas.
+    smallest: dict[str, int] = {}
+    if device.mig is not None and in_mig_mode and usable and device.health:
+        with_names = ((instance, _resource(instance, strategy)) for instance in device.mig.instances)
+        offered = [(instance, sys.intern(name)) for instance, name in with_names if name]
+        numbers = range(max((instance.replicas for instance, _ in offered), default=0))
+        instances = tuple(
+            (instance.id if instance.replicas == 1 else f"{instance.id}{allocation.REPLICA_MARK}{number}", name)
+            for number in numbers
+            for instance, name in offered
+            if number < instance.replicas
+        )
+        for instance, name in offered:
+            memory = quantity.parse(instance.memory) // instance.replicas
+            smallest[name] = min(smallest.get(name, memory), memory)
+    subdevices = Counter(resource for _, resource in instances)
+    if device.replicas > 1:
+        subdevices[allocation.REPLICAS] = device.replicas
+    if device.vf_groups:
+        subdevices[allocation.FUNCTIONS] = sum(len(group.vfs) for group in device.vf_groups)
     topology = device.topology or _NOWHERE
     links = tuple(map(_LINK, device.links))
     functions: Functions = ()
@@ -93,7 +107,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         id=device.id,
         model=sys.intern(device.model),
         healthy=device.health and usable and not in_mig_mode,
-        amounts=(*_amounts(device.type, tuple(device.resources.items())), *_subdevice_amounts(device, instances))
+        amounts=(*_amounts(device.type, tuple(device.resources.items())), *sorted(subdevices.items()))
         if usable
         else (),
         numa=topology.node_id,
@@ -106,7 +120,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         links=_links(links) if len(links) <= MAX_CACHED_LINKS else _links.uncached(links),
         functions=functions,
         instances=instances,
-        instance_memory=_instance_memory(device, strategy) if instances else (),
+        instance_memory=tuple(sorted(smallest.items())),
         parts=tuple(instance.id for instance in device.mig.instances) if device.mig else (),
         replica_resource=device.replica_resource,
         facts=facts,
@@ -146,46 +160,12 @@ def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:
     return strategy != "none" and device.mig is not None and device.mig.enabled
 
 
-def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
-    """Return (id, resource) of each allocatable MIG instance, or of its replicas: one of each instance first."""
-    instances = device.mig.instances if device.mig else ()
-    offered = [(instance, sys.intern(name)) for instance in instances if (name := _resource(instance, strategy))]
-    numbers = range(max((instance.replicas for instance, _ in offered), default=0))
-    return tuple(
-        (instance.id if instance.replicas == 1 else f"{instance.id}{allocation.REPLICA_MARK}{number}", name)
-        for number in numbers
-        for instance, name in offered
-        if number < instance.replicas
-    )
-
-
-def _instance_memory(device: DeviceInfo, strategy: MigStrategy) -> Amounts:
-    """Return (resource, bytes of the smallest instance, or of its replicas) of a card in MIG mode."""
-    smallest: dict[str, int] = {}
-    for instance in device.mig.instances if device.mig else ():
-        name, memory = _resource(instance, strategy), quantity.parse(instance.memory) // instance.replicas
-        smallest[name] = min(smallest.get(name, memory), memory)
-    return tuple(sorted((sys.intern(name), memory) for name, memory in smallest.items() if name))
-
-
 def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
     """Return the resource that pods request for an instance or its replicas; empty if no device plugin offers it."""
     if strategy == "single":
         # Its name is `nvidia.com/gpu`; where it is renamed to `nvidia.com/gpu.shared`, it is not offered.
         return mig.resource(instance.profile) if instance.replica_resource in ("", NVIDIA_GPU) else ""
     return "" if mig.is_part(instance.profile) else instance.replica_resource or mig.resource(instance.profile)
-
-
-def _subdevice_amounts(device: DeviceInfo, instances: Instances) -> Amounts:
-    """Return the number of replicas, MIG instances and virtual functions of a card."""
-    if not instances and device.replicas == 1 and not device.vf_groups:
-        return ()
-    counts = Counter(resource for _, resource in instances)
-    if device.replicas > 1:
-        counts[allocation.REPLICAS] = device.replicas
-    if device.vf_groups:
-        counts[allocation.FUNCTIONS] = sum(len(group.vfs) for group in device.vf_groups)
-    return tuple(sorted(counts.items()))
 
 
 @sized_cache(ALIKE)
@@ -201,83 +181,66 @@ def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
     instances = [(device, instance) for device in spec.devices if device.mig for instance in device.mig.instances]
     ids: Counter[tuple[str, str]] = Counter((device.type, device.id) for device in spec.devices)
     ids.update((device.type, instance.id) for device, instance in instances)
+    minors = {(device.type, device.minor) for device in spec.devices}
+    # Each resource of a MIG profile has a column of all cards.
     resources = dict.fromkeys(_resource_of(instance) for _, instance in instances)
-    node = _Node(
-        strategy=spec.mig_strategy,
-        mixture=_mixture(spec) if spec.mig_strategy == "single" else "",
-        ids=ids,
-        minors={(device.type, device.minor) for device in spec.devices},
-        resources=dict.fromkeys(itertools.islice(resources, MAX_PROFILES)),
-    )
-    return [
-        tuple(f"spec.devices[{position}].{problem}" for problem in _problems_of(device, node))
-        for position, device in enumerate(spec.devices)
-    ]
+    counted = dict.fromkeys(itertools.islice(resources, MAX_PROFILES))
+    # With strategy single, `nvidia.com/gpu` must not stand for different instances or cards.
+    mixture = ""
+    if spec.mig_strategy == "single":
+        gpus = [device for device in spec.devices if device.type == names.GPU]
+        in_mig_mode = [gpu.mig for gpu in gpus if gpu.mig is not None and gpu.mig.enabled]
+        profiles = sorted({instance.profile for state in in_mig_mode for instance in state.instances})
+        if len(profiles) > 1:
+            mixture = f"migStrategy single, and instances of {' and '.join(profiles)}; allowed are those of one profile"
+        elif in_mig_mode and len(in_mig_mode) < len(gpus):
+            mixture = "migStrategy single, and other GPUs are not in MIG mode; allowed are all or none"
+
+    found = []
+    for position, device in enumerate(spec.devices):
+        device_type, own = device.type, device.mig.instances if device.mig else []
+        problems: list[str] = []
+        named = {"id": device.id} | {f"mig.instances[{index}].id": instance.id for index, instance in enumerate(own)}
+        for where, name in named.items():
+            if problem := device_ids.problem(device_type, name):
+                problems.append(f"{where}: {problem}")
+        if ids[device_type, device.id] > 1:
+            problems.append(f"id: {device.id} is used more than once among the {device_type} devices")
+        problems += (
+            f"links: minor {link.minor} is not another {device_type} device of this node"
+            for link in device.links
+            if (device_type, link.minor) not in minors or link.minor == device.minor
+        )
+        if device.mig is not None and device.mig.enabled:
+            for index, instance in enumerate(own):
+                where = f"mig.instances[{index}]"
+                if ids[device_type, instance.id] > 1:
+                    problems.append(f"{where}.id: {instance.id} is used more than once among the {device_type} devices")
+                if not mig.is_profile(instance.profile):
+                    problems.append(f"{where}.profile: {instance.profile} is not of the form 1g.10gb or 1g.10gb+me")
+            if mixture:
+                problems.append(f"mig: {mixture}")
+        if device.replicas > 1 and _is_divided(device, spec.mig_strategy):
+            problems.append(f"replicas: {device.replicas} of a card in MIG mode; allowed is 1")
+        functions = Counter(vf.bus_id or str(vf.minor) for group in device.vf_groups for vf in group.vfs)
+        for function, count in functions.items():
+            if count > 1:
+                problems.append(f"vfGroups: virtual function {function} is listed {count} times; allowed is once")
+        if device.replicas > 1 and device_type != names.GPU:
+            problems.append(f"replicas: {device.replicas} of a device that is no GPU; allowed is 1")
+        problems += _resource_problems(device_type, tuple(device.resources.items()), healthy=device.health)
+        for index, instance in enumerate(own):
+            if _resource_of(instance) not in counted:
+                problems.append(
+                    f"mig.instances[{index}].profile: {instance.profile} is one too many; "
+                    f"allowed are {MAX_PROFILES} different ones on a node"
+                )
+        found.append(tuple(f"spec.devices[{position}].{problem}" for problem in problems))
+    return found
 
 
 def _resource_of(instance: MigInstance) -> str:
     return instance.replica_resource or mig.resource(instance.profile)
-
-
-def _mixture(spec: DeviceSpec) -> str:
-    """Return why `nvidia.com/gpu` would stand for different instances or cards in MIG strategy single; empty if not."""
-    gpus = [device for device in spec.devices if device.type == names.GPU]
-    in_mig_mode = [gpu.mig for gpu in gpus if gpu.mig is not None and gpu.mig.enabled]
-    profiles = sorted({instance.profile for state in in_mig_mode for instance in state.instances})
-    if len(profiles) > 1:
-        return f"migStrategy single, and instances of {' and '.join(profiles)}; allowed are those of one profile"
-    if in_mig_mode and len(in_mig_mode) < len(gpus):
-        return "migStrategy single, and other GPUs are not in MIG mode; allowed are all or none"
-    return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    """What the contradictions of a device depend on in addition: the other devices of its node."""
-
-    strategy: MigStrategy
-    mixture: str
-    ids: Mapping[tuple[str, str], int]
-    """(type, id) -> how many devices and MIG instances have it."""
-    minors: Collection[tuple[str, int]]
-    resources: Collection[str]
-    """The resources of the first MIG profiles, up to MAX_PROFILES: each has a column of all cards."""
-
-
-def _problems_of(device: DeviceInfo, node: _Node) -> Iterator[str]:
-    device_type, instances = device.type, device.mig.instances if device.mig else []
-    named = {"id": device.id} | {f"mig.instances[{index}].id": instance.id for index, instance in enumerate(instances)}
-    for where, name in named.items():
-        if problem := device_ids.problem(device_type, name):
-            yield f"{where}: {problem}"
-    if node.ids[device_type, device.id] > 1:
-        yield f"id: {device.id} is used more than once among the {device_type} devices"
-    for link in device.links:
-        if (device_type, link.minor) not in node.minors or link.minor == device.minor:
-            yield f"links: minor {link.minor} is not another {device_type} device of this node"
-    if device.mig is not None and device.mig.enabled:
-        for index, instance in enumerate(instances):
-            if node.ids[device_type, instance.id] > 1:
-                yield f"mig.instances[{index}].id: {instance.id} is used more than once among the {device_type} devices"
-            if not mig.is_profile(instance.profile):
-                yield f"mig.instances[{index}].profile: {instance.profile} is not of the form 1g.10gb or 1g.10gb+me"
-        if node.mixture:
-            yield f"mig: {node.mixture}"
-    if device.replicas > 1 and _is_divided(device, node.strategy):
-        yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
-    functions = Counter(function.bus_id or str(function.minor) for group in device.vf_groups for function in group.vfs)
-    for function, count in functions.items():
-        if count > 1:
-            yield f"vfGroups: virtual function {function} is listed {count} times; allowed is once"
-    if device.replicas > 1 and device_type != names.GPU:
-        yield f"replicas: {device.replicas} of a device that is no GPU; allowed is 1"
-    yield from _resource_problems(device_type, tuple(device.resources.items()), healthy=device.health)
-    for index, instance in enumerate(instances):
-        if _resource_of(instance) not in node.resources:
-            yield (
-                f"mig.instances[{index}].profile: {instance.profile} is one too many; "
-                f"allowed are {MAX_PROFILES} different ones on a node"
-            )
 
 
 @sized_cache(ALIKE)

@@ -54,16 +54,16 @@ def without_claimed(pod: Object, spec: Object) -> Object:
         mapped = {(mapping["containerName"], mapping["resourceName"]) for mapping in mappings}
     if not mapped:
         return spec
-    kinds = [kind for kind in ("initContainers", "containers") if spec.get(kind)]
-    return {**spec, **{kind: [_without(container, mapped) for container in spec[kind]] for kind in kinds}}
-
-
-def _without(container: Object, mapped: set[tuple[str, str]]) -> Object:
-    resources = container.get("resources") or {}
-    kept = {
-        field: {name: amount for name, amount in amounts.items() if (container["name"], name) not in mapped}
-        if field in ("requests", "limits") and amounts
-        else amounts
-        for field, amounts in resources.items()
-    }
-    return {**container, "resources": kept}
+    kept = dict(spec)
+    for kind in ("initContainers", "containers"):
+        if not spec.get(kind):
+            continue
+        kept[kind] = []
+        for container in spec[kind]:
+            fields = dict(container.get("resources") or {})
+            for field in ("requests", "limits"):
+                if amounts := fields.get(field):
+                    gone = {name for name in amounts if (container["name"], name) in mapped}
+                    fields[field] = {name: amount for name, amount in amounts.items() if name not in gone}
+            kept[kind].append({**container, "resources": fields})
+    return kept

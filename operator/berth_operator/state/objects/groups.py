@@ -9,6 +9,7 @@ from berth_api.request import RequestError
 from berth_api.values import keys
 from berth_api.words import KUBERNETES_GROUPS, OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Group
+from berth_operator.core.values import controller_gangs
 from berth_operator.core.values.request import SCHEDULING_GROUP, Membership
 from berth_operator.state.objects import kubernetes_groups
 
@@ -27,7 +28,7 @@ class GroupError(ValueError):
 
 
 def of_pod(pod: Object) -> Membership | None:
-    """Read which gang a pod belongs to; None if it belongs to none.
+    """Read which gang a pod belongs to: the gang that it names, or else its controller's; None if it belongs to none.
 
     Raises:
         GroupError: the pod names several gangs, or an invalid minimum.
@@ -43,8 +44,21 @@ def of_pod(pod: Object) -> Membership | None:
             raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
-        name, minimum = _gang_in_annotations(annotations, labelled)
-        return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
+        name, text = annotations.get(names.POD_GROUP) or "", annotations.get(names.POD_GROUP_MIN_MEMBER)
+        where = f"annotation {names.POD_GROUP}"
+        if labelled:
+            raise GroupError(f"label {next(iter(labelled))} and {where} both name a group; allowed is one")
+        if not name:
+            raise GroupError(f'{where}: "{name}"; allowed is the name of the group')
+        if len(name) > MAX_NAME:
+            raise GroupError(f"{where}: {len(name)} characters; allowed are at most {MAX_NAME}")
+        if text is None:
+            raise GroupError(f"{where}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 0 < int(text) <= MAX_MEMBERS):
+            raise GroupError(
+                f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
+            )
+        return Membership(group=f"{metadata['namespace']}/{name}", minimum=int(text), scheduler=scheduler)
     if len(set(labelled.values())) > 1:
         listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
         raise GroupError(f"labels {listed} name different groups; allowed is one")
@@ -52,7 +66,11 @@ def of_pod(pod: Object) -> Membership | None:
         others = words.GANG_NAMES & written.keys()
         word = f"annotation {min(others)}" if others else f"label {label}"
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=word)
-    return None
+    gang = controller_gangs.of_pod(metadata)
+    if gang is None:
+        return None
+    group = f"{metadata['namespace']}/{gang.name}"
+    return Membership(group=group, minimum=gang.minimum, controller=gang.kind, scheduler=scheduler)
 
 
 def of_placed(pod: Object) -> Membership | None:
@@ -61,25 +79,6 @@ def of_placed(pod: Object) -> Membership | None:
         return of_pod(pod)
     except (GroupError, RequestError):
         return None
-
-
-def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
-    name, text = annotations.get(names.POD_GROUP), annotations.get(names.POD_GROUP_MIN_MEMBER)
-    if labelled:
-        raise GroupError(
-            f"label {next(iter(labelled))} and annotation {names.POD_GROUP} both name a group; allowed is one"
-        )
-    if not name:
-        raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
-    if len(name) > MAX_NAME:
-        raise GroupError(f"annotation {names.POD_GROUP}: {len(name)} characters; allowed are at most {MAX_NAME}")
-    if text is None:
-        raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 0 < int(text) <= MAX_MEMBERS):
-        raise GroupError(
-            f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
-        )
-    return name, int(text)
 
 
 def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
@@ -115,10 +114,16 @@ def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):
         kept[kind] = {name: value for name, value in (metadata.get(kind) or {}).items() if name in _READ}
+    if owner := controller_gangs.controller(metadata):
+        kept["ownerReferences"] = [{name: owner[name] for name in ("apiVersion", "kind", "name", "controller")}]
     spec = {name: pod["spec"].get(name) for name in ("schedulerName", "schedulingGroup")}
     return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
 
 
 _READ: Final = frozenset(
-    {names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER, *words.GANG_NAMES}
+    {
+        *(names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER),
+        *words.GANG_NAMES,
+        *controller_gangs.READS,
+    }
 )

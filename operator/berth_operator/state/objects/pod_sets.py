@@ -114,32 +114,19 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
         total += max(count, 0)
         if total > MAX_PODS:
             raise FieldError(f"spec.podSets: {total} pods; allowed are at most {MAX_PODS} with this AdmissionCheck")
-        read_sets.append(_PodSet(workload, pod_set, assignment, templates).read(name, count))
-    return tuple(read_sets)
-
-
-@dataclass(frozen=True, slots=True)
-class _PodSet:
-    """One pod set with its assignment."""
-
-    workload: Field
-    raw: Field
-    assignment: Field
-    templates: Templates
-
-    def read(self, name: str, count: int) -> PodSet:
-        pod = self._pod(name)
-        if pod["spec"]["schedulerName"] not in self.templates.schedulers():
-            return PodSet(name=name, pods=())
+        pod = _created(workload, pod_set, assignment, templates)
+        if pod["spec"]["schedulerName"] not in templates.schedulers():
+            read_sets.append(PodSet(name=name, pods=()))
+            continue
         try:
-            first = pods.pending(pod, self.templates.kinds, self.templates.priorities)
+            first = pods.pending(pod, templates.kinds, templates.priorities)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise FieldError(f"{self.raw.path}.template: cannot be read: {error!r:.200}") from error
+            raise FieldError(f"{pod_set.path}.template: cannot be read: {error!r:.200}") from error
         # Admission injects what these name when the pod is created.
         first = replace(first, request=replace(first.request, uninjected=(), unlimited=()))
         read_pods: list[PendingPod] = []
         # The last are the pods of no domain; all, where there is no topology.
-        for labels, number in (*topology_assignments.read(self.assignment.at("topologyAssignment")), ({}, count)):
+        for labels, number in (*topology_assignments.read(assignment.at("topologyAssignment")), ({}, count)):
             selector = {required.key: required for required in first.request.node_selector}
             selector |= {required.key: required for required in terms.node_selector(labels)}
             # As it is read from the pod, so that the pod gets a place in its domain.
@@ -150,63 +137,61 @@ class _PodSet:
                 replace(first, request=request, uid=f"{first.uid}/{name}/{index}", name=f"{first.name}-{index}")
                 for index in range(start, min(start + number, count))
             )
-        return PodSet(name=name, pods=tuple(read_pods))
+        read_sets.append(PodSet(name=name, pods=tuple(read_pods)))
+    return tuple(read_sets)
 
-    def _pod(self, name: str) -> Object:
-        """Return the raw pod that is made from the template."""
-        metadata, template = self.workload.at("metadata"), self.raw.at("template")
-        namespace = metadata.at("namespace").text()
-        annotations = dict(_texts(template.at("metadata").at("annotations")))
-        # Kueue writes them for the check, and does not start a Job whose template has other values. That of a running
-        # elastic job has the ones of its first slice.
-        of_pods = metadata.at("annotations").at(SLICE_NAME).text(metadata.at("name").text())
-        for reserved, value in ((names.WORKLOAD, of_pods), (names.POD_SET, name)):
-            if annotations.get(reserved, value) != value:
-                raise FieldError(f"pod set {name}: annotation {reserved} is written by Kueue; remove it")
-        created = {
-            "metadata": {
-                "namespace": namespace,
-                "name": f"{metadata.at('name').text()}-{name}",
-                "uid": metadata.at("uid").text(),
-                "creationTimestamp": metadata.at("creationTimestamp").text(),
-                "labels": dict(_texts(template.at("metadata").at("labels"))),
-                "annotations": annotations,
-            },
-            "spec": self._spec(template),
+
+def _created(workload: Field, pod_set: Field, assignment: Field, templates: Templates) -> Object:
+    """Return the raw pod that is created from a pod set's template."""
+    metadata, template, name = workload.at("metadata"), pod_set.at("template"), pod_set.at("name").text("main")
+    namespace = metadata.at("namespace").text()
+    annotations = dict(_texts(template.at("metadata").at("annotations")))
+    # Kueue writes them for the check, and does not start a Job whose template has other values. That of a running
+    # elastic job has the ones of its first slice.
+    of_pods = metadata.at("annotations").at(SLICE_NAME).text(metadata.at("name").text())
+    for reserved, value in ((names.WORKLOAD, of_pods), (names.POD_SET, name)):
+        if annotations.get(reserved, value) != value:
+            raise FieldError(f"pod set {name}: annotation {reserved} is written by Kueue; remove it")
+    created_metadata = {
+        "namespace": namespace,
+        "name": f"{metadata.at('name').text()}-{name}",
+        "uid": metadata.at("uid").text(),
+        "creationTimestamp": metadata.at("creationTimestamp").text(),
+        "labels": dict(_texts(template.at("metadata").at("labels"))),
+        "annotations": annotations,
+    }
+
+    spec = {key: value.value for key, value in template.at("spec").entries() if key != "schedulingGates"}
+    selector = dict(_texts(template.at("spec").at("nodeSelector")))
+    tolerations = [toleration.value for toleration in template.at("spec").at("tolerations").items()]
+    # The flavors of its resources, each once.
+    flavors = dict.fromkeys(flavor.text() for _, flavor in assignment.at("flavors").entries())
+    added = [templates.flavor(flavor) for flavor in flavors]
+    # What other AdmissionChecks add, such as the label of nodes that were created for the pods.
+    for check in workload.at("status").at("admissionChecks").items():
+        updates = check.at("podSetUpdates").items()
+        added += [_flavor(update, "nodeSelector") for update in updates if update.at("name").text() == name]
+    for flavor in added:
+        selector |= flavor.labels
+        tolerations += flavor.tolerations
+    try:
+        created_spec = {
+            **resources.from_limits(spec),
+            "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
+            "nodeSelector": selector,
+            "tolerations": tolerations,
+            **templates.priority(spec),
         }
-        first = next(iter(self.templates.schedulers()), "")
-        route = self.templates.namespace_labels(namespace).get(routing.ROUTING, self.templates.route)
-        try:
-            pod = renaming.renamed(created)
-            return routing.routed_as(pod, first, route, self.templates.served) if first else pod
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
+    except (TypeError, AttributeError) as error:
+        raise FieldError(f"{template.path}.spec: cannot be read: {error!r:.200}") from error
 
-    def _spec(self, template: Field) -> Object:
-        spec = {key: value.value for key, value in template.at("spec").entries() if key != "schedulingGates"}
-        selector = dict(_texts(template.at("spec").at("nodeSelector")))
-        tolerations = [toleration.value for toleration in template.at("spec").at("tolerations").items()]
-        # The flavors of its resources, each once.
-        flavors = dict.fromkeys(flavor.text() for _, flavor in self.assignment.at("flavors").entries())
-        added = [self.templates.flavor(flavor) for flavor in flavors]
-        # What other AdmissionChecks add, such as the label of nodes that were created for the pods.
-        name = self.raw.at("name").text("main")
-        for check in self.workload.at("status").at("admissionChecks").items():
-            updates = check.at("podSetUpdates").items()
-            added += [_flavor(update, "nodeSelector") for update in updates if update.at("name").text() == name]
-        for flavor in added:
-            selector |= flavor.labels
-            tolerations += flavor.tolerations
-        try:
-            return {
-                **resources.from_limits(spec),
-                "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
-                "nodeSelector": selector,
-                "tolerations": tolerations,
-                **self.templates.priority(spec),
-            }
-        except (TypeError, AttributeError) as error:
-            raise FieldError(f"{template.path}.spec: cannot be read: {error!r:.200}") from error
+    scheduler = next(iter(templates.schedulers()), "")
+    route = templates.namespace_labels(namespace).get(routing.ROUTING, templates.route)
+    try:
+        pod = renaming.renamed({"metadata": created_metadata, "spec": created_spec})
+        return routing.routed_as(pod, scheduler, route, templates.served) if scheduler else pod
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
 
 
 def _texts(fields: Field) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,6 @@ from berth_api.words.no_devices import ABOUT_DEVICES
 from berth_client import times
 from berth_client.objects import without_managed_fields
 from berth_operator.core.decision import messages
-from berth_operator.core.dra.extended import ExtendedRequest
 from berth_operator.core.values import limits, releases
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.owner import NO_OWNER, Owner
@@ -143,6 +142,8 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         weight = genius_priority.of_pod(metadata["namespace"], metadata.get("labels") or {}, priorities)
         pod_request, gang, error = _request(pod, kinds), groups.of_pod(pod), ""
         for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
+            if gang is not None and gang.controller and not kind.gangs:
+                gang = None
             if gang is not None and not kind.gangs:
                 raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
     except ValueError as wrong:
@@ -242,23 +243,46 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     reading = words.read(spec, annotations, labels, kinds.units)
     # The API server has set the requests of all resources but those that were just read.
     asking = resources.from_limits(reading.spec) if reading.words else spec
+    containers = resources.containers(asking)
     of_devices = resources.total(asking) if reading.words else total
-    asked = _Asked(
-        reading=reading,
-        spec=asking,
-        containers=resources.containers(asking),
-        visible={name: amount for name, amount in total.items() if name not in reading.replaced},
-        devices=request.of_pod(of_devices, reading.annotations, reading.labels, kinds, request.Written(asking)),
+    devices = request.of_pod(of_devices, reading.annotations, reading.labels, kinds, request.Written(asking))
+    gpus = sum(part.count for part in devices.parts if part.type == names.GPU)
+    # What kubelet counts: the total without the words of other systems, which its Node does not list.
+    visible = {name: amount for name, amount in total.items() if name not in reading.replaced}
+
+    # Kubelet gives devices to a container that still requests a device plugin's resource next to other systems' words.
+    # For this container, no policy and no webhook replaced the resource when the pod was created, so that it would not
+    # see exactly its own GPUs.
+    given = (
+        str(container.get("name", ""))
+        for _, _, container in injection.all_containers(spec)
+        if any(words.TABLE.resources[name].word.by_plugin for name in words.resources_of(container, reading.replaced))
     )
-    unlimited = _unlimited(asked)
-    gpus = sum(part.count for part in asked.devices.parts if part.type == names.GPU)
+    uninjected = tuple(dict.fromkeys((*injection.lacking(asking, reading.labels), *given)))
+
+    # The containers that are not limited to their shares though their pod asks for it.
+    unlimited: tuple[str, ...] = ()
+    mode = isolation.wanted(reading.annotations, reading.labels) or isolation.given(visible)
+    if mode not in ("", isolation.NONE):
+        limited = {limit.container for limit in limits.of_pod(asking, containers, labelled=False)}
+        sharing = (str(container.get("name", "")) for _, _, container in shares.of_pod(asking, reading.labels))
+        unlimited = tuple(name for name in sharing if name not in limited)
+
+    requested_model = model.of_pod(reading.annotations, reading.labels)
+    # A DeviceClass may provide these, but knows nothing of what annotations, labels or words add about devices.
+    extended = {name for name in visible if extended_claims.is_extended(name)}
+    if devices and (
+        reading.words or requested_model != model.ANY_MODEL or devices != request.of_resources(visible, kinds=kinds)
+    ):
+        extended = {name for name in extended if not request.is_device(name, kinds)}
+
     return PodRequest(
-        resources=_counted_on_node(asked.visible),
+        resources=_counted_on_node(visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
-        devices=asked.devices,
-        plugin_requests=_plugin_requests(asked.visible, kinds),
-        shares=share.of_pod(asked.containers, asked.devices),
-        model=interning.intern(model.of_pod(reading.annotations, reading.labels)),
+        devices=devices,
+        plugin_requests=_plugin_requests(visible, kinds),
+        shares=share.of_pod(containers, devices),
+        model=interning.intern(requested_model),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
@@ -276,71 +300,18 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         images=images.of_pod(spec),
         identity=affinity.identity_of(namespace, labels, controller),
         affinity=affinity.of_pod({"metadata": metadata, "spec": spec}),
-        unsupported=tuple(_unsupported(spec, asked.devices)),
-        uninjected=_uninjected(spec, asked),
-        limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
-        isolation=isolation.given(asked.visible),
+        unsupported=tuple(_unsupported(spec, devices)),
+        uninjected=uninjected,
+        limits=limits.of_pod(spec, containers, labelled=devices.labelled),
+        isolation=isolation.given(visible),
         unlimited=unlimited,
         limited_by=isolation.wanted_by(annotations, labels) if unlimited else "",
         questions="; ".join(
             filter(None, (request.mistakes.excess(spec), *questions, *request.mistakes.visible_devices(spec, gpus)))
         ),
-        extended=tuple(_extended(asked, kinds)),
-        read=words.plain.reading(reading.words, reading.said, reading.notes, asked.devices),
+        extended=tuple(extended_claims.requested(containers, extended)),
+        read=words.plain.reading(reading.words, reading.said, reading.notes, devices),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What a pod requests, in Berth's words."""
-
-    reading: words.Reading
-    spec: Object
-    containers: tuple[resources.Container, ...]
-    visible: Mapping[str, int]
-    """What kubelet counts: the total without the words of other systems, which its Node does not list."""
-    devices: DeviceRequest
-
-
-def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
-    """Yield the containers' requests for extended resources, as far as a DeviceClass may provide them."""
-    of_class = {name for name in asked.visible if extended_claims.is_extended(name)}
-    # If annotations, labels or words say more of the devices, a DeviceClass knows nothing of it.
-    says_more = asked.devices and (
-        asked.reading.words
-        or model.of_pod(asked.reading.annotations, asked.reading.labels) != model.ANY_MODEL
-        or asked.devices != request.of_resources(asked.visible, kinds=kinds)
-    )
-    if says_more:
-        of_class = {name for name in of_class if not request.is_device(name, kinds)}
-    if of_class:
-        yield from extended_claims.requested(asked.containers, of_class)
-
-
-def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
-    """Return the containers that would not see exactly their own GPUs.
-
-    Kubelet gives devices to a container that still requests a device plugin's resource next to other systems' words.
-    For this container, no policy and no webhook replaced the resource when the pod was created.
-    """
-    replaced = asked.reading.replaced
-    given = (
-        str(container.get("name", ""))
-        for _, _, container in injection.all_containers(spec)
-        if any(words.TABLE.resources[name].word.by_plugin for name in words.resources_of(container, replaced))
-    )
-    return tuple(dict.fromkeys((*injection.lacking(asked.spec, asked.reading.labels), *given)))
-
-
-def _unlimited(asked: _Asked) -> tuple[str, ...]:
-    """Return the containers that are not limited to their shares though their pod asks for it."""
-    mode = isolation.wanted(asked.reading.annotations, asked.reading.labels) or isolation.given(asked.visible)
-    if mode in ("", isolation.NONE):
-        return ()
-    limited = {limit.container for limit in limits.of_pod(asked.spec, asked.containers, labelled=False)}
-    of_pod = shares.of_pod(asked.spec, asked.reading.labels)
-    sharing = (str(container.get("name", "")) for _, _, container in of_pod)
-    return tuple(name for name in sharing if name not in limited)
 
 
 def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

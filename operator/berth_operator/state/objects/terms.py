@@ -28,7 +28,11 @@ def node_term(raw: Object) -> NodeTerm:
         labels=tuple(map(requirement, raw.get("matchExpressions") or ())),
         names=tuple(map(requirement, raw.get("matchFields") or ())),
     )
-    if all(map(_has_meaning, term.labels)):
+    if all(
+        condition.operator in OPERATORS
+        or (condition.operator in (GT, LT) and len(condition.values) == 1 and integer(condition.values[0]) is not None)
+        for condition in term.labels
+    ):
         return term
     # The API server accepts a Gt or Lt value that is no number; kube-scheduler then lets the term match no node.
     return NodeTerm(labels=(NEVER,), names=term.names) if term.names else NodeTerm()
@@ -46,9 +50,3 @@ def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
     """Read the preferred node affinity of a pod's `spec.affinity`, as (term, weight)."""
     preferred = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     return tuple((node_term(term.get("preference") or {}), term["weight"]) for term in preferred)
-
-
-def _has_meaning(condition: Requirement) -> bool:
-    if condition.operator in OPERATORS:
-        return True
-    return condition.operator in (GT, LT) and len(condition.values) == 1 and integer(condition.values[0]) is not None

@@ -27,7 +27,14 @@ def read(assignment: Field) -> Iterator[Domain]:
         total += number
         if number < 1 or total > MAX_DOMAINS:
             raise FieldError(f"{piece.path}.domainCount: {number}; allowed are 1 to {MAX_DOMAINS} domains in all")
-        per_level = [_values(level, number) for level in piece.at("valuesPerLevel").items()]
+        per_level: list[list[str]] = []
+        for level in piece.at("valuesPerLevel").items():
+            if level.at("universal").value is not None:
+                per_level.append([level.at("universal").text()] * number)
+                continue
+            individual = level.at("individual")
+            prefix, suffix = individual.at("prefix").text(), individual.at("suffix").text()
+            per_level.append([f"{prefix}{root}{suffix}" for root in _checked(individual.at("roots"), number)])
         if len(per_level) != len(levels):
             raise FieldError(f"{piece.path}.valuesPerLevel: {len(per_level)} levels; levels has {len(levels)}")
         counts = piece.at("podCounts")
@@ -38,15 +45,6 @@ def read(assignment: Field) -> Iterator[Domain]:
             pods = [count.integer() for count in counts.at("individual").items()]
         for index in range(number):
             yield dict(zip(levels, (values[index] for values in per_level), strict=True)), pods[index]
-
-
-def _values(level: Field, number: int) -> list[str]:
-    """Return the value of a label for each domain of a slice."""
-    if level.at("universal").value is not None:
-        return [level.at("universal").text()] * number
-    individual = level.at("individual")
-    prefix, suffix = individual.at("prefix").text(), individual.at("suffix").text()
-    return [f"{prefix}{root}{suffix}" for root in _checked(individual.at("roots"), number)]
 
 
 def _checked(values: Field, number: int) -> list[object]:

@@ -1,6 +1,6 @@
 """VolumeClaims, volumes, storage classes and drivers, parsed from the API."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api.resources import quantity
@@ -62,6 +62,7 @@ def volume(raw: Object) -> Volume:
             NodeTerm(labels=(*term.labels, *(_NEVER if name.operator == IN else _ALWAYS for name in term.names)))
             for term in read
         )
+    zones = ((name, tuple(sorted({value.strip() for value in labels.get(name, "").split("__")}))) for name in LABELS)
     csi = spec.get("csi")
     return Volume(
         name=metadata["name"],
@@ -77,7 +78,8 @@ def volume(raw: Object) -> Volume:
         claim=f"{ref.get('namespace')}/{ref.get('name')}" if ref else "",
         claim_uid=ref.get("uid") or "",
         affinity=affinity,
-        zones=tuple(_zones(labels)),
+        # A label with an empty value in its list is ignored.
+        zones=tuple((name, values) for name, values in zones if all(values)),
         attachable=mounts.attachable(spec)
         if csi is None
         else Attachable(driver=csi["driver"], handle=csi["volumeHandle"]),
@@ -158,11 +160,3 @@ def _selector(raw: Object) -> LabelSelector:
     return LabelSelector(
         requirements=(*exact, *map(terms.requirement, raw.get("matchExpressions") or ())),
     )
-
-
-def _zones(labels: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name in LABELS:
-        values = tuple(sorted({value.strip() for value in labels.get(name, "").split("__")}))
-        # A label with an empty value in its list is ignored.
-        if all(values):
-            yield name, values

@@ -16,7 +16,8 @@ SWITCHED, LONG_AGO = 1000.0, 10.0
 def checkpoint(*given: str) -> bytes:
     """Return kubelet's checkpoint, with pods that have these files of the node."""
     answers = [f"\n\x0eLD_PRELOAD\x12{path}\x18\x01".encode() for path in given]
-    entries: list[Any] = [{"PodUID": "u", "AllocResp": base64.b64encode(answer).decode()} for answer in answers]
+    of_container = {"PodUID": "u", "ContainerName": "c", "ResourceName": "r", "DeviceIDs": {"-1": ["x"]}}
+    entries: list[Any] = [{**of_container, "AllocResp": base64.b64encode(answer).decode()} for answer in answers]
     return json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}).encode()
 
 

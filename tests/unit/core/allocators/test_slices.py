@@ -47,6 +47,7 @@ from tests.builders import (
 
 MIG_1G, MIG_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 THREE = ("1g.10gb",) * 3
+SEVERAL = {names.GPU_SUBDEVICES: "only"}
 WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated", weights=(("card-spreading", 1.0),))
 
@@ -134,11 +135,12 @@ def test_slices_are_had_by_the_name_by_which_kubelet_counts_them(name: str, want
 
 def test_of_cards_under_both_names_each_pod_gets_its_own() -> None:
     made = node(sliced(0, 4, replica_resource=NVIDIA), sliced(1, 4, replica_resource=REPLICAS), card(2))
+    several = asks({NVIDIA: 3}, annotations=SEVERAL)
     assert ids(made, {NVIDIA: 1}) == ["GPU-2"]
-    assert ids(made, {NVIDIA: 3}) == ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
+    assert ids(made, several) == ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
     assert ids(made, {REPLICAS: 2}) == ["GPU-1::0", "GPU-1::1"]
     made.put_device("node", inventory(sliced(0, 4, replica_resource=REPLICAS), sliced(1, 4), card(2)))
-    assert ids(made, {NVIDIA: 3}) == ["GPU-1::0", "GPU-1::1", "GPU-1::2"]
+    assert ids(made, several) == ["GPU-1::0", "GPU-1::1", "GPU-1::2"]
     assert ids(made, {REPLICAS: 2}) == ["GPU-0::0", "GPU-1::0"]
 
 
@@ -206,18 +208,17 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
 
 TWOS, THREES = [sliced(0, 2), sliced(1, 2)], [divided(0, *THREE), divided(1, *THREE)]
 SLICE_AND_CARD, MIG_AND_CARD = [sliced(0, 2), card(1)], [divided(0, *THREE), card(1)]
-OF_TWO = ["GPU-0::0", "GPU-1::0", "GPU-0::1"]
-OF_FOUR = ["GPU-1::0", "GPU-1::1", "GPU-1::2"]
+OF_TWO = ["GPU-0::0", "GPU-1::0"]
 BY_INSTANCE = ["MIG-1-0", "MIG-0-0", "MIG-1-2"]
 
 SLOTS: dict[str, tuple[Sequence[CardInfo], bool, list[Grant], int, list[str]]] = {
     "cards": (cards(2), False, [], 2, ["GPU-0", "GPU-1"]),
-    "slices of several cards": (TWOS, False, [], 2, OF_TWO[:2]),
-    "slices, once more": (TWOS, False, [], 3, OF_TWO),
+    "slices of several cards": (TWOS, False, [], 2, OF_TWO),
+    "no two slices of one card": (TWOS, False, [], 3, []),
     "slices and a card are not alike": (SLICE_AND_CARD, False, [], 3, []),
     "cards before slices": ([*SLICE_AND_CARD, card(2)], False, [], 2, ["GPU-1", "GPU-2"]),
-    "slices if cards are few": (SLICE_AND_CARD, False, [], 2, ["GPU-0::0", "GPU-0::1"]),
-    "sizes": ([sliced(0, 2), sliced(1, 4)], False, [], 3, OF_FOUR),
+    "slices if cards are few": ([*TWOS, card(2)], False, [], 2, OF_TWO),
+    "sizes": ([sliced(0, 2), sliced(1, 4), sliced(2, 4)], False, [], 2, ["GPU-1::0", "GPU-2::0"]),
     "a card that is shared is no slot": (SLICE_AND_CARD, False, [grant(1, core=1)], 3, []),
     "instances of several cards": (THREES, True, [instance(1, 1)], 3, BY_INSTANCE),
     "under mixed instances are no slots": (MIG_AND_CARD, False, [], 1, ["GPU-1"]),
@@ -235,6 +236,17 @@ def test_the_device_defines_what_one_gpu_is(
     made = node(*card_infos, single=single)
     made.charge(charge("holder", *held))
     assert ids(made, {NVIDIA: count}) == expected
+
+
+def test_several_slices_of_one_card_are_for_pods_that_say_so() -> None:
+    several = asks({NVIDIA: 3}, annotations=SEVERAL)
+    assert ids(node(*TWOS), several) == ["GPU-0::0", "GPU-1::0", "GPU-0::1"]
+    for rule in ("last", "equal"):
+        assert ids(node(*TWOS), asks({NVIDIA: 3}, annotations={names.GPU_SUBDEVICES: rule})) == []
+        assert ids(node(*TWOS), {NVIDIA: 3}, Policy(subdevices=rule)) == []
+    mixed = {names.MIXED_GPUS: "true"}
+    assert len(ids(node(sliced(0, 2), sliced(1, 4), card(2)), asks({NVIDIA: 3}, annotations=mixed))) == 3
+    assert ids(node(sliced(0, 2), sliced(1, 4), card(2)), asks({NVIDIA: 4}, annotations=mixed)) == []
 
 
 def test_a_slot_is_recorded_as_what_it_is() -> None:
@@ -318,6 +330,7 @@ def test_subdevices_are_of_cards_that_the_pod_accepts(
     alone = "exclusivePolicy" in str(annotations)
     made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
     count = 2 if minors == {0} else 4
+    annotations = {**annotations, **SEVERAL}
     outcome = decide(made, waiting("pod", asks({NVIDIA: count}, annotations=annotations)), Policy())
     assert isinstance(outcome, Placement)
     assert {each.minor for each in outcome.grants} == minors
@@ -363,7 +376,32 @@ def test_why_there_is_no_slot(made: Fleet, wanted: dict[str, int], words: str) -
 def test_the_most_that_is_free_is_reported(name: str) -> None:
     made = node(*FOUR)
     made.charge(charge("a", *slices(0, 0)))
-    assert why(made, {name: 4}) == f"node(s) have too few free {name} (at most 3 of 4)"
+    assert why(made, {name: 4}, annotations=SEVERAL) == f"node(s) have too few free {name} (at most 3 of 4)"
+
+
+ONE_OF_EACH = (
+    "node(s) have too few GPUs for one slice of each (2 requested; "
+    "annotation berth.dev/gpu-subdevices: only allows several slices of one GPU)"
+)
+
+
+@pytest.mark.parametrize(
+    ("card_infos", "held", "words"),
+    [
+        pytest.param(FOUR, [], ONE_OF_EACH, id="the node has one sliced card"),
+        pytest.param(FOURS, slices(1, 0, 1, 2, 3), ONE_OF_EACH, id="one card has free slices"),
+        pytest.param(
+            FOURS,
+            [*slices(0, 0, 1, 2), *slices(1, 0, 1, 2, 3)],
+            f"node(s) have too few free {NVIDIA} (at most 1 of 2)",
+            id="one slice is free",
+        ),
+    ],
+)
+def test_why_slices_of_one_card_are_not_enough(card_infos: list[CardInfo], held: list[Grant], words: str) -> None:
+    made = node(*card_infos)
+    made.charge(charge("holder", *held))
+    assert why(made, {NVIDIA: 2}) == words
 
 
 # --- laws -------------------------------------------------------------------------------------------------------
@@ -461,15 +499,16 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
         free["half"] += info.healthy and shares
         free["whole"] += whole
         units[NVIDIA, "whole"] += whole and not is_sliced
-        for name in mine:
+        for number, name in enumerate(mine):
             if name == REPLICAS:
                 kind = str(dict(info.amounts)[REPLICAS])
                 resources = {NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource}
-                units.update((each, kind) for each in resources)
+                # A pod gets one slice of a card by the name of whole cards.
+                units.update((each, kind) for each in resources if each == REPLICAS or number == 0)
             else:
                 free[NVIDIA if machine.single else name] += 1
-    for (name, _), number in units.items():
-        free[name] = max(free[name], number)
+    for (name, _), most in units.items():
+        free[name] = max(free[name], most)
     names = {(GPU, 50): "half", (GPU, 100): "whole"}
     return all(free[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
 
@@ -520,6 +559,9 @@ def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted
         others = held.get(each.minor, [])
         assert not each.is_subdevice or each.id not in {other.id for other in others}
         assert {way(other) for other in others} <= {way(each)} - {"whole"}
+    if NVIDIA in wanted:
+        cards_of_slices = [each.minor for each in outcome.grants if way(each) == "sliced"]
+        assert len(cards_of_slices) == len(set(cards_of_slices))
     if NVIDIA in wanted or REPLICAS in wanted:
         assert len({(way(each), each.amounts) for each in outcome.grants}) == 1
     made.charge(outcome.charge)

@@ -404,12 +404,17 @@ def worlds(draw: st.DrawFn) -> World:
     return World(nodes=nodes, single=tuple(single))
 
 
+MANY = 1000
+"""More slices than any card has."""
 Free = dict[str, Counter[tuple[str, str]]]
 """Node -> how many units of each model and kind are free."""
 
 
-def free_units(world: World, held: Mapping[str, set[str]], resource: str) -> Free:
-    """Return the free units by which a resource can be served; `held` are the ids that pods hold of each node."""
+def free_units(world: World, held: Mapping[str, set[str]], resource: str, most: int) -> Free:
+    """Return the free units by which a resource can be served, at most `most` slices of each card.
+
+    `held` are the ids that pods hold of each node.
+    """
     free: Free = {}
     for name, infos in world.nodes.items():
         counts: Counter[tuple[str, str]] = Counter()
@@ -417,9 +422,8 @@ def free_units(world: World, held: Mapping[str, set[str]], resource: str) -> Fre
             replicas = dict(info.amounts).get(REPLICAS, 0)
             instances = [each for each, _ in info.instances if each not in held[name]]
             if replicas and resource in (NVIDIA, REPLICAS):
-                counts[info.model, f"1/{replicas}"] += sum(
-                    f"{info.id}::{number}" not in held[name] for number in range(replicas)
-                )
+                left = sum(f"{info.id}::{number}" not in held[name] for number in range(replicas))
+                counts[info.model, f"1/{replicas}"] += min(left, most)
             elif info.instances and resource == (NVIDIA if name in world.single else MIG_1G):
                 counts[info.model, MIG_1G] += len(instances)
             elif not replicas and not info.instances and resource == NVIDIA:
@@ -457,10 +461,16 @@ def test_kinds_and_models_are_never_mixed_unasked(
         request = asks({resource: count}, annotations=annotations)
         pods_ = [waiting(f"{number}-{each}", request, gang=GROUP) for each in range(size)]
         outcome: Any = decide(made, pods_[0], policy) if size == 1 else decide_gang(made, gang(*pods_), policy)
-        free = free_units(world, held, resource)
+        apart = resource == NVIDIA and rule != "only"
         able: Counter[tuple[str, str]] = Counter()
-        for counts in free.values():
-            able.update({unit_: left // count for unit_, left in counts.items() if allowed(unit_[1], rule, resource)})
+        for pods_there in range(1, size + 1):
+            # As many pods fit on a node if each can get slices of different cards.
+            for counts in free_units(world, held, resource, pods_there if apart else MANY).values():
+                able.update(
+                    unit_
+                    for unit_, left in counts.items()
+                    if left >= pods_there * count and allowed(unit_[1], rule, resource)
+                )
         if isinstance(outcome, Failure):
             assert all(capacity < size for capacity in able.values()), (able, outcome.message)
             assert outcome.message
@@ -476,6 +486,8 @@ def test_kinds_and_models_are_never_mixed_unasked(
             assert each.pod.request == request
             ids = [grant_.id for grant_ in each.grants]
             assert len(set(ids)) == count
+            of_slices = [grant_.minor for grant_ in each.grants if "::" in grant_.id]
+            assert not apart or len(of_slices) == len(set(of_slices))
             assert held[each.node].isdisjoint(ids)
             held[each.node].update(ids)
             made.charge(each.charge)

@@ -27,13 +27,14 @@ def test_of_the_best_the_tie_chooses_the_first(tie: int, row: int) -> None:
     assert set(ranking.rows) == {1, 3, 4}
 
 
-def test_pods_without_devices_go_to_all_of_the_equal_nodes_and_those_with_devices_to_the_first() -> None:
+def test_pods_that_request_nothing_go_to_all_of_the_equal_nodes_and_others_to_the_first() -> None:
     made = fleet({f"n{number}": cards(1) for number in range(4)})
     first, again = ([place(made, waiting(str(number))).node for number in range(40)] for _ in range(2))
     assert set(first) == {"n0", "n1", "n2", "n3"}
     assert again == first
-    with_devices = [cycle.place(made, waiting(str(number), request={NVIDIA: 1}), POLICY) for number in range(40)]
-    assert {each.node for each in with_devices if each is not None} == {"n0"}
+    for request in ({NVIDIA: 1}, {"cpu": 500}):
+        placed = [cycle.place(made, waiting(str(number), request=request), POLICY) for number in range(40)]
+        assert {placement.node for placement in placed if placement} == {"n0"}
 
 
 def test_rows_that_do_not_fit_are_no_runners_up() -> None:

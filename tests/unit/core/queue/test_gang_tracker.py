@@ -10,12 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from berth_operator.core.queue.gang_tracker import SETTLE, Counts, GangTracker, Group
+from berth_operator.core.queue.gang_tracker import PATIENCE, SETTLE, Counts, GangTracker, Group
 from berth_operator.core.values.request import Membership
 from tests.builders import charge, waiting
 
 GANG = Membership(group="ns/g")
 BY_TWO = Membership(group="ns/g", minimum=2)
+BY_CONTROLLER = Membership(group="ns/g", minimum=3, controller="LeaderWorkerSet group")
 GROUP = Group(name="ns/g", uid="u", minimum=2, created="2026-01-01T00:00:00Z")
 
 
@@ -449,3 +450,47 @@ def test_whatever_happens_a_unit_is_complete_and_an_empty_roster_is_empty(
     assert not made._entries
     assert not made._of
     assert not made._open
+
+
+# --- gangs of controllers -----------------------------------------------------------------------------------------
+
+
+def test_a_controllers_gang_waits_for_members_only_while_they_are_created() -> None:
+    made = gang_tracker(group=None)
+    waits(made, "a", BY_CONTROLLER)
+    assert lacks(made, 0.0) == ["LeaderWorkerSet group ns/g: waiting for members: 1 of 3"]
+    assert made.completed(PATIENCE - 1) == []
+    waits(made, "b", BY_CONTROLLER)
+    list(made.unready(PATIENCE))
+    assert made.completed(2 * PATIENCE - 1) == []
+    assert made.ready(BY_CONTROLLER, 2 * PATIENCE - 1) is None
+    assert made.completed(2 * PATIENCE) == [BY_CONTROLLER]
+    unit = made.ready(BY_CONTROLLER, 2 * PATIENCE)
+    assert unit is not None
+    assert unit.needed == 2
+    # Another one shows that members are created again.
+    waits(made, "c", BY_CONTROLLER)
+    made.no_longer_waits("uid-a")
+    assert made.ready(BY_CONTROLLER, 2 * PATIENCE) is None
+
+
+def test_a_controllers_member_that_was_placed_alone_is_never_part_of_an_unfinished_gang() -> None:
+    made = gang_tracker(group=None)
+    waits(made, "b", BY_CONTROLLER)
+    made.hold(charge("a", gang=BY_CONTROLLER), BY_CONTROLLER, bound=True)
+    assert [why for _, why, _ in made.judge()] == [""]
+    assert made.overdue(0.0) == made.overdue(1e9) == []
+    unit = made.ready(BY_CONTROLLER, 0.0)
+    assert unit is not None
+    assert unit.needed == 1
+
+
+def test_a_controller_may_change_the_size() -> None:
+    made = gang_tracker(group=None)
+    larger = replace(BY_CONTROLLER, minimum=4)
+    for name in "abc":
+        waits(made, name, BY_CONTROLLER)
+    waits(made, "d", larger)
+    unit = made.ready(larger, 0.0)
+    assert unit is not None
+    assert unit.minimum == 4

@@ -7,13 +7,12 @@ them known in a container. It can be used instead.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from berth_agent.kubelet.device_plugin.cdi_folder import VERSION
 from berth_agent.vendor import Specification
 from berth_agent.vendors.nvidia.hand_over import device_nodes, resources
 from berth_agent.vendors.nvidia.hand_over.response import OWN_VENDOR, VISIBLE, AllocationContext, extras
 from berth_api.device import DeviceSpec
 
-VERSION: Final = "0.5.0"
-"""The first with hostPath; containerd reads it since 1.7."""
 NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 """Vendor of the devices that `nvidia-ctk cdi generate` specifies."""
 

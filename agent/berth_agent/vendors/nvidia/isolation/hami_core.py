@@ -15,6 +15,7 @@ import structlog
 
 from berth_agent import files
 from berth_agent.conditions import Finding
+from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.provider import AnyUnit, NodeView, ProviderStatus
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 from berth_agent.vendor import RefusedError
@@ -44,7 +45,7 @@ class HamiCoreProvider(AnyUnit):
         """Set the library's folder, and kubelet's folder of device plugins."""
         self.resource = HAMI_CORE_RESOURCE
         self._folder = folder
-        self._checkpoint = kubelet / versions.CHECKPOINT
+        self._checkpoint = kubelet / CHECKPOINT
         self._grace = grace
         self._looked_at: object = None
         """The old versions and the time of the checkpoint, at the last look for what no pod has."""

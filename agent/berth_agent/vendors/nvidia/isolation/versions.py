@@ -4,14 +4,12 @@ A pod uses the version that it was given first for all its starts. kubelet keeps
 Processes keep a library that they have mapped, even if its file is removed.
 """
 
-import base64
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-CHECKPOINT: Final = "kubelet_internal_checkpoint"
-"""The file name of the checkpoint in kubelet's folder of device plugins."""
+from berth_agent.isolation import allocations
+
 GRACE: Final = 3600.0
 """Seconds after a change for which nothing is removed. The checkpoint does not have the latest allocations yet."""
 
@@ -36,9 +34,5 @@ def unused(versions: Iterable[Path], checkpoint: bytes) -> list[Path]:
     Raises:
         ValueError: the checkpoint has another form than this program knows.
     """
-    try:
-        entries = json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ()
-        given = [base64.b64decode(entry["AllocResp"] or "", validate=True) for entry in entries]
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"an unknown form: {error!r}") from error
+    given = [allocation.answer for allocation in allocations.read(checkpoint)]
     return [version for version in versions if not any(f"{version}/".encode() in answer for answer in given)]

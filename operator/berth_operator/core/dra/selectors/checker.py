@@ -97,10 +97,6 @@ def _fitting(unifier: Unifier, function: str, types: tuple[Type, ...], *, is_met
     return overloads, results
 
 
-def _has_parts(given: Type) -> bool:
-    return bool(given.params) or given.is_variable or given == DYN
-
-
 @functools.lru_cache(maxsize=1_024)
 def _simple(function: str, is_method: bool, types: tuple[Type, ...]) -> _Fitting:  # noqa: FBT001 - one of a key
     """Return what fits types without parts: nothing that the checker learns changes it."""
@@ -145,7 +141,7 @@ class _Checker:
             SelectorError: types differ.
         """
         for types in self._alike:
-            first, *others = (_without_variables(self.resolve(each)) for each in types)
+            first, *others = (_without_variables(self.resolve(given)) for given in types)
             for other in others:
                 if other != first:
                     raise SelectorError(f"expected type '{first}' but found '{other}'")
@@ -163,21 +159,20 @@ class _Checker:
             return Type("type", (TYPE_IDENTS[name],))
         operand = self.resolve(self.type_of(term.operand))
         is_optional = operand.name == "optional_type"
-        field = self._field(operand.params[0] if is_optional else operand, term.name)
+        if is_optional:
+            operand = operand.params[0]
+        field = DYN
+        if operand.name == "map":
+            field = operand.params[1]
+        elif operand == DEVICE:
+            if term.name not in _DEVICE_FIELDS:
+                raise SelectorError(f"undefined field '{term.name}'; device has {', '.join(sorted(_DEVICE_FIELDS))}")
+            field = _DEVICE_FIELDS[term.name]
+        elif operand != DYN and not (operand.is_variable and self._unifier.assignable([DYN], [operand])):
+            raise SelectorError(f"type '{operand}' does not support field selection")
         if term.test:
             return BOOL
         return optional_of(field) if is_optional or term.optional else field
-
-    def _field(self, operand: Type, name: str) -> Type:
-        if operand.name == "map":
-            return operand.params[1]
-        if operand == DEVICE:
-            if name not in _DEVICE_FIELDS:
-                raise SelectorError(f"undefined field '{name}'; device has {', '.join(sorted(_DEVICE_FIELDS))}")
-            return _DEVICE_FIELDS[name]
-        if operand == DYN or (operand.is_variable and self._unifier.assignable([DYN], [operand])):
-            return DYN
-        raise SelectorError(f"type '{operand}' does not support field selection")
 
     def _call(self, term: Call) -> Type:
         prefix = None if term.target is None else qualified_name(term.target)
@@ -185,34 +180,29 @@ class _Checker:
             term.function, term.target = f"{prefix}.{term.function}", None
         types = [self.type_of(operand) for operand in term.operands]
         if term.function in ("_&&_", "_||_"):
-            return self._logical(types)
-        is_method, is_simple = term.target is not None, types and not any(map(_has_parts, types))
-        fitting = _simple if is_simple else self._fitting
-        term.overloads, results = fitting(term.function, is_method, tuple(types))
-        return self._result(term, types, results)
-
-    def _fitting(self, function: str, is_method: bool, types: tuple[Type, ...]) -> _Fitting:  # noqa: FBT001 - one of a key
-        return _fitting(self._unifier, function, types, is_method=is_method)
-
-    def _logical(self, types: list[Type]) -> Type:
-        for each in types:
-            if not self._unifier.assignable([each], [BOOL]):
-                raise SelectorError(f"expected type 'bool' but found '{self.resolve(each)}'")
-        return BOOL
-
-    def _result(self, term: Call, types: list[Type], results: list[Type]) -> Type:
+            for given in types:
+                if not self._unifier.assignable([given], [BOOL]):
+                    raise SelectorError(f"expected type 'bool' but found '{self.resolve(given)}'")
+            return BOOL
+        is_method = term.target is not None
+        if types and not any(given.params or given.is_variable or given == DYN for given in types):
+            term.overloads, results = _simple(term.function, is_method, tuple(types))
+        else:
+            term.overloads, results = _fitting(self._unifier, term.function, tuple(types), is_method=is_method)
         if results:
             return results[0] if all(result == results[0] for result in results) else DYN
         if term.function in UNSUPPORTED:
             raise SelectorError(f"Berth does not support the function '{term.function}' in selectors")
         if term.function not in OVERLOADS:
             raise SelectorError(f"undeclared reference to '{term.function}'")
-        shown = [str(self.resolve(each)) for each in types]
-        applied = f"{shown[0]}.({', '.join(shown[1:])})" if term.target is not None else f"({', '.join(shown)})"
+        shown = [str(self.resolve(given)) for given in types]
+        applied = f"{shown[0]}.({', '.join(shown[1:])})" if is_method else f"({', '.join(shown)})"
         raise SelectorError(f"found no matching overload for '{term.function}' applied to '{applied}'")
 
     def _list(self, term: ListTerm) -> Type:
-        types = [self._content(self.type_of(each), is_optional=is_optional) for each, is_optional in term.elements]
+        types = [
+            self._content(self.type_of(element), is_optional=is_optional) for element, is_optional in term.elements
+        ]
         return list_of(self._joined(types))
 
     def _map(self, term: MapTerm) -> Type:
@@ -232,43 +222,38 @@ class _Checker:
         if not types:
             return self._unifier.fresh()
         self._alike.append(types)
-        return functools.reduce(self._join, types)
-
-    def _join(self, left: Type, right: Type) -> Type:
-        if not self._unifier.assignable([left], [right]):
-            raise SelectorError(f"expected type '{self.resolve(left)}' but found '{self.resolve(right)}'")
-        return left if less_specific(left, right) else right
+        general = types[0]
+        for given in types[1:]:
+            if not self._unifier.assignable([general], [given]):
+                raise SelectorError(f"expected type '{self.resolve(general)}' but found '{self.resolve(given)}'")
+            general = general if less_specific(general, given) else given
+        return general
 
     def _comprehension(self, term: Comprehension) -> Type:
-        variables = self._iterated(self.resolve(self.type_of(term.range)), len(term.variables))
+        given, count = self.resolve(self.type_of(term.range)), len(term.variables)
+        if given.name == "list":
+            variables = [INT, given.params[0]][-count:]
+        elif given.name == "map":
+            variables = list(given.params[:count])
+        elif given == DYN or given.is_variable:
+            self._unifier.assignable([DYN], [given])
+            variables = [DYN] * count
+        else:
+            raise SelectorError(
+                f"expression of type '{given}' cannot be range of a comprehension (must be list, map, or dynamic)"
+            )
         self._scope = self._scope.new_child(dict(zip(term.variables, variables, strict=True)))
         if term.condition is not None:
             self._expect(self.type_of(term.condition), BOOL)
         body = self.type_of(term.body)
         self._scope = self._scope.parents
-        return self._collected(term.kind, body, variables[0])
-
-    def _iterated(self, given: Type, count: int) -> list[Type]:
-        """Return the types of the variables of a macro over a value of this type."""
-        if given.name == "list":
-            return [INT, given.params[0]][-count:]
-        if given.name == "map":
-            return list(given.params[:count])
-        if given == DYN or given.is_variable:
-            self._unifier.assignable([DYN], [given])
-            return [DYN] * count
-        raise SelectorError(
-            f"expression of type '{given}' cannot be range of a comprehension (must be list, map, or dynamic)"
-        )
-
-    def _collected(self, kind: str, body: Type, key: Type) -> Type:
-        if kind in ("all", "exists", "exists_one"):
+        if term.kind in ("all", "exists", "exists_one"):
             self._expect(body, BOOL)
             return BOOL
-        if kind == "map":
+        if term.kind == "map":
             return list_of(self.resolve(body))
-        if kind == "transformMap":
-            return map_of(self.resolve(key), self.resolve(body))
+        if term.kind == "transformMap":
+            return map_of(self.resolve(variables[0]), self.resolve(body))
         inserted = map_of(self._unifier.fresh(), self._unifier.fresh())
         self._expect(body, inserted)
         return self.resolve(inserted)

@@ -22,7 +22,16 @@ def steps(elements: Evaluate, slots: list[int], condition: Evaluate | None) -> S
     """Return a function that sets the variables to each element and yields the first if the condition holds."""
 
     def step(frame: Frame) -> Iterator[Any]:
-        for values in _iterated(elements(frame), len(slots)):
+        container, has_pairs = elements(frame), len(slots) > 1
+        elements_of: Iterable[Any]
+        if type(container) is list:
+            elements_of = enumerate(container) if has_pairs else ((value,) for value in container)
+        elif isinstance(container, dict):
+            names = keys(container)
+            elements_of = zip(names, container.values(), strict=True) if has_pairs else ((key,) for key in names)
+        else:
+            raise no_overload("comprehension", container)
+        for values in elements_of:
             charge(frame, _ELEMENT)
             for slot, value in zip(slots, values, strict=True):
                 frame[slot] = value
@@ -30,16 +39,6 @@ def steps(elements: Evaluate, slots: list[int], condition: Evaluate | None) -> S
                 yield values[0]
 
     return step
-
-
-def _iterated(container: Any, count: int) -> Iterable[tuple[Any, ...]]:
-    if type(container) is list:
-        return enumerate(container) if count > 1 else ((value,) for value in container)
-    if isinstance(container, dict):
-        return (
-            zip(keys(container), container.values(), strict=True) if count > 1 else ((key,) for key in keys(container))
-        )
-    raise no_overload("comprehension", container)
 
 
 def _is_true(value: Any) -> bool:

@@ -23,25 +23,17 @@ def equalities(term: Term) -> tuple[Equality, ...] | None:
     found: list[Equality] = []
     left = [term]
     while left:
-        part = left.pop()
-        if isinstance(part, Call) and part.function == "_&&_":
-            left.extend(reversed(part.args))
-        elif (one := _equality(part)) is not None:
-            found.append(one)
-        else:
-            return None
+        match left.pop():
+            case Call("_&&_", _, operands):
+                left.extend(reversed(operands))
+            # With the constant on the left, a version would be compared in another way.
+            case Call("_==_", _, [operand, Literal(value)]) if type(value) in (bool, int, str):
+                if (path := _path(operand)) is None:
+                    return None
+                found.append(Equality(*path, value))
+            case _:
+                return None
     return tuple(found) if len(found) <= MAX_EQUALITIES else None
-
-
-def _equality(term: Term) -> Equality | None:
-    if not isinstance(term, Call) or term.function != "_==_":
-        return None
-    left, right = term.args
-    # With the constant on the left, a version would be compared in another way.
-    path = _path(left)
-    if path is None or not isinstance(right, Literal) or type(right.value) not in (bool, int, str):
-        return None
-    return Equality(*path, right.value)
 
 
 def _path(term: Term) -> tuple[str, str] | None:

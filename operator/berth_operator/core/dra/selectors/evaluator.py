@@ -167,13 +167,13 @@ class _Builder:
     def _select(self, term: Select) -> Evaluate:
         if qualified_name(term) in TYPE_IDENTS:
             return self._constant(TypeValue(TYPE_IDENTS[str(qualified_name(term))].name))
-        operand, name = self.build(term.operand), term.name
-        if term.test or term.optional:
-            look_up = _present if term.test else _found
+        operand, name, is_test = self.build(term.operand), term.name, term.test
+        if is_test or term.optional:
 
             def look(frame: Frame) -> Any:
                 frame[WORK] -= 1
-                return look_up(operand(frame), name)
+                found = _found(operand(frame), name)
+                return found.present if is_test else found
 
             return look
 
@@ -211,11 +211,17 @@ class _Builder:
         if term.function in _CONVERSIONS and len(parts) == 1 and parts[0] in self._literals:
             return self._constant(self._function(term, parts)([FOLDED, None]))
         if term.function in _PATTERNS:
-            self._compile(parts[1])
-        if term.function == "_in_" and parts[1] in self._literals and self._constants[parts[1]] == []:
-            return self._constant(value=False)  # Kubernetes does not evaluate what cannot be in an empty list
-        if term.function == "_in_" and parts[1] in self._literals and _are_constants(self._constants[parts[1]]):
-            parts[0] = _hashed(parts[0])
+            pattern = self._constants.get(parts[1])
+            if self._limited and not (isinstance(pattern, str) and is_simple(pattern)):
+                raise StepsError(LIMITED_FOLDED)
+            if isinstance(pattern, str) and parts[1] in self._literals:
+                compiled(pattern)
+        if term.function == "_in_" and parts[1] in self._literals:
+            container = self._constants[parts[1]]
+            if container == []:
+                return self._constant(value=False)  # Kubernetes does not evaluate what cannot be in an empty list
+            if type(container) is list and _CONSTANTS.issuperset(map(type, container)):
+                parts[0] = _hashed(parts[0])
         special = _SPECIAL.get(term.function)
         if special is not None and (term.target is None or term.function in ("or", "orValue")):
             return special(*parts)
@@ -224,14 +230,6 @@ class _Builder:
         if term.function in ("_&&_", "_||_"):
             return _logical(parts, decisive=term.function == "_||_")
         return self._folded(self._function(term, parts), parts)
-
-    def _compile(self, pattern: Evaluate) -> None:
-        """Compile a constant regular expression with the expression; raise StepsError if any may take too long."""
-        constant = self._constants.get(pattern)
-        if self._limited and not (isinstance(constant, str) and is_simple(constant)):
-            raise StepsError(LIMITED_FOLDED)
-        if isinstance(constant, str) and pattern in self._literals:
-            compiled(constant)
 
     def _function(self, term: Call, parts: list[Evaluate]) -> Evaluate:
         overloads, name, power = term.overloads, term.function, 2 if term.function in _QUADRATIC else 1
@@ -319,10 +317,6 @@ def _found(container: Any, index: Any) -> OptionalValue:
     return find(container, index)
 
 
-def _present(container: Any, name: str) -> bool:
-    return _found(container, name).present
-
-
 def _conditional(condition: Evaluate, when_true: Evaluate, when_false: Evaluate) -> Evaluate:
     def choose(frame: Frame) -> Any:
         frame[WORK] -= 1
@@ -400,10 +394,6 @@ def _membership(left: Evaluate, right: Evaluate) -> Evaluate:
         return is_in(value, container)
 
     return is_member
-
-
-def _are_constants(container: Any) -> bool:
-    return type(container) is list and _CONSTANTS.issuperset(map(type, container))
 
 
 def _hashed(value: Evaluate) -> Evaluate:

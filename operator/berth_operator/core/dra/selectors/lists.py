@@ -42,7 +42,7 @@ def _extreme(name: str, wanted: int) -> Callable[[list[Any]], Any]:
     def choose(values: list[Any]) -> Any:
         if not values:
             raise EvaluationError(f"{name} called on empty list")
-        return functools.reduce(lambda best, each: each if compare(each, best) == wanted else best, values)
+        return functools.reduce(lambda best, value: value if compare(value, best) == wanted else best, values)
 
     return choose
 

@@ -63,14 +63,12 @@ def _character(match: re.Match[str]) -> str:
 def _bytes(body: str) -> list[bytes]:
     parts, at = [], 0
     for match in _ESCAPE.finditer(body):
-        parts += [body[at : match.start()].encode(), _byte(match)]
+        if match["simple"]:
+            escaped = _SIMPLE.get(match["simple"], match["simple"]).encode()
+        elif match["byte"] or match["octal"]:
+            escaped = bytes([int(match["byte"], 16) if match["byte"] else int(match["octal"], 8)])
+        else:
+            raise SelectorError(f"{match[0]} is not an escape sequence of bytes")
+        parts += [body[at : match.start()].encode(), escaped]
         at = match.end()
     return [*parts, body[at:].encode()]
-
-
-def _byte(match: re.Match[str]) -> bytes:
-    if match["simple"]:
-        return _SIMPLE.get(match["simple"], match["simple"]).encode()
-    if match["byte"] or match["octal"]:
-        return bytes([int(match["byte"], 16) if match["byte"] else int(match["octal"], 8)])
-    raise SelectorError(f"{match[0]} is not an escape sequence of bytes")

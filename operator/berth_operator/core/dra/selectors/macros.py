@@ -32,7 +32,12 @@ _OPTIONAL: Final = "@optional"
 def expand(call: Call) -> Term:
     """Return the expansion of the macro with this name and number of arguments; the call itself if it is no macro."""
     if call.target is None:
-        return _has(call.args[0]) if (call.function, len(call.args)) == ("has", 1) else call
+        if (call.function, len(call.args)) != ("has", 1):
+            return call
+        operand = call.args[0]
+        if isinstance(operand, Select) and not (operand.optional or operand.test):
+            return Select(operand.operand, operand.name, test=True)
+        raise SelectorError("has() takes a field, such as has(device.attributes.name)")
     comprehension = _COMPREHENSIONS.get((call.function, len(call.args)))
     if comprehension is not None:
         return _comprehension(call.target, call.args, *comprehension)
@@ -43,31 +48,21 @@ def expand(call: Call) -> Term:
         case "bind", 3, Ident("cel"):
             return Bind(_variables(call.args[:1], hides=True)[0], call.args[1], call.args[2])
         case (("optMap" | "optFlatMap"), 2, _):
-            return _optional(call.function, call.target, call.args)
+            optional, name = Ident(_OPTIONAL), _variables(call.args[:1], hides=True)[0]
+            body: Term = Bind(name, Call("value", optional, []), call.args[1])
+            if call.function == "optMap":
+                body = Call("optional.of", None, [body])
+            choice = Call("_?_:_", None, [Call("hasValue", optional, []), body, Call("optional.none", None, [])])
+            return Bind(_OPTIONAL, call.target, choice)
         case "sortBy", 2, _:
             keys = _comprehension(Ident(_SORTED), call.args, "map", 1)
             return Bind(_SORTED, call.target, Call("@sortByAssociatedKeys", Ident(_SORTED), [keys]))
     return call
 
 
-def _has(operand: Term) -> Term:
-    if isinstance(operand, Select) and not (operand.optional or operand.test):
-        return Select(operand.operand, operand.name, test=True)
-    raise SelectorError("has() takes a field, such as has(device.attributes.name)")
-
-
 def _comprehension(target: Term, args: list[Term], kind: str, variables: int) -> Comprehension:
     rest = args[variables:]
     return Comprehension(kind, target, _variables(args[:variables]), rest[0] if rest[1:] else None, rest[-1])
-
-
-def _optional(macro: str, target: Term, args: list[Term]) -> Term:
-    optional, name = Ident(_OPTIONAL), _variables(args[:1], hides=True)[0]
-    body: Term = Bind(name, Call("value", optional, []), args[1])
-    if macro == "optMap":
-        body = Call("optional.of", None, [body])
-    choice = Call("_?_:_", None, [Call("hasValue", optional, []), body, Call("optional.none", None, [])])
-    return Bind(_OPTIONAL, target, choice)
 
 
 def _variables(terms: list[Term], *, hides: bool = False) -> tuple[str, ...]:

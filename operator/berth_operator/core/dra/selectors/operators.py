@@ -89,17 +89,13 @@ def _multiply(left: Any, right: Any) -> Any:
 def _divide(left: Any, right: Any) -> Any:
     result = _of_pair(_MULTIPLIED, "_/_", left, right)
     if type(left) is float:
-        return _divided(left, right)
+        if right != 0:
+            return left / right
+        return math.nan if left == 0 or math.isnan(left) else math.copysign(math.inf, left) * math.copysign(1, right)
     if right == 0:
         raise EvaluationError("division by zero")
     quotient = abs(left) // abs(right)
     return result(quotient if (left < 0) == (right < 0) else -quotient)
-
-
-def _divided(left: float, right: float) -> float:
-    if right != 0:
-        return left / right
-    return math.nan if left == 0 or math.isnan(left) else math.copysign(math.inf, left) * math.copysign(1, right)
 
 
 def _modulo(left: Any, right: Any) -> Any:

@@ -95,8 +95,8 @@ methods(
         f"add({_QUANTITY}, int) {_QUANTITY}": _plus,
         f"sub({_QUANTITY}, {_QUANTITY}) {_QUANTITY}": _minus,
         f"sub({_QUANTITY}, int) {_QUANTITY}": _minus,
-        f"major({_SEMVER}) int": lambda each: _wrapped(each.major),
-        f"minor({_SEMVER}) int": lambda each: _wrapped(each.minor),
-        f"patch({_SEMVER}) int": lambda each: _wrapped(each.patch),
+        f"major({_SEMVER}) int": lambda semver: _wrapped(semver.major),
+        f"minor({_SEMVER}) int": lambda semver: _wrapped(semver.minor),
+        f"patch({_SEMVER}) int": lambda semver: _wrapped(semver.patch),
     }
 )

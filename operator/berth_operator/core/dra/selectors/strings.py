@@ -68,12 +68,10 @@ def _split(text: str, separator: str, count: int = -1) -> list[str]:
 
 def _substring(text: str, start: int, end: int | None = None) -> str:
     end = len(text) if end is None else end
-    if start > end and end != len(text):
+    if start <= end:
+        return text[_in_range(start, len(text)) : _in_range(end, len(text))]
+    if end != len(text):
         raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
-    return text[_in_range(start, len(text)) : _in_range(end, len(text))] if start <= end else _empty(start)
-
-
-def _empty(start: int) -> str:
     raise EvaluationError(f"index out of range: {start}")
 
 

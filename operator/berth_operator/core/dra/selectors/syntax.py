@@ -81,10 +81,6 @@ class _Parser:
     def _text(self) -> str:
         return self._tokens[self._at][1]
 
-    def _operator(self) -> str:
-        """Return the symbol or the keyword `in` that comes next, else the empty string."""
-        return self._text if self._kind == "symbol" or self._text == "in" else ""
-
     def _take(self) -> str:
         text = self._text
         self._at += 1
@@ -135,9 +131,12 @@ class _Parser:
 
     def _binary(self, level: int) -> Term:
         left = self._unary()
-        while (found := _LEVELS.get(self._operator(), 0)) >= level:
+        while self._kind == "symbol" or self._text == "in":
+            binds = _LEVELS.get(self._text, 0)
+            if binds < level:
+                break
             operator = self._take()
-            left = Call(f"_{operator}_", None, [left, self._binary(found + 1)])
+            left = Call(f"_{operator}_", None, [left, self._binary(binds + 1)])
         return left
 
     def _unary(self) -> Term:
@@ -155,22 +154,21 @@ class _Parser:
     def _members(self, term: Term) -> Term:
         while True:
             if self._takes("."):
-                term = self._member(term)
+                optional = self._takes("?")
+                if self._kind == "quoted":
+                    term = Select(term, self._take()[1:-1], optional)
+                    continue
+                name = self._name()
+                if optional or not self._takes("("):
+                    term = Select(term, name, optional)
+                else:
+                    term = expand(Call(name, term, self._list(")", self.expression)))
             elif self._takes("["):
                 index = "_[?_]" if self._takes("?") else "_[_]"
                 term = Call(index, None, [term, self.expression()])
                 self.expect("]")
             else:
                 return term
-
-    def _member(self, operand: Term) -> Term:
-        optional = self._takes("?")
-        if self._kind == "quoted":
-            return Select(operand, self._take()[1:-1], optional)
-        name = self._name()
-        if optional or not self._takes("("):
-            return Select(operand, name, optional)
-        return expand(Call(name, operand, self._list(")", self.expression)))
 
     def _name(self) -> str:
         if self._kind != "name" or self._text in _KEYWORDS:
@@ -193,9 +191,6 @@ class _Parser:
             return ListTerm(self._list("]", self._element))
         if self._takes("{"):
             return MapTerm(self._list("}", self._entry))
-        return self._ident()
-
-    def _ident(self) -> Term:
         self._takes(".")
         if self._text in _RESERVED:
             raise SelectorError(f"{self._text} is a reserved word of CEL")

@@ -42,14 +42,10 @@ def _timestamp(text: str) -> Timestamp:
     except ValueError as error:
         raise EvaluationError(f"type conversion error from 'string' to '{_TIME}'") from error
     nanoseconds = int((match[2] or "")[:9].ljust(9, "0"))
-    return _from_seconds((moment - _EPOCH) // timedelta(seconds=1) - _offset(match[3]), nanoseconds)
-
-
-def _offset(zone: str) -> int:
-    if zone == "Z":
-        return 0
-    seconds = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
-    return -seconds if zone[0] == "-" else seconds
+    zone, offset = match[3], 0
+    if zone != "Z":
+        offset = (int(zone[1:3]) * 3600 + int(zone[4:6]) * 60) * (-1 if zone[0] == "-" else 1)
+    return _from_seconds((moment - _EPOCH) // timedelta(seconds=1) - offset, nanoseconds)
 
 
 def _from_seconds(seconds: int, nanoseconds: int = 0) -> Timestamp:
@@ -59,21 +55,19 @@ def _from_seconds(seconds: int, nanoseconds: int = 0) -> Timestamp:
 
 
 def _duration(text: str) -> Duration:
-    total = sum(_nanoseconds(number, _UNITS[unit]) for number, unit in _PART.findall(text))
+    total = 0
+    for number, unit in _PART.findall(text):
+        whole, _, fraction = number.partition(".")
+        total += from_decimal(whole) * _UNITS[unit] + int(Fraction(f"0.{fraction[:_DIGITS]}0") * _UNITS[unit])
     total = -total if text.startswith("-") else total
     if not _PARTS.fullmatch(text) or not MIN_INT <= total <= MAX_INT:
         raise EvaluationError(f"type conversion error from 'string' to '{_SPAN}'")
     return Duration(total)
 
 
-def _nanoseconds(number: str, unit: int) -> int:
-    whole, _, fraction = number.partition(".")
-    return from_decimal(whole) * unit + int(Fraction(f"0.{fraction[:_DIGITS]}0") * unit)
-
-
-def _seconds_text(nanoseconds: int) -> str:
-    seconds, rest = divmod(abs(nanoseconds), _SECOND)
-    return f"{'-' if nanoseconds < 0 else ''}{seconds}{f'.{rest:09}'.rstrip('0') if rest else ''}"
+def _duration_text(duration: Duration) -> str:
+    seconds, rest = divmod(abs(duration), _SECOND)
+    return f"{'-' if duration < 0 else ''}{seconds}{f'.{rest:09}'.rstrip('0') if rest else ''}s"
 
 
 def _timestamp_text(timestamp: Timestamp) -> str:
@@ -102,7 +96,7 @@ functions(
         f"duration({_SPAN}) {_SPAN}": lambda duration: duration,
         f"duration(string) {_SPAN}": _duration,
         f"string({_TIME}) string": _timestamp_text,
-        f"string({_SPAN}) string": lambda duration: _seconds_text(duration) + "s",
+        f"string({_SPAN}) string": _duration_text,
     }
 )
 methods(

@@ -22,7 +22,7 @@ class Type:
 
     def __post_init__(self) -> None:
         """Bound how deeply types are nested: a map of maps on both sides doubles with each level."""
-        object.__setattr__(self, "depth", 1 + max((each.depth for each in self.params), default=0))
+        object.__setattr__(self, "depth", 1 + max((param.depth for param in self.params), default=0))
         if self.depth > MAX_DEPTH:
             raise SelectorError(f"types are nested more than {MAX_DEPTH} levels deep")
 
@@ -118,14 +118,14 @@ class Unifier:
     def instantiate(self, types: Iterable[Type]) -> list[Type]:
         """Return types with a new variable in place of each one that they have."""
         renamed: dict[Type, Type] = {}
-        return [self._rename(each, renamed) for each in types]
+        return [self._rename(given, renamed) for given in types]
 
     def _rename(self, given: Type, renamed: dict[Type, Type]) -> Type:
         if given.is_variable:
             if given not in renamed:
                 renamed[given] = self.fresh()
             return renamed[given]
-        return Type(given.name, tuple(self._rename(each, renamed) for each in given.params))
+        return Type(given.name, tuple(self._rename(param, renamed) for param in given.params))
 
     def resolve(self, given: Type) -> Type:
         """Return a type with the known types in place of its variables."""
@@ -182,7 +182,7 @@ class Unifier:
             return True
         if within in self._known:
             return self._occurs(variable, self._known[within])
-        return any(self._occurs(variable, each) for each in within.params)
+        return any(self._occurs(variable, param) for param in within.params)
 
 
 def less_specific(left: Type, right: Type) -> bool:

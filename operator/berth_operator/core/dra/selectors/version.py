@@ -44,7 +44,10 @@ def parse(text: str) -> Version:
     if match is None:
         raise VersionError(f'"{text}" is not a semantic version such as 1.2.3')
     major, minor, patch = (int(match[at]) for at in (1, 2, 3))
-    pre = (*map(_part, match[4].split(".")), _END) if match[4] else _RELEASE
+    pre: tuple[tuple[int, int, str], ...] = _RELEASE
+    if match[4]:
+        identifiers = match[4].split(".")
+        pre = (*((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in identifiers), _END)
     if max(major, minor, patch, *(number for _, number, _ in pre)) > _MAX:
         raise VersionError(f'"{text}" is not a semantic version such as 1.2.3')
     return Version(major, minor, patch, pre, match[5] or "")
@@ -56,18 +59,11 @@ def parse_tolerant(text: str) -> Version:
     Raises:
         VersionError: the text is none even so.
     """
-    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    parts = []
+    for part in text.removeprefix("v").split(".", 2):
+        stripped = part.lstrip("0")
+        with_digit = stripped if stripped[:1].isdecimal() else f"0{stripped}"
+        parts.append(with_digit if len(part) > 1 else part)
     if len(parts) < 3 and set("+-") & set(parts[-1]):  # noqa: PLR2004 - major, minor and patch
         raise VersionError(f'"{text}" is a short version with a pre-release or build')
     return parse(".".join([*parts, "0", "0"][: max(3, len(parts))]))
-
-
-def _part(text: str) -> tuple[int, int, str]:
-    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
-
-
-def _without_zeros(part: str) -> str:
-    if len(part) < 2:  # noqa: PLR2004 - a single zero stays
-        return part
-    stripped = part.lstrip("0")
-    return stripped if stripped[:1].isdecimal() else "0" + stripped

@@ -55,7 +55,11 @@ def length(value: Any) -> int:
     total, left = 0, [value] if isinstance(value, _CONTAINERS) else []
     while left:
         part = left.pop()
-        elements = _elements(part)
+        elements: Collection[Any]
+        if isinstance(part, OptionalValue):
+            elements = (part.content,)
+        else:
+            elements = part.values() if isinstance(part, dict) else part
         total += 1 + len(elements)
         if total > MAX_LENGTH:
             raise SelectorError(f"the expression builds a value of more than {MAX_LENGTH} characters or elements")
@@ -64,12 +68,6 @@ def length(value: Any) -> int:
 
 
 _CONTAINERS: Final = (list, dict, OptionalValue)
-
-
-def _elements(container: Any) -> Collection[Any]:
-    if isinstance(container, OptionalValue):
-        return (container.content,)
-    return container.values() if isinstance(container, dict) else container
 
 
 def sized(frame: Frame, value: Any) -> Any:

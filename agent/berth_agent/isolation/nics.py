@@ -1,0 +1,206 @@
+"""The provider of `berth.dev/rdma`: the device files of the RDMA NICs that a container's pod holds.
+
+Kubelet does not say for which pod it allocates units. So Allocate answers with a new name of a CDI device, and the
+agent writes what the name stands for before the container starts. By then kubelet's checkpoint says whose the units
+are, and the pod's allocation names its NICs.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from berth_agent import files
+from berth_agent.conditions import Finding
+from berth_agent.inventory.discovery import rdma
+from berth_agent.inventory.discovery.rdma import CharDevice
+from berth_agent.isolation import allocations
+from berth_agent.isolation.allocations import CHECKPOINT, Allocation
+from berth_agent.isolation.provider import AnyUnit, ListPods, NodeView, ProviderStatus
+from berth_agent.kubelet.admission.admission import UnavailableError
+from berth_agent.kubelet.admission.pods import NCCL_IB_HCA, Pod
+from berth_agent.kubelet.device_plugin import cdi_folder
+from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
+from berth_agent.vendor import RefusedError
+from berth_api import names
+from berth_api.allocation import Grant
+from berth_api.device import DeviceSpec
+from berth_api.names import RDMA, RDMA_RESOURCE
+from berth_api.request import CARD
+
+COUNT: Final = 500
+"""Units of a node: more than containers with NICs run there. The number does not depend on the NICs, because a NIC is
+away while a pod has it in its network namespace."""
+FILE: Final = "berth.dev-rdma-{}.json"
+GRACE: Final = 60.0
+"""Seconds for which a specification stays: the pod may be new, and the watch later than kubelet's."""
+MODES: Final = {"umad": 0o600, "issm": 0o600}
+"""File modes of the devices that only root may open, as the kernel creates them; all users may open the others."""
+FOR_ALL: Final = 0o666
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class NicProvider(AnyUnit):
+    """Allocates to containers the device files of their pods' NICs."""
+
+    def __init__(
+        self, *, sysfs: Path, kubelet: Path, cdi_folder: Path, list_pods: ListPods, names_nics: bool = False
+    ) -> None:
+        """Set where sysfs, kubelet's folder of device plugins and the folder of CDI specifications are.
+
+        `names_nics` is whether containers get NCCL's variable.
+        """
+        self.resource = RDMA_RESOURCE
+        self._sysfs = sysfs
+        self._checkpoint = kubelet / CHECKPOINT
+        self._folder = cdi_folder
+        self._list_pods = list_pods
+        self._names_nics = names_nics
+        self._pods: dict[str, Pod] = {}
+        self._failure = ""
+
+    def count(self, spec: DeviceSpec) -> int:  # noqa: ARG002 - the same for all
+        """Return the number of units."""
+        return COUNT
+
+    async def check(self, node: NodeView) -> ProviderStatus:
+        """Follow the node's pods, and remove the specifications of containers that are gone."""
+        self._pods = {pod.uid: pod for pod in node.pods}
+        written = list(self._folder.glob(FILE.format("*")))
+        if not written and not any(device.type == RDMA for device in node.spec.devices):
+            return ProviderStatus(wanted=False, healthy=False)
+        self._remove_old(written)
+        finding = Finding(type=names.NICS_OFFERED, ok=True, reason="Registered")
+        return ProviderStatus(wanted=True, healthy=True, findings=(finding,))
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:  # noqa: ARG002
+        """Return a new name. No later container has it, so that it never leads to the NICs of another pod."""
+        return ContainerAllocateResponse(cdi_devices=[CDIDevice(name=f"{RDMA_RESOURCE}={uuid.uuid4()}")])
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Write the specification of the container.
+
+        Raises:
+            RefusedError: its pod is not known yet, holds no NIC, or a NIC is not there or held by an earlier pod.
+        """
+        try:
+            own = [entry for entry in self._allocations() if not entry.ids.isdisjoint(ids)]
+            if not own:
+                raise RefusedError("kubelet's checkpoint does not have the container yet")
+            pod = await self._pod(own[0].pod)
+            devices = self._devices(pod)
+            for entry in own:
+                # Init containers that have ended hand their units on, so that several containers may have them.
+                self._write(pod, entry, devices)
+        except (UnavailableError, OSError, ValueError) as error:
+            raise RefusedError(f"the device files of the pod's NICs: {error}; kubelet tries again") from error
+
+    async def _pod(self, uid: str) -> Pod:
+        if uid not in self._pods:
+            # The watch may be later than kubelet's.
+            pods, _ = await self._list_pods()
+            self._pods = {pod.uid: pod for pod in pods}
+        if uid not in self._pods:
+            raise RefusedError(f"the pod with the UID {uid} is not on this node")
+        return self._pods[uid]
+
+    def _devices(self, pod: Pod) -> list[CharDevice]:
+        """Return the character devices of a pod's NICs, in the order of its allocation."""
+        if not pod.nics:
+            raise RefusedError(
+                f"{pod.key} holds no NIC; only pods that request kubernetes.io/rdma may have {RDMA_RESOURCE}"
+            )
+        if conflict := _conflict(pod, self._pods.values()):
+            raise RefusedError(conflict)
+        devices: list[CharDevice] = []
+        for address in addresses(pod.nics):
+            found = rdma.char_devices(self._sysfs, address)
+            if not found:
+                raise RefusedError(f"the NIC {address} of {pod.key} has no RDMA device now")
+            devices += found
+        return [*devices, *rdma.connection_manager(self._sysfs)]
+
+    def _write(self, pod: Pod, entry: Allocation, devices: Sequence[CharDevice]) -> None:
+        container = next((container for container in pod.containers if container.name == entry.container), None)
+        edits: dict[str, Any] = {"deviceNodes": [_node(device) for device in devices]}
+        if self._names_nics and not (container and container.sets_hca):
+            edits["env"] = [f"{NCCL_IB_HCA}={hca(devices)}"]
+        for name in _device_names(entry):
+            specification = {
+                "cdiVersion": cdi_folder.VERSION,
+                "kind": RDMA_RESOURCE,
+                "devices": [{"name": name, "containerEdits": edits}],
+            }
+            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            file = FILE.format(name)
+            files.write(self._folder / file, orjson.dumps(specification), mode=cdi_folder.MODE, draft=f".{file}.draft")
+
+    def _allocations(self) -> list[Allocation]:
+        entries = allocations.read(files.read(self._checkpoint))
+        return [entry for entry in entries if entry.resource == RDMA_RESOURCE]
+
+    def _remove_old(self, written: Iterable[Path]) -> None:
+        """Remove the specifications of containers whose pods are gone. Kubelet's checkpoint keeps these for a while."""
+        try:
+            present = [entry for entry in self._allocations() if entry.pod in self._pods] if written else []
+            kept = {FILE.format(name) for entry in present for name in _device_names(entry)}
+            for file in written:
+                if file.name not in kept and file.stat().st_mtime < time.time() - GRACE:
+                    file.unlink()
+        except (OSError, ValueError) as error:
+            if str(error) != self._failure:
+                _log.warning("old CDI specifications of NICs stay, will try again", error=str(error))
+            self._failure = str(error)
+
+
+def addresses(nics: Iterable[Grant]) -> list[str]:
+    """Return the PCI addresses of the functions that a pod may use: virtual functions where it holds some."""
+    functions = ([function.bus_id for function in nic.functions] or [nic.id] for nic in nics)
+    return list(dict.fromkeys(address for listed in functions for address in listed))
+
+
+def hca(devices: Iterable[CharDevice]) -> str:
+    """Return the value of NCCL_IB_HCA that matches exactly these RDMA devices: `=mlx5_0,mlx5_1`."""
+    return "=" + ",".join(dict.fromkeys(device.rdma for device in devices if device.rdma))
+
+
+def _device_names(entry: Allocation) -> list[str]:
+    """Return the names of CDI devices in the answer to Allocate, without their kind."""
+    return [device.name.partition("=")[2] for device in ContainerAllocateResponse.FromString(entry.answer).cdi_devices]
+
+
+def _conflict(pod: Pod, pods: Iterable[Pod]) -> str:
+    """Return why a pod cannot have its NICs next to pods that were created before it; empty if it can."""
+    earlier = takewhile(lambda other: other.uid != pod.uid, sorted(pods, key=lambda other: (other.created, other.uid)))
+    for other in earlier:
+        if other.ended:
+            continue
+        for nic in pod.nics:
+            for held in other.nics:
+                shared = held.id == nic.id and bool(set(held.handles) & set(nic.handles))
+                too_much = held.id == nic.id and _amount(held) + _amount(nic) > CARD
+                if shared or too_much:
+                    return f"the NIC {nic.id} of {pod.key} was also given to {other.key}, which was created earlier"
+    return ""
+
+
+def _amount(nic: Grant) -> int:
+    return dict(nic.amounts).get(RDMA, 0)
+
+
+def _node(device: CharDevice) -> dict[str, Any]:
+    """Return a device node of a CDI specification; by its numbers, since the agent does not see the host's /dev."""
+    return {
+        "path": f"/dev/infiniband/{device.name}",
+        "type": "c",
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": MODES.get(device.name[:4], FOR_ALL),
+        "permissions": "rw",
+    }

@@ -1,0 +1,157 @@
+"""The gangs that controllers define by what they write on their pods."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED, sizes
+from berth_operator.core.values.request import Membership
+from berth_operator.state.objects import groups, pods
+from tests.builders import Raw, pod
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+KUEUE = "kueue.x-k8s.io/"
+
+
+def lws(worker: int, size: str = "4", **annotations: str) -> Raw:
+    """Return the metadata that LeaderWorkerSet's controller and webhook write on a pod of `vllm`'s second group."""
+    labels = {"name": "vllm", "group-index": "1", "worker-index": str(worker), "group-key": "6a0c"}
+    written = {"size": size, **annotations, **({"leader-name": "vllm-1"} if worker else {})}
+    return {
+        "labels": {f"{LWS}{name}": value for name, value in labels.items()},
+        "annotations": {f"{LWS}{name.replace('_', '-')}": value for name, value in written.items()},
+    }
+
+
+def kueue(count: str = "3", **annotations: str) -> Raw:
+    written = {"total-count": count, **annotations}
+    return {
+        "labels": {f"{KUEUE}pod-group-name": "sweep", f"{KUEUE}managed": "true"},
+        "annotations": {f"{KUEUE}pod-group-{name.replace('_', '-')}": value for name, value in written.items()},
+    }
+
+
+def owned(kind: str, api: str, name: str = "llm", **labels: str) -> Raw:
+    """Return the metadata of a pod that an object of another project controls."""
+    owners = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "other"},
+        {"apiVersion": api, "kind": kind, "name": name, "uid": "u", "controller": True},
+    ]
+    return {"labels": labels, "annotations": {}, "metadata": {"ownerReferences": owners}}
+
+
+def job_set(job: str, **annotations: str) -> Raw:
+    """Return the metadata of a pod of a JobSet: a Job of Kubernetes controls it."""
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": job}
+    of_alpha = {f"alpha.jobset.sigs.k8s.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    return {**owned("Job", "batch/v1", f"train-{job}-0", **labels), "labels": labels, "annotations": of_alpha}
+
+
+def merged(*parts: Raw) -> Raw:
+    return {kind: {name: text for part in parts for name, text in part[kind].items()} for kind in parts[0]}
+
+
+def gang(kind: str, name: str, minimum: int | None = None) -> Membership:
+    return Membership(group=f"ns/{name}", minimum=minimum, controller=kind)
+
+
+GROUP = "LeaderWorkerSet group"
+EXPLICIT: Raw = {"labels": {}, "annotations": {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "2"}}
+POD_GROUP: Raw = {"labels": {names.POD_GROUP_LABEL: "g"}, "annotations": {}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param(lws(0), gang(GROUP, "vllm-1", 4), id="leader"),
+        pytest.param(lws(3), gang(GROUP, "vllm-1", 4), id="worker"),
+        pytest.param(lws(0, size="1"), None, id="a group of one pod"),
+        pytest.param(lws(0, exclusive_topology="rack"), None, id="a leader without which there are no workers"),
+        pytest.param(lws(1, exclusive_topology="rack"), gang(GROUP, "vllm-1", 3), id="workers of such a leader"),
+        pytest.param(lws(1, size="many"), None, id="no number"),
+        pytest.param({"labels": {f"{LWS}name": "vllm"}, "annotations": {f"{LWS}size": "4"}}, None, id="no index"),
+        pytest.param(kueue(), gang("Kueue pod group", "sweep", 3), id="a pod group of Kueue"),
+        pytest.param(kueue(fast_admission="true", serving="true"), None, id="Kueue's StatefulSet"),
+        pytest.param(merged(kueue("4"), lws(2)), gang(GROUP, "vllm-1", 4), id="Kueue's LeaderWorkerSet"),
+        pytest.param(merged(lws(0), EXPLICIT), Membership(group="ns/g", minimum=2), id="annotations win"),
+        pytest.param(merged(lws(0), POD_GROUP), Membership(group="ns/g"), id="a PodGroup wins"),
+        pytest.param(owned("RayCluster", "ray.io/v1"), gang("RayCluster", "llm"), id="Ray"),
+        pytest.param(owned("RayCluster", "example.com/v1"), None, id="a kind of this name in another group"),
+        pytest.param(owned("PyTorchJob", "kubeflow.org/v1"), gang("PyTorchJob", "llm"), id="PyTorchJob"),
+        pytest.param(owned("MPIJob", "kubeflow.org/v2beta1"), gang("MPIJob", "llm"), id="worker of an MPIJob"),
+        pytest.param(owned("Job", "batch/v1", "llm-launcher"), None, id="launcher of an MPIJob"),
+        pytest.param(job_set("node"), gang("JobSet", "train.node"), id="JobSet"),
+        pytest.param(job_set("node", exclusive_topology="rack"), None, id="a JobSet that creates pods one by one"),
+        pytest.param(
+            job_set("node", exclusive_topology="rack", node_selector="true"),
+            gang("JobSet", "train.node"),
+            id="a JobSet with node selectors",
+        ),
+        pytest.param({"labels": {"app": "web"}, "annotations": {}}, None, id="any other pod"),
+    ],
+)
+def test_the_gang_of_a_controllers_pod(metadata: Raw, expected: Membership | None) -> None:
+    assert groups.of_pod(pod(**metadata)) == expected
+    assert pods.pending(pod(**metadata)).gang == expected
+    assert pods.charge(pod(**metadata, on="node")).gang == expected
+    more = {**metadata.get("metadata", {}), "resourceVersion": "1"}
+    ended = pod(**{**metadata, "metadata": more}, status={"phase": "Succeeded"})
+    assert groups.of_placed(groups.transform_ended(ended)) == expected
+
+
+def workers(**fields: Any) -> Raw:
+    return {"groupName": "gpu", "replicas": 4, "minReplicas": 1, "maxReplicas": 8, **fields}
+
+
+def training(**fields: Any) -> Raw:
+    return {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}, **fields}
+
+
+def mpi(count: int, **fields: Any) -> Raw:
+    return {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": count}}, **fields}
+
+
+def job(name: str, replicas: int = 1, **spec: Any) -> Raw:
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
+
+LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        pytest.param("RayCluster", {"workerGroupSpecs": [workers(), workers(replicas=2)]}, {"x": 7}, id="Ray"),
+        pytest.param("RayCluster", {"workerGroupSpecs": [workers(numOfHosts=2)]}, {"x": 9}, id="Ray's multi-host"),
+        pytest.param(
+            "RayCluster",
+            {"enableInTreeAutoscaling": True, "workerGroupSpecs": [workers(), workers(minReplicas=2, numOfHosts=2)]},
+            {"x": 6},
+            id="Ray, autoscaled",
+        ),
+        pytest.param("RayCluster", {"workerGroupSpecs": [workers(replicas=None, minReplicas=2)]}, {"x": 3}, id="min"),
+        pytest.param("RayCluster", {"workerGroupSpecs": [workers(replicas=99)]}, {"x": 9}, id="max"),
+        pytest.param("RayCluster", {"workerGroupSpecs": [workers(suspend=True)]}, {"x": 1}, id="suspended workers"),
+        pytest.param("RayCluster", {}, {"x": 1}, id="a head alone"),
+        pytest.param("PyTorchJob", training(), {"x": 4}, id="PyTorchJob"),
+        pytest.param("PyTorchJob", training(elasticPolicy={"minReplicas": 2}), {"x": 2}, id="elastic PyTorchJob"),
+        pytest.param("PyTorchJob", training(**LEAST), {"x": 3}, id="a job's minAvailable"),
+        pytest.param("TFJob", {"tfReplicaSpecs": {"PS": {}, "Worker": {"replicas": 2}}}, {"x": 3}, id="TFJob"),
+        pytest.param("MPIJob", mpi(4), {"x": 4}, id="MPIJob's workers"),
+        pytest.param("MPIJob", mpi(4, **LEAST), {"x": 2}, id="an MPIJob's minAvailable counts the launcher"),
+        pytest.param("MPIJob", {"mpiReplicaSpecs": {"Launcher": {}}}, {"x": 0}, id="MPIJob without workers"),
+        pytest.param(
+            "JobSet",
+            {"replicatedJobs": [job("lead"), job("node", 2, parallelism=4, completions=4, completionMode="Indexed")]},
+            {"x.lead": 1, "x.node": 8},
+            id="JobSet",
+        ),
+        pytest.param("JobSet", {"replicatedJobs": [job("q", parallelism=4, completions=99)]}, {"x.q": 0}, id="a queue"),
+        pytest.param(
+            "JobSet", {"replicatedJobs": [job("q", MAX_SIZE, parallelism=4)]}, {}, id="more than there can be"
+        ),
+    ],
+)
+def test_the_size_in_a_controllers_object(kind: str, spec: Raw, expected: dict[str, int]) -> None:
+    assert sizes(OWNED[kind], {"metadata": {"name": "x"}, "spec": spec}) == expected

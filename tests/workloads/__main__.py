@@ -1,0 +1,37 @@
+"""Run all workloads with their controllers, and print what became of each: `make workloads`.
+
+The last line is JSON: `workloads` were tried, on a cluster with so many `controllers` of other projects; `as_meant` ran
+as meant, and `changed_lines` of their files were there for Berth.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.workloads import trial
+from tests.workloads.rows import WORKLOADS
+
+
+def main(chosen: list[str]) -> int:
+    """Run the chosen workloads, or all; return 1 for a fault that is not known, or a line for Berth."""
+    controllers = trial.real_controllers()
+    as_meant, failed = 0, 0
+    names = chosen or list(WORKLOADS)
+    with (
+        tempfile.TemporaryDirectory(prefix="berth-workloads-") as folder,
+        trial.opened(Path(folder) / "cluster", controllers) as site,
+    ):
+        for name in names:
+            faults = site.faults(name)
+            as_meant += not faults
+            failed += any(fault.kind != WORKLOADS[name].waits_for for fault in faults)
+            print(f"{name}: {'; '.join(map(str, faults)) or 'as meant'}", flush=True)
+    changed = sum(map(trial.changed_lines, names))
+    result = {"workloads": len(names), "controllers": len(controllers), "as_meant": as_meant, "changed_lines": changed}
+    print(json.dumps(result))
+    return int(failed > 0 or changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
