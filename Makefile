@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := api base client operator agent kubectl devcluster demo images tests examples charts reference
-KUBELET := berth_agent/kubelet/api
+KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
 test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=

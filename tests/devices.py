@@ -3,11 +3,11 @@
 from typing import Any
 
 from berth_agent.configuration.options import Flags, Options, Sharing
-from berth_agent.inventory.simulated.fleet import NodeGroup
-from berth_agent.inventory.simulated.inventory import simulate
-from berth_agent.inventory.simulated.profiles import BUILT_IN
-from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
-from berth_agent.kubelet.device_plugin.response import AllocationContext
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
+from berth_agent.vendors.nvidia.hand_over.response import AllocationContext
+from berth_agent.vendors.simulated.fleet import NodeGroup
+from berth_agent.vendors.simulated.inventory import simulate
+from berth_agent.vendors.simulated.profiles import BUILT_IN
 from berth_api.device import DeviceInfo, DeviceSpec
 
 GPU = "nvidia.com/gpu"

@@ -13,7 +13,7 @@ from typing import Any
 
 from grpc import aio
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import (
+from berth_agent.kubelet_api.deviceplugin_pb2 import (
     AllocateRequest,
     ContainerAllocateRequest,
     ContainerAllocateResponse,
@@ -23,7 +23,7 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import (
     PreStartContainerRequest,
     RegisterRequest,
 )
-from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,

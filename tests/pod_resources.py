@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import grpc
 
-from berth_agent.kubelet.api import podresources_pb2 as messages
-from berth_agent.kubelet.api import podresources_pb2_grpc
+from berth_agent.kubelet_api import podresources_pb2 as messages
+from berth_agent.kubelet_api import podresources_pb2_grpc
 
 services: Any = podresources_pb2_grpc
 """Its types are those of asyncio; this server uses threads, so that it answers while a test waits."""

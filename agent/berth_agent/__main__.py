@@ -7,10 +7,10 @@ import sys
 from berth_agent import app
 from berth_agent.configuration.options import OptionsError
 from berth_agent.configuration.settings import Settings
-from berth_agent.inventory import selection
-from berth_agent.inventory.simulated.fleet import FleetError
 from berth_agent.kubelet.device_plugin.manager import InitError
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
+from berth_agent.vendors import choice
+from berth_agent.vendors.simulated.fleet import FleetError
 from berth_api.plugins import PluginError
 from berth_base import logs, start
 from berth_base.start import StartError
@@ -27,7 +27,7 @@ def main() -> None:
     try:
         settings = Settings.read(arguments)
         logs.configure(form=settings.log_format, level=settings.log_level)
-        inventory = selection.inventory_for(settings)
+        inventory = choice.inventory_for(settings)
         logs.started(settings, os.environ)
         asyncio.run(app.run(settings, inventory=inventory))
     except (

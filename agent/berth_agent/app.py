@@ -21,7 +21,6 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.following import follow
 from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
-from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
 from berth_agent.isolation import manager as isolation_manager
 from berth_agent.isolation.manager import IsolationManager
@@ -37,6 +36,8 @@ from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
+from berth_agent.vendor import Inventory
+from berth_agent.vendors import choice
 from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 from berth_base import metrics_server, request_metrics
@@ -124,11 +125,12 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
     """Return the device plugin that the settings select: one that obeys the scheduler, or an ordinary one."""
-    if not settings.device_plugin:
+    hand_over = choice.hand_over_for(settings)
+    if hand_over is None:
         return None
     if usage is None or not settings.admission:
-        return PluginManager(settings, chooser=NoPreference())
-    plugin = PluginManager(settings, chooser=usage.admission)
+        return PluginManager(settings, hand_over=hand_over, chooser=NoPreference())
+    plugin = PluginManager(settings, hand_over=hand_over, chooser=usage.admission)
     usage.admission.default_preference = plugin.best
     return plugin
 
@@ -137,7 +139,10 @@ def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClien
     """Return the manager that limits containers to their shares; None if the settings request no limits."""
     list_pods = NodePods(client=client, node=settings.node_name).pods
     return isolation_manager.of(
-        settings, pods=lambda: usage.admission.mirror.pods if usage else (), list_pods=list_pods
+        settings,
+        vendors_providers=choice.isolation_for(settings, list_pods=list_pods),
+        pods=lambda: usage.admission.mirror.pods if usage else (),
+        list_pods=list_pods,
     )
 
 

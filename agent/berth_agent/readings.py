@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from berth_agent.conditions import Finding
 from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer, UnheldUse
@@ -67,25 +68,22 @@ class NodeUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardFacts:
-    """Facts of a card for labels, in addition to its DeviceInfo."""
-
-    compute: tuple[int, int]
-    """CUDA compute capability."""
-    pci_class: str
-    is_vgpu: bool = False
-    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Facts of MIG instances, by their UUIDs: `multiprocessors`, `slices.gi`, `engines.copy` …"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Facts of a node for labels, in addition to its DeviceSpec."""
+class NodeFacts:
+    """Facts of a node for its labels, in addition to its DeviceSpec. A vendor derives its own, which write labels."""
 
     machine: str = ""
     """The machine's product name; empty where it is not known."""
-    cards: Mapping[str, CardFacts] = field(default_factory=dict)
+    cards: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the cards, by their UUIDs."""
+
+    def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:  # noqa: ARG002
+        """Return the Node's labels; none if it has no GPU.
+
+        Args:
+            spec: the node's cards, some of them with replicas.
+            renamed: whether replicas of cards are a resource of their own.
+        """
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ class Reading:
     """Whether the node's Lease is to be renewed. Only a fleet file sets it to false."""
     reset: frozenset[str] = frozenset()
     """UUIDs of the GPUs that were reset since the reading before."""
-    facts: Facts | None = None
+    facts: NodeFacts | None = None
     """Facts for the Node's labels; None if the inventory does not set them."""
     unnumbered: frozenset[str] = frozenset()
     """Types whose devices have no minors of their own. The spec only counts these devices; `numbering` replaces the

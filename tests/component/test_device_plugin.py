@@ -16,20 +16,21 @@ from grpc import aio
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
-from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
-from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError, PluginManager
+from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
-from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_agent.kubelet.device_plugin.servers import SETTLING
 from berth_agent.readings import NodeUse, Reading
+from berth_agent.vendors.nvidia.hand_over import resources
+from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess as AllocationContext
 from berth_api import names
 from berth_api.device import DeviceSpec
 from tests.devices import GPU, spec
 from tests.kubelet import DEADLINE, Kubelet
+from tests.nvidia_plugin import PluginManager
 
 LOADED = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

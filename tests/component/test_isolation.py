@@ -12,13 +12,13 @@ import pytest
 from grpc import aio
 from structlog.testing import capture_logs
 
-from berth_agent.isolation.hami_core import HamiCoreProvider
 from berth_agent.isolation.manager import IsolationManager
-from berth_agent.isolation.mps import MpsProvider
 from berth_agent.isolation.provider import Provider
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
+from berth_agent.vendors.nvidia.isolation.mps import MpsProvider
 from berth_api import names
 from tests.devices import spec
 from tests.kubelet import Kubelet

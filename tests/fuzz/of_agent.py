@@ -15,18 +15,19 @@ from berth_agent.health import annotations
 from berth_agent.inventory import numbering, plugins
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.inventory.simulated import fleet
-from berth_agent.inventory.simulated.fleet import FleetError
-from berth_agent.isolation import limits, versions
 from berth_agent.kubelet import podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
 from berth_agent.kubelet.admission.mirror import Mirror
-from berth_agent.kubelet.api import deviceplugin_pb2, podresources_pb2
-from berth_agent.kubelet.device_plugin import preferred, resources, response
+from berth_agent.kubelet.device_plugin import preferred
+from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
-from berth_agent.kubelet.device_plugin.response import InvalidRequestError, OfferedIds
+from berth_agent.kubelet_api import deviceplugin_pb2, podresources_pb2
 from berth_agent.usage import processes
+from berth_agent.vendors.nvidia.hand_over import resources, response
+from berth_agent.vendors.nvidia.isolation import limits, versions
+from berth_agent.vendors.simulated import fleet
+from berth_agent.vendors.simulated.fleet import FleetError
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_client import reflector
 from berth_client.credentials import CredentialsError, of_kubeconfig

@@ -10,7 +10,7 @@ from typing import Any
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import FaultEvent
-from berth_agent.inventory.nvml.inventory import NvmlInventory
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from tests.gpu.look import NODE
 
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import faults_of
-from berth_agent.inventory.nvml.inventory import NvmlInventory
-from berth_agent.kubelet.device_plugin.resources import indices
 from berth_agent.readings import CardSample, Reading
 from berth_agent.usage.processes import foreign
+from berth_agent.vendors.nvidia.hand_over.resources import indices
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_api import names
 from berth_api.device import DeviceInfo, Link
 from berth_api.resources import quantity

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from berth_agent.isolation.control import ControlError, MpsControl
-from berth_agent.isolation.daemon import MpsDaemon
-from berth_agent.isolation.limits import DefaultLimits
+from berth_agent.vendors.nvidia.isolation.control import ControlError, MpsControl
+from berth_agent.vendors.nvidia.isolation.daemon import MpsDaemon
+from berth_agent.vendors.nvidia.isolation.limits import DefaultLimits
 from devcluster import waiting
 from tests.gpu import machine
 from tests.gpu.clients import Client, Seen, client

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from berth_agent.isolation.control import PIPE_DIRECTORY
+from berth_agent.vendors.nvidia.isolation.control import PIPE_DIRECTORY
 from devcluster import waiting
 from devcluster.processes import children
 from tests.mps import command, control

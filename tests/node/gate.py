@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from berth_agent.kubelet.api import deviceplugin_pb2 as messages
-from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet_api import deviceplugin_pb2 as messages
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     DevicePluginStub,
     RegistrationServicer,

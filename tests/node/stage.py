@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Final, Self
 
 import grpc.aio
 
-from berth_agent.kubelet.api import podresources_pb2 as resources
-from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.kubelet_api import podresources_pb2 as resources
+from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
 from berth_api.objects import gpupod
 from devcluster import Arena

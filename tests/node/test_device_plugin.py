@@ -12,14 +12,14 @@ from typing import Any
 
 import grpc.aio
 
-from berth_agent.kubelet.api import deviceplugin_pb2 as messages
-from berth_agent.kubelet.api import podresources_pb2 as resources
-from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
+from berth_agent.kubelet_api import deviceplugin_pb2 as messages
+from berth_agent.kubelet_api import podresources_pb2 as resources
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     RegistrationStub,
     add_DevicePluginServicer_to_server,
 )
-from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
 from devcluster import Arena, waiting
 from devcluster.real_node import RealNode
 from tests.node.boxes import box, running

@@ -6,8 +6,8 @@ from typing import Any
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import FaultEvent
-from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from tests.nvml.fixture import NvmlFixture
 
 NODE = "node-a"

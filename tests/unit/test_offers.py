@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_agent.kubelet.device_plugin import resources
+from berth_agent.vendors.nvidia.hand_over import resources
 from berth_api.device import DeviceSpec
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy

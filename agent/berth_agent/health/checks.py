@@ -7,7 +7,7 @@ everything that is disabled. NVIDIA's plugin promises this too, but ignores enab
 from dataclasses import dataclass
 from typing import Final
 
-from berth_agent.health.catalogue import FAULTS_OF_APPLICATIONS, Remedy, of_xid
+from berth_agent.health import catalogue
 
 ALL: Final = "all"
 XIDS: Final = "xids"
@@ -40,9 +40,7 @@ class Checks:
         """Return whether an Xid makes its card unhealthy."""
         if self.enabled & {xid, ALL, XIDS}:
             return True
-        if self.disabled & {xid, ALL, XIDS} or xid in FAULTS_OF_APPLICATIONS:
-            return False
-        return of_xid(xid) is not Remedy.NOTHING
+        return not self.disabled & {xid, ALL, XIDS} and catalogue.counts(xid)
 
 
 def read(*, disabled: str, enabled: str) -> Checks:

@@ -23,7 +23,7 @@ class Fault:
     """One reason not to allocate a device."""
 
     kind: str
-    """`Xid79`, `GpuIsLost`; the type of its condition."""
+    """`GpuIsLost`; the type of its condition."""
     message: str = ""
 
 

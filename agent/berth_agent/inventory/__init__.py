@@ -1,1 +1,1 @@
-"""The sources of readings: NVML, sysfs, a fleet file and plug-ins. Also the minors of devices that have none."""
+"""The sources of readings: sysfs and plug-ins. Also the minors of devices that have none."""

@@ -1,54 +1,22 @@
-"""Inventories: sources of a Reading for each of their nodes.
-
-An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The publisher
-then skips the comparison, which makes a thousand simulated nodes affordable.
-"""
+"""Inventories without some of the parts, and values of labels."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 from berth_agent.conditions import Finding
-from berth_agent.health.faults import FaultEvent
-from berth_agent.readings import CardSample, Facts, Reading
+from berth_agent.readings import CardSample, NodeFacts, Reading
+from berth_agent.vendor import Discovery, Events, FaultListener, Sampler
 from berth_api import names
 from berth_api.device import DeviceSpec
 
 MAX_LABEL: Final = 63
 
 
-FaultListener = Callable[[FaultEvent], object]
-"""Called with each fault event, from any thread."""
-
-
 _NOT_LOOKED_FOR: Final = (
     Finding(type=names.DRIVER_LOADED, ok=True, reason="NotNeeded", message="the settings look for no GPUs"),
     Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead"),
 )
-
-
-class Inventory(Protocol):
-    """A source of readings."""
-
-    async def read(self) -> Mapping[str, Reading]:
-        """Return the readings of all nodes; a node that is missing was removed from the inventory."""
-        ...
-
-    def listen(self, listener: FaultListener) -> None:
-        """Call the listener with each fault event from now on."""
-        ...
-
-    async def sample(self) -> Mapping[str, CardSample]:
-        """Return what GPUs measure now, by their UUIDs; may take as long as the driver does."""
-        ...
-
-    def xids(self) -> Mapping[tuple[str, int], int]:
-        """Return the number of Xids since the start, by UUID and Xid. Xid 0 stands for unknown Xids."""
-        ...
-
-    def close(self) -> None:
-        """Close the hardware without waiting for it."""
-        ...
 
 
 class NothingMeasured:
@@ -63,11 +31,39 @@ class NothingMeasured:
         return {}
 
 
+class CompletedInventory:
+    """The inventory of a vendor whose discovery lacks some of the other parts: they report nothing."""
+
+    def __init__(self, discovery: Discovery) -> None:
+        self._discovery = discovery
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Read the cards."""
+        return await self._discovery.read()
+
+    def listen(self, listener: FaultListener) -> None:
+        """Call the listener with each fault event, if there are any."""
+        if isinstance(self._discovery, Events):
+            self._discovery.listen(listener)
+
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return what the cards measure, if they measure anything."""
+        return await self._discovery.sample() if isinstance(self._discovery, Sampler) else {}
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return the numbered events, if there are any."""
+        return self._discovery.xids() if isinstance(self._discovery, Sampler) else {}
+
+    def close(self) -> None:
+        """Close the hardware without waiting for it."""
+        self._discovery.close()
+
+
 class NoGpus(NothingMeasured):
     """The inventory of a node whose GPUs are not to be discovered."""
 
     def __init__(self, *, node: str) -> None:
-        self._readings = {node: Reading(spec=DeviceSpec(devices=[]), findings=_NOT_LOOKED_FOR, facts=Facts())}
+        self._readings = {node: Reading(spec=DeviceSpec(devices=[]), findings=_NOT_LOOKED_FOR, facts=NodeFacts())}
 
     async def read(self) -> Mapping[str, Reading]:
         """Return a reading without GPUs."""
@@ -78,20 +74,6 @@ class NoGpus(NothingMeasured):
 
     def close(self) -> None:
         """Do nothing: no hardware is held."""
-
-
-def labels_of(spec: DeviceSpec) -> dict[str, str]:
-    """Return the labels for vendor, model and driver. A node with cards of several models gets no model label."""
-    models = {device.model for device in spec.devices if device.type == "gpu"}
-    if not models:
-        return {}
-    model = models.pop().removeprefix("NVIDIA ") if len(models) == 1 else ""
-    labels = {
-        names.VENDOR_LABEL: "nvidia",
-        names.MODEL_LABEL: label_value(model),
-        names.DRIVER_LABEL: label_value(spec.driver_version),
-    }
-    return {key: value for key, value in labels.items() if value}
 
 
 def label_value(text: str) -> str:

@@ -14,8 +14,8 @@ from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
-from berth_agent.inventory.interface import FaultListener, Inventory
 from berth_agent.readings import CardSample, Reading
+from berth_agent.vendor import FaultListener, Inventory
 from berth_api import allocation, names
 from berth_api.allocation import device_ids
 from berth_api.device import MAX_DEVICES, DeviceInfo
@@ -88,6 +88,7 @@ class InventoryWithPlugins:
         inner: the inventory.
         agents: the plug-ins by type.
         unnumbered: the types whose devices have no minors of their own.
+        findings: conditions of the node that no reading changes.
         timeout: seconds of one reading of a plug-in.
     """
 
@@ -98,8 +99,9 @@ class InventoryWithPlugins:
         *,
         timeout: float,
         unnumbered: frozenset[str] = frozenset(),
+        findings: tuple[Finding, ...] = (),
     ) -> None:
-        self._inner = inner
+        self._inner, self._findings = inner, findings
         self._unnumbered = unnumbered
         self._sources = [PluginRunner(agent, timeout=timeout) for agent in agents.values()]
         self._merged: dict[str, tuple[object, Reading]] = {}
@@ -125,7 +127,7 @@ class InventoryWithPlugins:
         return await self._inner.sample()
 
     def xids(self) -> Mapping[tuple[str, int], int]:
-        """Return the Xids of the GPUs."""
+        """Return the numbered events of the GPUs."""
         return self._inner.xids()
 
     def listen(self, listener: FaultListener) -> None:
@@ -139,7 +141,7 @@ class InventoryWithPlugins:
             source.close()
 
     def _with_plugins(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:
-        reading = replace(reading, unnumbered=self._unnumbered)
+        reading = replace(reading, unnumbered=self._unnumbered, findings=(*reading.findings, *self._findings))
         for devices, finding in results:
             if problem := _misfit(reading, devices):
                 misfit = replace(finding, ok=False, reason="Misfit", message=problem)

@@ -12,7 +12,6 @@ from berth_api.device import Topology
 
 UNTOLD: Final = -1
 ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-NVIDIA: Final = "0x10de"
 DISPLAY: Final = "0x03"
 """How the class of a GPU begins; those without a plug for a screen are 0x0302."""
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
@@ -60,16 +59,16 @@ def machine(root: Path) -> str:
     return text(root / "class/dmi/id/product_name")
 
 
-def has_cards(root: Path) -> bool | None:
-    """Return whether the PCI bus has a GPU of NVIDIA's; None where there is no bus to look at."""
+def has_gpus(root: Path, vendor: str) -> bool | None:
+    """Return whether the PCI bus has a GPU of a vendor (`0x10de`); None where there is no bus to look at."""
     devices = entries(root / "bus/pci/devices")
-    classes = [text(device / "class") for device in devices if text(device / "vendor") == NVIDIA]
+    classes = [text(device / "class") for device in devices if text(device / "vendor") == vendor]
     return any(pci_class.startswith(DISPLAY) for pci_class in classes) if devices else None
 
 
-def bound_cards(root: Path) -> frozenset[str]:
-    """Return the PCI addresses that the driver holds now: when they change, the NVML session must be reopened."""
-    return frozenset(entry.name for entry in entries(root / "bus/pci/drivers/nvidia", "*:*:*.*"))
+def bound_cards(root: Path, driver: str = "*") -> frozenset[str]:
+    """Return the PCI addresses that a driver holds now; without its name, those that any driver holds."""
+    return frozenset(entry.name for entry in entries(root / "bus/pci/drivers", f"{driver}/*:*:*.*"))
 
 
 def _switch(device: Path) -> str:

@@ -11,8 +11,6 @@ import structlog
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET
 from berth_agent.configuration.settings import Settings
-from berth_agent.isolation.hami_core import HamiCoreProvider
-from berth_agent.isolation.mps import MpsProvider
 from berth_agent.isolation.nics import NicProvider
 from berth_agent.isolation.provider import ListPods, NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
@@ -23,7 +21,7 @@ from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
 
 CHECK_INTERVAL: Final = 2.0
-"""Seconds between two checks of the providers. A check of MPS runs the driver's program twice."""
+"""Seconds between two checks of the providers. A check may run a program of the driver twice."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -108,19 +106,20 @@ class IsolationManager:
         self.on_change()
 
 
-def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:
-    """Return the manager of the providers that the settings request; None if they request none."""
-    kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
-    providers: list[Provider] = []
-    if settings.mps:
-        providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
-    if settings.hami_core:
-        providers.append(HamiCoreProvider(settings.hami_core, kubelet=kubelet))
+def of(
+    settings: Settings,
+    *,
+    vendors_providers: Sequence[Provider],
+    pods: Callable[[], Iterable[Pod]],
+    list_pods: ListPods,
+) -> IsolationManager | None:
+    """Return the manager of the providers of the node's vendor and of those that the settings request; None if none."""
+    providers = [*vendors_providers]
     if settings.nics:
         providers.append(
             NicProvider(
                 sysfs=settings.sysfs_root,
-                kubelet=kubelet,
+                kubelet=Path(settings.kubelet_socket or KUBELET_SOCKET).parent,
                 cdi_folder=settings.cdi_folder,
                 list_pods=list_pods,
                 names_nics=settings.nccl_ib_hca,

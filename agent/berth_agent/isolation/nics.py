@@ -24,9 +24,9 @@ from berth_agent.isolation.allocations import CHECKPOINT, Allocation
 from berth_agent.isolation.provider import AnyUnit, ListPods, NodeView, ProviderStatus
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.pods import NCCL_IB_HCA, Pod
-from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
-from berth_agent.kubelet.device_plugin import cdi
-from berth_agent.kubelet.device_plugin.handler import RefusedError
+from berth_agent.kubelet.device_plugin import cdi_folder
+from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
+from berth_agent.vendor import RefusedError
 from berth_api import names
 from berth_api.allocation import Grant
 from berth_api.device import DeviceSpec
@@ -133,13 +133,13 @@ class NicProvider(AnyUnit):
             edits["env"] = [f"{NCCL_IB_HCA}={hca(devices)}"]
         for name in _device_names(entry):
             specification = {
-                "cdiVersion": cdi.VERSION,
+                "cdiVersion": cdi_folder.VERSION,
                 "kind": RDMA_RESOURCE,
                 "devices": [{"name": name, "containerEdits": edits}],
             }
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             file = FILE.format(name)
-            files.write(self._folder / file, orjson.dumps(specification), mode=cdi.MODE, draft=f".{file}.draft")
+            files.write(self._folder / file, orjson.dumps(specification), mode=cdi_folder.MODE, draft=f".{file}.draft")
 
     def _allocations(self) -> list[Allocation]:
         entries = allocations.read(files.read(self._checkpoint))

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerPreferredAllocationRequest, DevicePluginOptions
 from berth_agent.kubelet.device_plugin.handler import ResourceHandler
-from berth_agent.kubelet.device_plugin.resources import Offer, Unit
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerPreferredAllocationRequest, DevicePluginOptions
+from berth_agent.vendor import Offer, Unit
 from berth_api.device import DeviceSpec
 from berth_api.names import GPU
 

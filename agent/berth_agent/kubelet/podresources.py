@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import is_of_plugin
-from berth_agent.kubelet.api import podresources_pb2 as messages
-from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_agent.kubelet.channel import open_channel, reason
+from berth_agent.kubelet_api import podresources_pb2 as messages
+from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.device import MAX_DEVICES, ClaimedDevice
 
 ANSWER_SECONDS: Final = 2.0

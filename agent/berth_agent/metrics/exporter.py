@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from berth_agent.inventory.interface import Inventory
 from berth_agent.metrics import series
 from berth_agent.metrics.sampler import MIN_INTERVAL, Sampler
 from berth_agent.metrics.series import Snapshot
 from berth_agent.readings import Reading
 from berth_agent.usage import processes
 from berth_agent.usage.holders import Holder, PodNames
+from berth_agent.vendor import Inventory
 from berth_base import request_metrics
 
 

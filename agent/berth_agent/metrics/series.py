@@ -9,10 +9,10 @@ from typing import Final, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from berth_agent.health import catalogue
 from berth_agent.metrics.sampler import Sample
 from berth_agent.readings import CardSample, MemoryUse, Reading
 from berth_agent.usage.holders import Holder, PodNames
+from berth_agent.vendor import OTHER_EVENTS
 from berth_api.allocation import short
 from berth_api.device import DeviceInfo, MigInstance
 from berth_api.names import GPU, GPU_MEMORY
@@ -272,7 +272,7 @@ def _known(snapshot: Snapshot) -> tuple[Series, ...]:
     def xids(card: _Card) -> Values:
         for (uuid, xid), count in sorted(snapshot.xids.items()):
             if uuid == card.info.id:
-                yield ("other" if xid == catalogue.OTHER else str(xid),), count
+                yield ("other" if xid == OTHER_EVENTS else str(xid),), count
 
     def held(card: _Card) -> Values:
         values = {

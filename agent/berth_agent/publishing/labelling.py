@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import structlog
 
 from berth_agent.cluster import NODES
-from berth_agent.publishing import labels
 from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.readings import Reading
 from berth_api import names
@@ -32,13 +31,13 @@ class Labeller:
 
         Args:
             readings: the readings of the nodes.
-            renamed: whether replicas of cards are a resource of their own, `nvidia.com/gpu.shared`.
+            renamed: whether replicas of cards are a resource of their own.
         """
         for name, reading in readings.items():
             uid = self._nodes.uid(name)
             if reading.facts is None or uid is None:
                 continue
-            wanted = labels.of(reading.spec, reading.facts, renamed=renamed)
+            wanted = reading.facts.labels(reading.spec, renamed=renamed)
             # The first time always: an agent before this may have left some.
             if self._applied.get(name) == wanted and wanted.items() <= self._nodes.labels(name).items():
                 continue

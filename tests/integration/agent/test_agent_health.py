@@ -14,9 +14,10 @@ from typing import Any
 from berth_agent import app
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Fault, FaultEvent
-from berth_agent.inventory.interface import FaultListener, NothingMeasured
-from berth_agent.inventory.simulated.inventory import FINDINGS
+from berth_agent.inventory.interface import NothingMeasured
 from berth_agent.readings import Reading
+from berth_agent.vendor import FaultListener
+from berth_agent.vendors.simulated.inventory import FINDINGS
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from devcluster import Arena, waiting

@@ -7,7 +7,8 @@ import pytest
 from berth_agent import cluster
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.node_cache import NodeCache
-from berth_agent.readings import CardFacts, Facts, Reading
+from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.labels import CardFacts, Facts
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_client import credentials
 from berth_client.client import ApiClient

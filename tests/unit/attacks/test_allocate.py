@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from berth_agent.configuration.options import Options
-from berth_agent.kubelet.device_plugin import resources, response
-from berth_agent.kubelet.device_plugin.response import InvalidRequestError
+from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
+from berth_agent.vendors.nvidia.hand_over import resources
 from tests.attacks.work import counted
 from tests.devices import spec
 
@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[Sequence[str], str]] = {
 def test_a_wrong_call_is_refused_at_once_and_not_echoed(call: str) -> None:
     ids, words = CALLS[call]
     (offer,) = resources.offers(spec(2), Options()).offers
-    offered = response.OfferedIds(offer)
+    offered = OfferedIds(offer)
 
     def check() -> str:
         with pytest.raises(InvalidRequestError) as error:

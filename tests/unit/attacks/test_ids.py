@@ -7,7 +7,7 @@ import pytest
 
 from berth_agent.configuration.options import Options
 from berth_agent.inventory.plugins import checked
-from berth_agent.kubelet.device_plugin import resources
+from berth_agent.vendors.nvidia.hand_over import resources
 from berth_api import allocation
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_operator.core.decision.cycle import Failure, decide

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from berth_agent.kubelet.device_plugin.handler import RefusedError
+from berth_agent.vendor import RefusedError
 
 
 class AllocationRefusedError(RefusedError):

@@ -1,19 +1,16 @@
-"""Answer kubelet's calls for `nvidia.com/*`."""
+"""Answer kubelet's calls for the resources of GPUs."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import (
+from berth_agent.kubelet.device_plugin.chooser import Chooser
+from berth_agent.kubelet_api.deviceplugin_pb2 import (
     ContainerAllocateResponse,
     ContainerPreferredAllocationRequest,
     DevicePluginOptions,
 )
-from berth_agent.kubelet.device_plugin import preferred, response
-from berth_agent.kubelet.device_plugin.chooser import Chooser
-from berth_agent.kubelet.device_plugin.resources import Offer
-from berth_agent.kubelet.device_plugin.response import AllocationContext
+from berth_agent.vendor import CardAccess, Offer
 
 OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
 
@@ -22,7 +19,7 @@ OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
 class GpuHandler:
     """Allocates cards and instances, as the chooser decides."""
 
-    context: AllocationContext
+    context: CardAccess
     chooser: Chooser
 
     @property
@@ -33,18 +30,17 @@ class GpuHandler:
     @property
     def one_at_most(self) -> bool:
         """Return whether a container may have one replica only."""
-        return self.context.options.sharing.one_at_most
+        return self.context.one_at_most
 
     async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
         """Return the chooser's preference, else what fits best together.
 
         Raises:
-            PreferenceError: there are too few.
+            RefusedError: there are too few.
         """
         asked = (request.available_deviceIDs, request.must_include_deviceIDs, request.allocation_size)
         chosen = await self.chooser.prefer(offer.resource, *asked)
-        policy = self.context.options.flags.shared_devices_allocation_policy
-        return chosen or preferred.prefer(self.context.spec, offer, *asked, policy=policy)
+        return chosen or self.context.prefer(offer, *asked)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
         """Return how a container gets the devices.
@@ -53,7 +49,7 @@ class GpuHandler:
             AllocationRefusedError: no pod is to have them.
         """
         await self.chooser.admit(resource, ids)
-        return response.compose(self.context, ids, key=str(uuid.uuid4()))
+        return self.context.grant(ids)
 
     async def before_start(self, ids: Sequence[str]) -> None:
         """Do nothing: the options make kubelet skip this call."""

@@ -4,16 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import (
+from berth_agent.kubelet_api.deviceplugin_pb2 import (
     ContainerAllocateResponse,
     ContainerPreferredAllocationRequest,
     DevicePluginOptions,
 )
-from berth_agent.kubelet.device_plugin.resources import Offer
-
-
-class RefusedError(Exception):
-    """Kubelet must not do what it requests. It shows the text on the pod."""
+from berth_agent.vendor import Offer
 
 
 class ResourceHandler(Protocol):

@@ -15,20 +15,17 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding
-from berth_agent.configuration import options
-from berth_agent.configuration.options import KUBELET_SOCKET, Options, OptionsError
+from berth_agent.configuration.options import KUBELET_SOCKET, OptionsError
 from berth_agent.configuration.settings import Settings
-from berth_agent.kubelet.device_plugin import cdi, device_nodes, preferred, resources, response
+from berth_agent.kubelet.device_plugin.cdi_folder import CdiFolder
 from berth_agent.kubelet.device_plugin.chooser import Chooser
-from berth_agent.kubelet.device_plugin.device_nodes import MissingDeviceNodeError
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
-from berth_agent.kubelet.device_plugin.resources import LayoutError, Offers
-from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
+from berth_agent.vendor import CardAccess, HandOver, MisconfiguredError, Offers
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -43,25 +40,23 @@ class InitError(Exception):
 
 
 class PluginManager:
-    """The device plugin of this node.
+    """The device plugin of this node."""
 
-    Raises:
-        OptionsError: the configuration file cannot be used.
-    """
-
-    def __init__(self, settings: Settings, *, chooser: Chooser, check_interval: float = CHECK_INTERVAL) -> None:
+    def __init__(
+        self, settings: Settings, *, hand_over: HandOver, chooser: Chooser, check_interval: float = CHECK_INTERVAL
+    ) -> None:
         self._settings = settings
         self._check_interval = check_interval
         self._chooser = chooser
-        self._options = _loaded(settings)
+        self._hand_over = hand_over
         self._spec: DeviceSpec | None = None
-        self._context: AllocationContext | None = None
+        self._access: CardAccess | None = None
         self._offers = Offers()
         self._failure = ""
         self._restart = False
         self._wake = asyncio.Event()
         self._findings: tuple[Finding, ...] = ()
-        self._cdi = cdi.CdiFolder(settings.cdi_folder)
+        self._cdi = CdiFolder(settings.cdi_folder)
         kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
         self._servers = PluginServers(kubelet=kubelet, make=self._server)
         self._kubelet_ready = False
@@ -75,14 +70,14 @@ class PluginManager:
     def update(self, reading: Reading) -> None:
         """Offer the devices of a reading from now on."""
         if self._spec is None:
-            self._failure = _failure(reading, self._options)
+            self._failure = _failure(reading, self._hand_over)
         if reading.spec != self._spec:
-            self._spec, self._context = reading.spec, None
+            self._spec, self._access = reading.spec, None
             self._wake.set()
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading as pods are to see it: with replicas of cards, and with the condition of the plugin."""
-        spec = resources.shown(reading.spec, self._options)
+        spec = self._hand_over.shown(reading.spec)
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
     def with_withheld(self, reading: Reading) -> Reading:
@@ -102,7 +97,7 @@ class PluginManager:
         Raises:
             InitError: there was not.
         """
-        if self._failure and self._options.flags.fail_on_init_error:
+        if self._failure and self._hand_over.fails_without_cards:
             raise InitError(f"--fail-on-init-error is set: {self._failure}")
 
     def best(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
@@ -110,8 +105,8 @@ class PluginManager:
         offer = next((candidate for candidate in self._offers.offers if candidate.resource == resource), None)
         if offer is None or self._spec is None:
             return [*must_include, *available][:size]
-        policy = self._options.flags.shared_devices_allocation_policy
-        return preferred.prefer(self._spec, offer, available, must_include, size, policy=policy)
+        access = self._access or self._hand_over.access(self._spec)
+        return access.prefer(offer, available, must_include, size)
 
     def refresh(self) -> None:
         """Offer at once all devices that are not withheld."""
@@ -130,7 +125,7 @@ class PluginManager:
     @property
     def renames(self) -> bool:
         """Whether replicas of cards are a resource of their own."""
-        return self._options.sharing.rename
+        return self._hand_over.renames
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -162,7 +157,7 @@ class PluginManager:
             return
         try:
             await self._offer(self._spec)
-        except (LayoutError, MissingDeviceNodeError) as error:
+        except MisconfiguredError as error:
             self._set_condition(ok=False, reason="Misconfigured", message=str(error))
         except (ServingError, OSError) as error:
             self._set_condition(ok=False, reason="NotRegistered", message=str(error))
@@ -174,38 +169,31 @@ class PluginManager:
                 self._set_condition(ok=False, reason="NoDevices", message=message)
 
     async def _offer(self, spec: DeviceSpec) -> None:
-        if self._context is None:
-            writes_cdi = self._settings.cdi_specification == "own"
-            self._context = AllocationContext(
-                spec=spec,
-                options=self._options,
-                nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
-                vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
-            )
-        context = self._context
+        if self._access is None:
+            self._access = self._hand_over.access(spec)
+        access = self._access
         try:
-            flags = self._options.flags
-            device_nodes.check(context.nodes, channels=flags.imex_channel_ids if flags.imex_required else ())
-            offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
-        except (LayoutError, MissingDeviceNodeError):
+            access.check()
+            offers = self._hand_over.offers(spec, withheld=self._chooser.withheld())
+        except MisconfiguredError:
             self._offers = Offers()
             await self._servers.keep(())
             raise
         for warning in set(offers.warnings).difference(self._offers.warnings):
             _log.warning("not offered", why=warning)
         self._offers = offers
-        self._cdi.write(cdi.specifications(context))
-        handler = GpuHandler(context=context, chooser=self._chooser)
+        self._cdi.write(access.cdi())
+        handler = GpuHandler(context=access, chooser=self._chooser)
         await self._servers.keep(Service(offer=offer, handler=handler) for offer in offers.offers)
 
     async def _reload(self) -> None:
         self._restart = False
         try:
-            self._options = _loaded(self._settings)
+            self._hand_over.reload()
         except OptionsError as error:
             _log.error("configuration not read; the last one stays", error=str(error))
             return
-        self._context = None
+        self._access = None
         await self._servers.stop()
 
     def _server(self, service: Service) -> PluginServer:
@@ -228,20 +216,13 @@ class PluginManager:
             _log.info(names.DEVICES_OFFERED, ok=ok, reason=reason, message=message, offered=offered)
 
 
-def _loaded(settings: Settings) -> Options:
-    loaded = options.load(settings)
-    for warning in loaded.warnings:
-        _log.warning("configuration", warning=warning)
-    return loaded
-
-
-def _failure(reading: Reading, chosen: Options) -> str:
+def _failure(reading: Reading, hand_over: HandOver) -> str:
     """Return why there is nothing to offer; empty where there is."""
     for finding in reading.findings:
         if finding.type == names.DRIVER_LOADED and not finding.ok:
             return f"the driver is not loaded: {finding.reason} {finding.message}".strip()
     try:
-        resources.offers(reading.spec, chosen)
-    except LayoutError as error:
+        hand_over.offers(reading.spec)
+    except MisconfiguredError as error:
         return str(error)
     return ""

@@ -11,7 +11,11 @@ import structlog
 from grpc import aio
 
 from berth_agent import files
-from berth_agent.kubelet.api.deviceplugin_pb2 import (
+from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.handler import Service
+from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
+from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
+from berth_agent.kubelet_api.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
     ContainerPreferredAllocationRequest,
@@ -27,12 +31,8 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import (
     PreStartContainerResponse,
     TopologyInfo,
 )
-from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
-from berth_agent.kubelet.device_plugin import registration
-from berth_agent.kubelet.device_plugin.handler import RefusedError, Service
-from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
-from berth_agent.kubelet.device_plugin.resources import Offer, Unit
-from berth_agent.kubelet.device_plugin.response import InvalidRequestError, OfferedIds
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
+from berth_agent.vendor import Offer, RefusedError, Unit
 
 OWN_FOLDER: Final = "berth"
 """Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets next to its own, but none in

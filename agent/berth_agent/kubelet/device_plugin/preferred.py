@@ -11,8 +11,8 @@ from itertools import combinations
 from math import comb
 from typing import Final, Literal
 
-from berth_agent.kubelet.device_plugin.handler import RefusedError
-from berth_agent.kubelet.device_plugin.resources import Offer, device_of
+from berth_agent.vendor import Offer, RefusedError
+from berth_api.allocation import visible
 from berth_api.device import DeviceInfo, DeviceSpec
 
 PATHS: Final = {
@@ -110,15 +110,15 @@ def _best(affinity: LinkScores, candidates: Sequence[str], fixed: Sequence[str],
 
 def _one_by_one(offer: Offer, candidates: Sequence[str], needed: int, *, policy: Policy) -> Iterator[str]:
     remaining = list(candidates)
-    in_use = Counter(device_of(unit.id) for unit in offer.units)
-    in_use.subtract(map(device_of, candidates))
+    in_use = Counter(visible(unit.id) for unit in offer.units)
+    in_use.subtract(map(visible, candidates))
     picked: Counter[str] = Counter()
     for _ in range(needed):
         if policy == "packed":
-            pick = max(remaining, key=lambda option: in_use[device_of(option)])
+            pick = max(remaining, key=lambda option: in_use[visible(option)])
         else:
-            pick = min(remaining, key=lambda option: (in_use[device_of(option)], picked[device_of(option)]))
+            pick = min(remaining, key=lambda option: (in_use[visible(option)], picked[visible(option)]))
         remaining.remove(pick)
-        in_use[device_of(pick)] += 1
-        picked[device_of(pick)] += 1
+        in_use[visible(pick)] += 1
+        picked[visible(pick)] += 1
         yield pick

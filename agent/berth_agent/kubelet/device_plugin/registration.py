@@ -7,9 +7,9 @@ from typing import Final
 
 from grpc import aio
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import DevicePluginOptions, Empty, RegisterRequest
-from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginStub, RegistrationStub
 from berth_agent.kubelet.channel import open_channel, reason
+from berth_agent.kubelet_api.deviceplugin_pb2 import DevicePluginOptions, Empty, RegisterRequest
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import DevicePluginStub, RegistrationStub
 
 API: Final = "v1beta1"
 PATIENCE: Final = 5.0

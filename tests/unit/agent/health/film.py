@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from berth_agent.conditions import Finding
-from berth_agent.health import checks, rules
+from berth_agent.health import checks
 from berth_agent.health.faults import Fault, FaultEvent, faults_of, mark
 from berth_agent.health.monitor import HealthMonitor
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia import rules
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 

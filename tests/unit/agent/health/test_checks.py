@@ -2,9 +2,10 @@
 
 import pytest
 
-from berth_agent.health import catalogue, checks
+from berth_agent.health import checks
 from berth_agent.health.catalogue import Remedy
 from berth_agent.health.checks import ChecksError
+from berth_agent.vendors.nvidia import catalogue
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from berth_agent.conditions import unhealthy
-from berth_agent.health import annotations, rules
+from berth_agent.health import annotations
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, FaultEvent, faults_of
-from berth_agent.health.rules import Measured
+from berth_agent.vendors.nvidia import rules
+from berth_agent.vendors.nvidia.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
 from tests.unit.agent.health.film import ALL_READ, NODE, SOME_UNREAD, Film, gpu, reading

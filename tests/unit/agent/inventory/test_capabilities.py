@@ -1,6 +1,6 @@
 import pytest
 
-from berth_agent.inventory import capabilities
+from berth_agent.vendors.nvidia import capabilities
 from berth_api.resources import quantity
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from berth_agent.health.faults import FaultEvent
 from berth_agent.inventory import plugins
-from berth_agent.inventory.interface import FaultListener, NothingMeasured
+from berth_agent.inventory.interface import NothingMeasured
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
-from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Process, Reading
+from berth_agent.vendor import FaultListener
+from berth_agent.vendors.simulated.inventory import FINDINGS
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus
 from berth_api.plugins import PluginError

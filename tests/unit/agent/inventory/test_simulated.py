@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.inventory.simulated import fleet
-from berth_agent.inventory.simulated.fleet import FleetError
-from berth_agent.inventory.simulated.inventory import SimulatedInventory
+from berth_agent.vendors.simulated import fleet
+from berth_agent.vendors.simulated.fleet import FleetError
+from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api import names
 from berth_api.device import DeviceInfo, Link, Mig, Topology
 

@@ -1,9 +1,9 @@
 import pytest
 
-from berth_agent.isolation import limits
-from berth_agent.isolation.limits import DefaultLimits
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
+from berth_agent.vendors.nvidia.isolation import limits
+from berth_agent.vendors.nvidia.isolation.limits import DefaultLimits
 from tests.devices import spec
 
 

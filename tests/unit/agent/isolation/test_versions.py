@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from berth_agent.isolation.versions import old, unused
+from berth_agent.vendors.nvidia.isolation.versions import old, unused
 
 SWITCHED, LONG_AGO = 1000.0, 10.0
 

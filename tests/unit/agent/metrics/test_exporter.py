@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from berth_agent.inventory.simulated.inventory import SimulatedInventory
 from berth_agent.metrics.exporter import Exporter
 from berth_agent.readings import NodeUse
 from berth_agent.usage.holders import Holder, PodNames
+from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api.device import UnheldUse
 from tests.nvml.fixture import GPU_IS_LOST, MIB, SW_POWER_CAP, Gpu, MigDevice, NvmlFixture, Process, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start

@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.node_cache import NodeCache
-from berth_agent.readings import Facts, Reading
+from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.labels import Facts
 from berth_api.device import DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import ApiError

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from berth_agent.publishing import labels
-from berth_agent.publishing.labels import family, sanitised
-from berth_agent.readings import CardFacts, Facts
+from berth_agent.vendors.nvidia import labels
+from berth_agent.vendors.nvidia.labels import CardFacts, Facts, family, sanitised
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 
 PARTS = {

@@ -7,9 +7,10 @@ import pytest
 
 from berth_agent import conditions
 from berth_agent.conditions import Finding
-from berth_agent.inventory.interface import label_value, labels_of
+from berth_agent.inventory.interface import label_value
 from berth_agent.publishing.publish import device_body, status_body
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.labels import labels_of
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, Topology
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1", "controller": True, "blockOwnerDeletion": True}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.inventory.selection import inventory_for
 from berth_agent.readings import Reading
+from berth_agent.vendors.choice import inventory_for
 from berth_api import names
 from tests.nvml.fixture import NvmlFixture, a100
 from tests.sysfs_tree import SysfsTree

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth_agent.inventory.nvml import library
+from berth_agent.vendors.nvidia.nvml import library
 from tests.gpu import ask
 from tests.gpu.ask import Answers
 from tests.gpu.describe import NOT_AVAILABLE, describe, differences

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from berth_agent.health.faults import Fault, FaultEvent, faults_of
-from berth_agent.publishing import labels
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia import labels
 from tests.nvml.fixture import UNINITIALIZED, Gpu, MigDevice, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start
 

@@ -10,8 +10,8 @@ import pytest
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.readings import Reading
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_api import names
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
 from berth_api.resources import quantity

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.inventory.nvml.inventory import NvmlInventory
-from berth_agent.inventory.nvml.session import Session
+from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
+from berth_agent.vendors.nvidia.nvml.session import Session
 from berth_api import names
 from tests.nvml.fixture import a100
 from tests.nvml.probe import Machine

@@ -4,7 +4,8 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_agent.kubelet.device_plugin import cdi
+from berth_agent.kubelet.device_plugin.cdi_folder import CdiFolder
+from berth_agent.vendors.nvidia.hand_over import cdi
 from tests.devices import machine, options, spec
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -85,7 +86,7 @@ FILE = "k8s.device-plugin.nvidia.com-gpu.json"
 
 
 def test_the_file_follows_the_devices(tmp_path: Path) -> None:
-    folder = cdi.CdiFolder(tmp_path / "cdi")
+    folder = CdiFolder(tmp_path / "cdi")
     folder.write(wanted(1))
     assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "all"}
     folder.write(wanted(2))
@@ -95,7 +96,7 @@ def test_the_file_follows_the_devices(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
-    folder = cdi.CdiFolder(tmp_path)
+    folder = CdiFolder(tmp_path)
     folder.write(wanted(1))
     before = (tmp_path / FILE).stat().st_ino
     folder.write(wanted(1))
@@ -105,5 +106,5 @@ def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
 def test_files_of_an_earlier_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").touch()
     (tmp_path / "nvidia.com-gpu.json").touch()
-    cdi.CdiFolder(tmp_path).write({})
+    CdiFolder(tmp_path).write({})
     assert [file.name for file in tmp_path.iterdir()] == ["nvidia.com-gpu.json"]

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.kubelet.device_plugin import device_nodes
-from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes, MissingDeviceNodeError
+from berth_agent.vendors.nvidia.hand_over import device_nodes
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes, MissingDeviceNodeError
 from tests.devices import spec
 
 CAPABILITIES = {(0, 1, -1): 3, (0, 1, 0): 4, (0, 1, 2): 6}

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_agent.kubelet.device_plugin import preferred, resources
+from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet.device_plugin.preferred import LinkScores, PreferenceError
-from berth_agent.kubelet.device_plugin.resources import Offer
+from berth_agent.vendor import Offer
+from berth_agent.vendors.nvidia.hand_over import resources
 from berth_api.device import DeviceSpec, Link
 from tests.devices import options, spec
 

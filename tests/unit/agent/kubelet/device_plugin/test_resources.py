@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from berth_agent.kubelet.device_plugin import resources
-from berth_agent.kubelet.device_plugin.resources import LayoutError, Unit
+from berth_agent.vendor import Unit
+from berth_agent.vendors.nvidia.hand_over import resources
+from berth_agent.vendors.nvidia.hand_over.resources import LayoutError
 from berth_api.device import DeviceSpec
 from tests.devices import GPU, options, spec
 

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
-from berth_agent.kubelet.device_plugin import resources, response
-from berth_agent.kubelet.device_plugin.device_nodes import CONTROL
-from berth_agent.kubelet.device_plugin.response import InvalidRequestError
+from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
+from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
+from berth_agent.vendors.nvidia.hand_over import resources, response
+from berth_agent.vendors.nvidia.hand_over.device_nodes import CONTROL
 from tests.devices import GPU, machine, options, spec
 
 INSTANCES = spec(2, mig={1: ("1g.10gb", "1g.10gb")})
@@ -156,7 +156,7 @@ def test_device_nodes_are_passed_in_addition_to_cdi_but_not_with_cdi_only() -> N
 
 def check(*ids: str, one_at_most: bool = False, **chosen: Any) -> None:
     (offer,) = resources.offers(spec(2), options(**chosen)).offers
-    response.OfferedIds(offer).check(ids, one_at_most=one_at_most)
+    OfferedIds(offer).check(ids, one_at_most=one_at_most)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,243 @@
+"""What a vendor of GPUs brings. Read this module first if you add a vendor (CONTRIBUTING.md has the recipe).
+
+A vendor is a folder in `vendors`, or another distribution with the entry point `berth.gpu_vendors`. It has a class with
+the members of `Vendor`. These are its parts, of which only the first is required:
+
+    Discovery        the cards of the node. Its readings also have the processes that use each card
+    Events           faults that the driver reports between two readings
+    Sampler          measurements for the metrics, and the numbers of events
+    FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
+    HandOver         resources for kubelet, and how a container gets its cards
+    NodeFacts        labels of the Node, in `readings`
+
+One object may have the first three parts. All other rooms of the agent are shared by all vendors: they know these
+interfaces, and no vendor.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from berth_agent.configuration.settings import Settings
+from berth_agent.health.faults import FaultEvent
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
+from berth_agent.readings import CardSample, Reading
+from berth_api.device import DeviceSpec
+
+FaultListener = Callable[[FaultEvent], object]
+"""Called with each fault event, from any thread."""
+
+
+# --- the cards --------------------------------------------------------------------------------------------------
+
+
+class Discovery(Protocol):
+    """Finds the cards of the node."""
+
+    async def read(self) -> Mapping[str, Reading]:
+        """Return the readings of all nodes; a node that is missing was removed from the inventory.
+
+        A real vendor has one node. A failure of the driver is a finding of the reading, never an error. The reading has
+        the cards, the labels of the Device, and the `NodeFacts`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the hardware without waiting for it."""
+        ...
+
+
+@runtime_checkable
+class Events(Protocol):
+    """Reports faults as they occur."""
+
+    def listen(self, listener: FaultListener) -> None:
+        """Call the listener with each fault event from now on."""
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Measures the cards."""
+
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return what GPUs measure now, by their ids; may take as long as the driver does."""
+        ...
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return how many fault events came since the start, by id of the card and number of the event.
+
+        `berth_gpu_xid_errors_total` shows them. `OTHER_EVENTS` stands for all numbers that the vendor does not list.
+        """
+        ...
+
+
+OTHER_EVENTS: Final = 0
+
+
+@runtime_checkable
+class Inventory(Discovery, Events, Sampler, Protocol):
+    """A source of readings, as the shared rooms use it: the parts about the cards in one object.
+
+    An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The
+    publisher then skips the comparison, which makes a thousand simulated nodes affordable.
+    """
+
+
+# --- kubelet and containers -------------------------------------------------------------------------------------
+
+
+class MisconfiguredError(Exception):
+    """The node's cards cannot be offered as the options need it. The Device shows the text."""
+
+
+class RefusedError(Exception):
+    """Kubelet must not do what it requests. It shows the text on the pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One of what a resource counts."""
+
+    id: str
+    minor: int
+    """The minor of its card."""
+    healthy: bool
+    numa: int = -1
+    """NUMA node of its card; -1 if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One resource, as the plugin reports it to kubelet."""
+
+    resource: str
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """All that a node offers, and what of its cards it does not."""
+
+    offers: tuple[Offer, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+Specification = dict[str, Any]
+"""The content of a CDI file."""
+CDI_VENDOR: Final = "k8s.device-plugin."
+"""How the vendors of all CDI devices begin that the agent specifies."""
+
+
+class CardAccess(Protocol):
+    """How containers get the cards of one reading."""
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return whether a container may have one replica only."""
+        ...
+
+    def check(self) -> None:
+        """Check that everything exists that containers must have.
+
+        Raises:
+            MisconfiguredError: something does not.
+        """
+        ...
+
+    def cdi(self) -> dict[str, Specification]:
+        """Return the CDI specifications by their classes; none if containers get no cards by CDI.
+
+        Their vendor is `CDI_VENDOR` with the vendor's domain: `k8s.device-plugin.example.com`.
+        """
+        ...
+
+    def prefer(self, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Return the units that a container of this size should get, if the scheduler has not chosen them.
+
+        Raises:
+            RefusedError: there are too few.
+        """
+        ...
+
+    def grant(self, ids: Sequence[str]) -> ContainerAllocateResponse:
+        """Return the device nodes, mounts, variables and CDI names with which a container gets these units.
+
+        Raises:
+            RefusedError: a container cannot have them.
+        """
+        ...
+
+
+class HandOver(Protocol):
+    """Offers cards to kubelet, and gives them to containers."""
+
+    @property
+    def fails_without_cards(self) -> bool:
+        """Return whether the agent ends if there is nothing to offer at its start."""
+        ...
+
+    @property
+    def renames(self) -> bool:
+        """Return whether replicas of cards are a resource of their own."""
+        ...
+
+    def reload(self) -> None:
+        """Read the options again.
+
+        Raises:
+            OptionsError: they cannot be used; the last ones stay.
+        """
+        ...
+
+    def offers(self, spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> Offers:
+        """Return what a node offers. Units of withheld cards are unhealthy, like units of unhealthy cards.
+
+        Raises:
+            MisconfiguredError: the cards contradict the options.
+        """
+        ...
+
+    def shown(self, spec: DeviceSpec) -> DeviceSpec:
+        """Return the spec as it is published: with the partitions and replicas with which cards are offered."""
+        ...
+
+    def access(self, spec: DeviceSpec) -> CardAccess:
+        """Return how containers get these cards, by what exists on the node now."""
+        ...
+
+
+# --- the vendor -------------------------------------------------------------------------------------------------
+
+
+class Vendor(Protocol):
+    """A vendor of GPUs."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in the label of the Device, `nvidia`."""
+        ...
+
+    def is_present(self, sysfs_root: Path) -> bool | None:
+        """Return whether the PCI bus has a GPU of this vendor, with or without its driver; None without a PCI bus.
+
+        Integrated graphics and the displays of management controllers do not count.
+        """
+        ...
+
+    def is_driven(self, sysfs_root: Path) -> bool:
+        """Return whether the vendor's driver holds a card. It decides if the node has GPUs of several vendors."""
+        ...
+
+    def discovery(self, settings: Settings) -> Discovery:
+        """Return the source of the node's readings. If it also has `Events` or `Sampler`, they are used."""
+        ...
+
+    def hand_over(self, settings: Settings) -> HandOver | None:
+        """Return how kubelet and containers get the cards; None if the agent only publishes them.
+
+        Raises:
+            OptionsError: the options cannot be used.
+        """
+        ...

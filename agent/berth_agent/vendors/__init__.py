@@ -1,0 +1,1 @@
+"""Vendors of GPUs, one folder each. `choice` is the one place that chooses among them."""

@@ -1,0 +1,1 @@
+"""GPUs of NVIDIA: read through NVML, and offered as `nvidia.com/*`."""

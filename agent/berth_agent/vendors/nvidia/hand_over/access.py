@@ -1,0 +1,112 @@
+"""How containers get NVIDIA's cards, and how kubelet is offered them: the parts of the hand-over together."""
+
+import uuid
+from collections.abc import Sequence
+
+import structlog
+
+from berth_agent.configuration import options
+from berth_agent.configuration.options import Options
+from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.device_plugin import preferred
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
+from berth_agent.vendor import Offer, Offers, Specification
+from berth_agent.vendors.nvidia.hand_over import cdi, device_nodes, resources, response
+from berth_agent.vendors.nvidia.hand_over.response import AllocationContext
+from berth_api.device import DeviceSpec
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class NvidiaAccess(AllocationContext):
+    """How containers get the cards of one reading."""
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return whether a container may have one replica only."""
+        return self.options.sharing.one_at_most
+
+    def check(self) -> None:
+        """Check that the IMEX channels exist that containers must have.
+
+        Raises:
+            MissingDeviceNodeError: one is not.
+        """
+        flags = self.options.flags
+        device_nodes.check(self.nodes, channels=flags.imex_channel_ids if flags.imex_required else ())
+
+    def cdi(self) -> dict[str, Specification]:
+        """Return the CDI specifications by their classes."""
+        return cdi.specifications(self)
+
+    def prefer(self, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        """Return the units that fit best together.
+
+        Raises:
+            PreferenceError: there are too few.
+        """
+        policy = self.options.flags.shared_devices_allocation_policy
+        return preferred.prefer(self.spec, offer, available, must_include, size, policy=policy)
+
+    def grant(self, ids: Sequence[str]) -> ContainerAllocateResponse:
+        """Return how a container gets these units."""
+        return response.compose(self, ids, key=str(uuid.uuid4()))
+
+
+class NvidiaHandOver:
+    """Offers the cards as the options of NVIDIA's plugin say.
+
+    Raises:
+        OptionsError: the configuration file cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._options = _loaded(settings)
+
+    @property
+    def fails_without_cards(self) -> bool:
+        """Return whether the agent ends if there is nothing to offer at its start."""
+        return self._options.flags.fail_on_init_error
+
+    @property
+    def renames(self) -> bool:
+        """Return whether replicas of cards are a resource of their own."""
+        return self._options.sharing.rename
+
+    def reload(self) -> None:
+        """Read the configuration file again.
+
+        Raises:
+            OptionsError: it cannot be used; the last options stay.
+        """
+        self._options = _loaded(self._settings)
+
+    def offers(self, spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> Offers:
+        """Return what a node offers.
+
+        Raises:
+            LayoutError: the cards contradict the MIG strategy `single`.
+        """
+        return resources.offers(spec, self._options, withheld=withheld)
+
+    def shown(self, spec: DeviceSpec) -> DeviceSpec:
+        """Return the spec with the MIG strategy and the replicas with which its cards are offered."""
+        return resources.shown(spec, self._options)
+
+    def access(self, spec: DeviceSpec) -> NvidiaAccess:
+        """Return how containers get these cards, by the device nodes that exist now."""
+        writes_cdi = self._settings.cdi_specification == "own"
+        return NvidiaAccess(
+            spec=spec,
+            options=self._options,
+            nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
+            vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
+        )
+
+
+def _loaded(settings: Settings) -> Options:
+    loaded = options.load(settings)
+    for warning in loaded.warnings:
+        _log.warning("configuration", warning=warning)
+    return loaded

@@ -1,0 +1,140 @@
+"""The PCI bus decides which vendor a node has, and another one becomes a condition."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from berth_agent.configuration.settings import Settings
+from berth_agent.inventory import sysfs
+from berth_agent.inventory.interface import CompletedInventory, NoGpus
+from berth_agent.inventory.plugins import InventoryWithPlugins
+from berth_agent.readings import Reading
+from berth_agent.vendor import HandOver, Inventory
+from berth_agent.vendors import choice
+from berth_agent.vendors.nvidia.vendor import Nvidia
+from berth_api.plugins import PluginError
+from tests.sysfs_tree import SysfsTree
+
+NVIDIA: Final = "0x10de"
+EXAMPLE: Final = "0x1234"
+
+
+class Found:
+    """A discovery without any other part."""
+
+    def __init__(self, node: str) -> None:
+        self._inner = NoGpus(node=node)
+
+    async def read(self) -> Mapping[str, Reading]:
+        return await self._inner.read()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Example:
+    """A vendor that another distribution brings."""
+
+    name = "example"
+
+    def is_present(self, sysfs_root: Path) -> bool | None:
+        return sysfs.has_gpus(sysfs_root, EXAMPLE)
+
+    def is_driven(self, sysfs_root: Path) -> bool:
+        return bool(sysfs.bound_cards(sysfs_root, "example"))
+
+    def discovery(self, settings: Settings) -> Found:
+        return Found(settings.node_name)
+
+    def hand_over(self, settings: Settings) -> HandOver | None:  # noqa: ARG002
+        return None
+
+
+class Namesake(Example):
+    name = "nvidia"
+
+
+class Nameless(Example):
+    name = "not a label"
+
+
+class Unwilling(Example):
+    def __init__(self) -> None:
+        raise RuntimeError("no")
+
+
+def vendors(name: str = "Example") -> Sequence[EntryPoint]:
+    return (EntryPoint(name="x", value=f"{__name__}:{name}", group=choice.GROUP),)
+
+
+INTEGRATED = ("0x8086", "0x030000", "")
+MANAGEMENT = ("0x1a03", "0x030000", "ast")
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        ((), ("nvidia", ())),
+        ((INTEGRATED, MANAGEMENT), ("nvidia", ())),
+        (((NVIDIA, "0x030200", "nvidia"), INTEGRATED, MANAGEMENT), ("nvidia", ())),
+        (((EXAMPLE, "0x030200", ""), INTEGRATED, MANAGEMENT), ("example", ())),
+        (((EXAMPLE, "0x030200", "example"), (NVIDIA, "0x030200", "nvidia")), ("nvidia", ("example",))),
+        (((EXAMPLE, "0x030200", ""), (NVIDIA, "0x030200", "")), ("nvidia", ("example",))),
+        # An NVIDIA card that only drives a screen, without NVIDIA's driver.
+        (((EXAMPLE, "0x030200", "example"), (NVIDIA, "0x030000", "nouveau")), ("example", ("nvidia",))),
+        # A sound function is no GPU.
+        (((EXAMPLE, "0x030200", "example"), (NVIDIA, "0x040300", "snd")), ("example", ())),
+    ],
+)
+def test_the_bus_decides_the_vendor(
+    tmp_path: Path, cards: Sequence[tuple[str, str, str]], expected: tuple[str, tuple[str, ...]]
+) -> None:
+    tree = SysfsTree(tmp_path)
+    for slot, (vendor, pci_class, driver) in enumerate(cards):
+        address = f"0000:1{slot}:00.0"
+        tree.device(address, vendor=vendor, **{"class": pci_class})
+        if driver:
+            (tree.root / "bus/pci/drivers" / driver / address).mkdir(parents=True)
+    chosen = choice.choose((Nvidia(), Example()), tree.root)
+    assert (chosen.vendor.name, chosen.others) == expected
+
+
+def test_where_there_is_one_vendor_the_bus_is_not_read() -> None:
+    assert choice.choose((Nvidia(),), Path("/proc/self/mem")).vendor.name == "nvidia"
+
+
+async def test_a_second_vendor_is_a_condition_of_the_device() -> None:
+    chosen = choice.ChosenVendor(Nvidia(), ("example",))
+    inventory = InventoryWithPlugins(NoGpus(node="n"), {}, timeout=1, findings=chosen.findings)
+    *_, finding = (await inventory.read())["n"].findings
+    assert (finding.type, finding.ok, finding.reason) == ("InventoryRead.example", False, "SecondVendor")
+    assert finding.message == "the node also has GPUs of this vendor; only those of nvidia are listed"
+
+
+async def test_a_discovery_without_other_parts_is_an_inventory() -> None:
+    inventory = CompletedInventory(Example().discovery(Settings(node_name="n")))
+    assert isinstance(inventory, Inventory)
+    assert list(await inventory.read()) == ["n"]
+    assert (await inventory.sample(), inventory.xids()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Namesake", "vendor nvidia exists already; use another name"),
+        ("Nameless", "its name is 'not a label'; allowed are values of labels, such as example"),
+        ("Unwilling", "cannot be made: RuntimeError: no"),
+        ("Found", "cannot be made: TypeError"),
+    ],
+)
+def test_a_vendor_that_cannot_be_used_is_named(name: str, problem: str) -> None:
+    with pytest.raises(PluginError, match=re.escape(problem)):
+        choice.load(vendors(name))
+
+
+def test_a_vendor_of_another_distribution_comes_after_the_built_in_ones() -> None:
+    assert [vendor.name for vendor in choice.load(vendors())] == ["nvidia", "example"]
