@@ -186,7 +186,7 @@ class QueueRows:
             "position": place.position,
             "state": place.state,
             "priority": pod.priority,
-            "waitingSeconds": waiting_seconds(pod, cluster.wall()),
+            "waitingSeconds": max(0, int(cluster.wall() - times.parse(pod.created).timestamp())) if pod.created else 0,
             "scheduler": pod.scheduler,
             "requests": requests(pod),
             "backoffSeconds": backoff_seconds(place, cluster.clock()),
@@ -214,11 +214,6 @@ def requests(pod: PendingPod) -> dict[str, int]:
         if part.type == GPU and part.unit == AMOUNTS:
             of_words.update({long(name, PREFIX): amount * part.count for name, amount in part.amounts})
     return {**requested, **of_words}
-
-
-def waiting_seconds(pod: PendingPod, wall: float) -> int:
-    """Return the seconds since a pod's creation; 0 if that is not known."""
-    return max(0, int(wall - times.parse(pod.created).timestamp())) if pod.created else 0
 
 
 def backoff_seconds(place: Place, now: float) -> float:
