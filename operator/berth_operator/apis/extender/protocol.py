@@ -94,7 +94,9 @@ def node_args(body: bytes) -> NodeArgs:
     raw = _decoded(body)
     pod, names, nodes = _pod(raw), _get(raw, "NodeNames"), _get(raw, "Nodes")
     if names is not None:
-        return NodeArgs(pod=pod, names=_unique(_strings(names, "NodeNames")))
+        if not set(map(type, _list(names, "NodeNames"))) <= {str}:
+            raise ProtocolError("NodeNames: must have only strings")
+        return NodeArgs(pod=pod, names=_unique(names))
     if nodes is None:
         return NodeArgs(pod=pod, names=())
     items = _list(_get(_object(nodes, "Nodes"), "Items") or [], "Nodes.items")
@@ -167,9 +169,8 @@ def _pod(raw: Object) -> Object:
 
 
 def _victims(raw: Any, where: str) -> list[str]:
-    pods_of_node = _list(_get(_object(raw, where), "Pods") or [], f"{where}.Pods")
     uids = []
-    for pod in pods_of_node:
+    for pod in _list(_get(_object(raw, where), "Pods") or [], f"{where}.Pods"):
         victim = _object(pod, f"{where}.Pods")
         metadata = victim.get("metadata")
         uid = _get(victim, "UID") if metadata is None else _object(metadata, f"{where}.Pods.metadata").get("uid")
@@ -198,7 +199,8 @@ def _name(raw: Object, key: str) -> str:
 
 def _check_name(value: Any, where: str) -> str:
     if not _NAME.fullmatch(text := _string(value, where)):
-        raise ProtocolError(f"{where}: must be a name of Kubernetes, not {_shown(text)}")
+        shown = f'"{text[:64]}"' + ("..." if len(text) > 64 else "")  # noqa: PLR2004
+        raise ProtocolError(f"{where}: must be a name of Kubernetes, not {shown}")
     return text
 
 
@@ -213,13 +215,6 @@ def _string(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ProtocolError(f"{where}: must be a string, not {_kind(value)}")
     return value
-
-
-def _strings(value: Any, where: str) -> list[str]:
-    values = _list(value, where)
-    if not set(map(type, values)) <= {str}:
-        raise ProtocolError(f"{where}: must have only strings")
-    return values
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -242,10 +237,6 @@ def _kind(value: Any) -> str:
     return {type(None): "missing", dict: "an object", list: "a list", str: "a string", bool: "a boolean"}.get(
         type(value), "a number"
     )
-
-
-def _shown(text: str) -> str:
-    return f'"{text[:64]}"' + ("..." if len(text) > 64 else "")  # noqa: PLR2004
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

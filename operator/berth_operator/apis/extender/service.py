@@ -47,7 +47,22 @@ class ExtenderService:
             for title, (source, table) in self._waiting.sources(settings.extended).items()
         }
         """What is reflected -> reflector."""
-        self._extender = _extender(settings, client, leader, self._waiting)
+        self._extender = Extender(
+            cluster=leader.cluster,
+            binds=leader.binds,
+            pods=client,
+            reporter=leader.reporter,
+            policy=leader.policy,
+            term=leader.term,
+            is_waiting=self._waiting.__contains__,
+            options=ExtenderOptions(
+                schedulers=frozenset(settings.extender_schedulers.split(",")),
+                nodes=settings.extender_nodes,
+                score=settings.extender_score,
+                timeout=settings.extender_timeout,
+                lease=settings.lease,
+            ),
+        )
         self._waiting.on_gone = self._extender.pod_gone
 
     def _leads(self) -> bool:
@@ -58,9 +73,8 @@ class ExtenderService:
         settings = self._settings
         if not settings.extender_port:
             return
-        if settings.extender_certificate is None:
-            certificate = None
-        else:
+        certificate = None
+        if settings.extender_certificate is not None:
             authorities = settings.extender_client_ca
             clients = None if authorities is None else Clients(authorities=authorities, required=True)
             certificate = ServedCertificate.of_files(settings.extender_certificate, settings.extender_key, clients)
@@ -93,22 +107,3 @@ class ExtenderService:
                     leads=self._leads,
                 )
             )
-
-
-def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: ForeignWaitingPods) -> Extender:
-    return Extender(
-        cluster=leader.cluster,
-        binds=leader.binds,
-        pods=client,
-        reporter=leader.reporter,
-        policy=leader.policy,
-        term=leader.term,
-        is_waiting=waiting.__contains__,
-        options=ExtenderOptions(
-            schedulers=frozenset(settings.extender_schedulers.split(",")),
-            nodes=settings.extender_nodes,
-            score=settings.extender_score,
-            timeout=settings.extender_timeout,
-            lease=settings.lease,
-        ),
-    )

@@ -55,20 +55,16 @@ class ReplicaCertificate:
     def client_tls(self) -> ssl.SSLContext | None:
         """Return the TLS of a client that is a replica; None until there is a certificate."""
         if self._client_tls is None and self._shown is not None:
-            self._client_tls = _client_tls(self._bundle, self._shown)
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            tls.load_verify_locations(cadata=self._bundle)
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "tls.pem"
+                file.touch(mode=0o600)
+                file.write_bytes(self._shown.certificate + self._shown.key)
+                tls.load_cert_chain(file)
+            self._client_tls = tls
         return self._client_tls
 
     def _show(self, pair: Pair) -> None:
         self._shown, self._client_tls = pair, None
-
-
-def _client_tls(bundle: str, pair: Pair) -> ssl.SSLContext:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    tls.load_verify_locations(cadata=bundle)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "tls.pem"
-        file.touch(mode=0o600)
-        file.write_bytes(pair.certificate + pair.key)
-        tls.load_cert_chain(file)
-    return tls

@@ -155,15 +155,8 @@ class QueueRows:
                 continue
             pod, stamp = place.pod, (place.position, place.state, place.until, place.message, tuple(place.events))
             yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
-        yield from self._workloads()
-
-    def _gated(self) -> Iterator[Place | None]:
-        for pod in sorted_in_steps(list(self._cluster.pending_pods.gated), order_of):
-            yield None if pod is None else Place(pod=pod, position=0, state=event_labels.GATED)
-
-    def _workloads(self) -> Iterator[Row]:
-        """Yield the rows of workloads that keep their quota while they wait for places."""
-        for parked in self._cluster.workload_queue.parked():
+        # Workloads that keep their quota while they wait for places.
+        for parked in cluster.workload_queue.parked():
             for unit in parked.units.values():
                 if not isinstance(unit, Gang):
                     continue
@@ -172,10 +165,14 @@ class QueueRows:
                 pod = replace(unit.members[0], name=shown)
                 state, message = event_labels.UNSCHEDULABLE, parked.failure.message
                 place = Place(pod=pod, position=0, state=state, message=message, wakes_on=Change(parked.bits))
-                members = len(self._cluster.promises.of(unit.membership.group))
-                waiting = WaitingGang(name=name, members=members, required=unit.size)
-                stamp = state, message, members
-                yield Row((namespace, shown), unit, stamp, functools.partial(self._render, place, waiting))
+                members = len(cluster.promises.of(unit.membership.group))
+                waiting_gang = WaitingGang(name=name, members=members, required=unit.size)
+                render = functools.partial(self._render, place, waiting_gang)
+                yield Row((namespace, shown), unit, (state, message, members), render)
+
+    def _gated(self) -> Iterator[Place | None]:
+        for pod in sorted_in_steps(list(self._cluster.pending_pods.gated), order_of):
+            yield None if pod is None else Place(pod=pod, position=0, state=event_labels.GATED)
 
     def _render(self, place: Place, of_gang: WaitingGang | None = None) -> QueuedPod:
         pod, cluster = place.pod, self._cluster
@@ -189,7 +186,7 @@ class QueueRows:
             "position": place.position,
             "state": place.state,
             "priority": pod.priority,
-            "waitingSeconds": waiting_seconds(pod, cluster.wall()),
+            "waitingSeconds": max(0, int(cluster.wall() - times.parse(pod.created).timestamp())) if pod.created else 0,
             "scheduler": pod.scheduler,
             "requests": requests(pod),
             "backoffSeconds": backoff_seconds(place, cluster.clock()),
@@ -217,11 +214,6 @@ def requests(pod: PendingPod) -> dict[str, int]:
         if part.type == GPU and part.unit == AMOUNTS:
             of_words.update({long(name, PREFIX): amount * part.count for name, amount in part.amounts})
     return {**requested, **of_words}
-
-
-def waiting_seconds(pod: PendingPod, wall: float) -> int:
-    """Return the seconds since a pod's creation; 0 if that is not known."""
-    return max(0, int(wall - times.parse(pod.created).timestamp())) if pod.created else 0
 
 
 def backoff_seconds(place: Place, now: float) -> float:

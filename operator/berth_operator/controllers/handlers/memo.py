@@ -55,7 +55,7 @@ class Memo:
     def lead(self) -> None:
         """Begin to write statuses, now or when kopf has started."""
         self.leads = True
-        self.marks.open(self._hand_over)
+        self.marks.open(lambda marked: self._tell(functools.partial(self._mark_all, marked)))
         self._tell(self._write)
 
     async def stop_writing(self) -> None:
@@ -65,9 +65,6 @@ class Memo:
             with suppress(TimeoutError, RuntimeError):  # kopf's loop is ending
                 async with asyncio.timeout(STOP_SECONDS):
                     await _in(own, self._stop_writing())
-
-    def _hand_over(self, marked: Collection[Marked]) -> None:
-        self._tell(functools.partial(self._mark_all, marked))
 
     def _tell(self, call: Callable[[], None]) -> None:
         """Call a function in kopf's loop; without kopf do nothing, since everything is marked when it starts again."""

@@ -1,7 +1,7 @@
 """The status of a Device: conditions, and the held and free amounts of each card."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -43,8 +43,24 @@ MAX_ID: Final = 160
 def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_REFUSED) -> DeviceStatus:
     """Return the status that the Device should show; `now` returns the time for conditions that change."""
     assert view.device is not None  # noqa: S101 - the caller looked
-    gpus = [card for card in view.device.inventory.cards if card.type == GPU]
-    blocked = _blocked(view.device.inventory.cards, view.charges)
+    cards = view.device.inventory.cards
+    gpus = [card for card in cards if card.type == GPU]
+    grants = [grant for charge in view.charges for grant in charge.grants]
+    # Nothing of a card is allocated while a pod may hold any card, or MIG device, of the node.
+    unknown = {device_type for charge in view.charges for device_type in charge.unknown}
+    unlocated = any(map(is_unlocated, grants))
+    blocked = {(card.type, card.minor) for card in cards if card.type in unknown or (unlocated and card.instances)}
+    # Allocated GPUs are shown to hundredths: parts of cards by `held.hundredths`.
+    totals = {card.minor: dict(card.amounts) for card in gpus}
+    parts: defaultdict[int, list[dict[str, int]]] = defaultdict(list)
+    for grant in grants:
+        if grant.type == GPU:
+            parts[grant.minor].append(dict(grant.amounts))
+    allocated = sum(held.hundredths(of_card, totals.get(minor, {})) for minor, of_card in parts.items())
+    # Other devices are shown as `type held/total`. A device counts as held if a pod holds any part of it.
+    there = Counter(card.type for card in cards if card.type != GPU)
+    in_use = Counter(device_type for device_type, _ in {(grant.type, grant.minor) for grant in grants})
+    others = ", ".join(f"{device_type} {in_use[device_type]}/{count}" for device_type, count in sorted(there.items()))
     # Every size of memory once.
     sizes = dict.fromkeys(dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
     return DeviceStatus(
@@ -52,12 +68,12 @@ def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_
         gpus=len(gpus),
         healthy=sum(map(_is_usable, gpus)),
         blocked=sum(_is_usable(card) and (card.type, card.minor) in blocked for card in gpus),
-        allocated=_allocated(view),
+        allocated=f"{round(allocated) / CARD:g}",
         model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
         memory=", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, size) for size in sizes if size))[:MAX_TEXT],
-        others=_others(view),
+        others=others[:MAX_TEXT],
         devices=_uses(view, blocked),
-        conditions=[_condition(view, now, verdict) for verdict in _verdicts(view, refusals)],
+        conditions=_conditions(view, now, refusals),
     )
 
 
@@ -87,39 +103,6 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
 def _is_usable(card: CardInfo) -> bool:
     """Return whether the card, or instances of it, can be allocated if they are free."""
     return card.healthy or bool(card.instances)
-
-
-def _blocked(cards: Iterable[CardInfo], charges: Sequence[Charge]) -> AbstractSet[_Key]:
-    """Return the cards of which nothing is allocated because a pod may hold any card, or MIG device, of the node."""
-    unknown = {device_type for charge in charges for device_type in charge.unknown}
-    unlocated = any(is_unlocated(grant) for charge in charges for grant in charge.grants)
-    return {(card.type, card.minor) for card in cards if card.type in unknown or (unlocated and card.instances)}
-
-
-def _allocated(view: NodeView) -> str:
-    """Return the number of allocated GPUs, to hundredths: parts of cards by `held.hundredths`."""
-    assert view.device is not None  # noqa: S101 - the caller looked
-    totals = {card.minor: dict(card.amounts) for card in view.device.inventory.cards if card.type == GPU}
-    parts: defaultdict[int, list[dict[str, int]]] = defaultdict(list)
-    for charge in view.charges:
-        for grant in charge.grants:
-            if grant.type == GPU:
-                parts[grant.minor].append(dict(grant.amounts))
-    allocated = sum(held.hundredths(of_card, totals.get(minor, {})) for minor, of_card in parts.items())
-    return f"{round(allocated) / CARD:g}"
-
-
-def _others(view: NodeView) -> str:
-    """Return `type held/total` for each type except GPUs; a device counts as held if a pod holds any part of it."""
-    assert view.device is not None  # noqa: S101 - the caller looked
-    there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
-    in_use = Counter(
-        device_type
-        for device_type, _ in {(grant.type, grant.minor) for charge in view.charges for grant in charge.grants}
-    )
-    return ", ".join(f"{device_type} {in_use[device_type]}/{count}" for device_type, count in sorted(there.items()))[
-        :MAX_TEXT
-    ]
 
 
 def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
@@ -197,14 +180,19 @@ _Verdict = tuple[str, str, str, str]
 """type, status, reason, message"""
 
 
-def _verdicts(view: NodeView, refusals: Refusals) -> list[_Verdict]:
+def _conditions(view: NodeView, now: Callable[[], str], refusals: Refusals) -> list[Condition]:
     """Return the conditions, in the order of `shown`."""
     assert view.device is not None  # noqa: S101 - the caller looked
     wrong = "; ".join(view.device.problems)[:MAX_TEXT]
     valid = (names.VALID, "False", "Contradiction", wrong) if wrong else (names.VALID, "True", "Consistent", "")
     verdicts = [_ready(view), valid, _accounted(view)]
-    if (by_name := _given_by_name(view)) is not None:
-        verdicts.append(by_name)
+    barred: dict[str, list[str]] = {}
+    for card in sorted(view.device.inventory.cards, key=lambda card: (card.type, card.minor)):
+        if card.bar is not None:
+            barred.setdefault(card.bar.detail, []).append(f"{card.type} {card.minor}")
+    if barred:
+        message = "; ".join(f"{', '.join(cards)}: {detail}" for detail, cards in barred.items())
+        verdicts.append((names.GIVEN_BY_NAME, "False", "CardsWithheld", message[:MAX_TEXT]))
     for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
         # Whether the Node shows the resources of a plug-in of which it has devices.
         written = f"{names.RESOURCES_WRITTEN}.{kind.name}"
@@ -217,7 +205,13 @@ def _verdicts(view: NodeView, refusals: Refusals) -> list[_Verdict]:
         elif (before := _shown(view, written)) is not None:
             # A new leader has not tried yet: the Device keeps what it shows.
             verdicts.append((written, before.status, before.reason, before.message))
-    return verdicts
+    conditions: list[Condition] = []
+    for condition_type, state, reason, message in verdicts:
+        before = _shown(view, condition_type)
+        since = before.last_transition_time if before is not None and before.status == state else now()
+        fields = {"type": condition_type, "status": state, "reason": reason, "message": message}
+        conditions.append(Condition.model_validate({**fields, "lastTransitionTime": since}))
+    return conditions
 
 
 def _ready(view: NodeView) -> _Verdict:
@@ -241,18 +235,6 @@ def is_ready(view: NodeView) -> bool:
 def _shown(view: NodeView, condition_type: str) -> Condition | None:
     conditions = view.device.conditions if view.device else ()
     return next((condition for condition in conditions if condition.type == condition_type), None)
-
-
-def _given_by_name(view: NodeView) -> _Verdict | None:
-    """Return which cards are not given by name, and why; None if all are."""
-    cards: dict[str, list[str]] = {}
-    for card in sorted(view.device.inventory.cards if view.device else (), key=lambda card: (card.type, card.minor)):
-        if card.bar is not None:
-            cards.setdefault(card.bar.detail, []).append(f"{card.type} {card.minor}")
-    if not cards:
-        return None
-    message = "; ".join(f"{', '.join(barred)}: {detail}" for detail, barred in cards.items())
-    return names.GIVEN_BY_NAME, "False", "CardsWithheld", message[:MAX_TEXT]
 
 
 def _accounted(view: NodeView) -> _Verdict:
@@ -284,12 +266,3 @@ def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
     )
     pods = ", ".join(sorted(charge.pod for charge in charges))
     return "ClaimUnknown" if of_claims else "AllocationUnknown", f"no {types} is allocated: {why}: {pods}"
-
-
-def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:
-    condition_type, status, reason, message = verdict
-    before = _shown(view, condition_type)
-    since = before.last_transition_time if before is not None and before.status == status else now()
-    return Condition.model_validate(
-        {"type": condition_type, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
-    )

@@ -85,26 +85,24 @@ def label_patch(view: NodeView) -> dict[str, Any] | None:
     """Return the merge patch of the Node's labels; None if they are up to date."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
-    shown, desired = view.node.info.labels, _labels(view)
+    shown = view.node.info.labels
+    if view.device is None:
+        # Without a Device the label stays as long as the sums do, so that they are removed even after a restart.
+        desired = {MANAGED: "false"} if wanted(view) else {}
+    else:
+        models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
+        desired = {MANAGED: "true"}
+        desired |= {names.MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
+        if models:
+            desired |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
+            desired |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}
+        if len(models) == 1 and (model := next(iter(models))):
+            desired |= {names.MODEL_LABEL: model}
     ours = [name for name in shown if name.startswith(names.MODEL_PREFIX)]
     ours += [MANAGED, names.VENDOR_LABEL, names.MODEL_LABEL, names.DRIVER_LABEL] if MANAGED in shown else []
     changes: dict[str, str | None] = {name: None for name in ours if name in shown and name not in desired}
     changes |= {name: value for name, value in desired.items() if shown.get(name) != value}
     return {"metadata": {"labels": changes}} if changes else None
-
-
-def _labels(view: NodeView) -> dict[str, str]:
-    if view.device is None:
-        # Without a Device the label stays as long as the sums do, so that they are removed even after a restart.
-        return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
-    models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
-    labels = {MANAGED: "true"} | {names.MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
-    if models:
-        labels |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
-        labels |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}
-    if len(models) == 1 and (model := next(iter(models))):
-        labels |= {names.MODEL_LABEL: model}
-    return labels
 
 
 def _safe(value: str) -> str:
