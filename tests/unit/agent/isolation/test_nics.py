@@ -9,7 +9,7 @@ from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.nics import FILE, NicProvider
 from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
+from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_api.device import DeviceSpec
 from berth_api.names import RDMA_RESOURCE
 
