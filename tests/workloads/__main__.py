@@ -14,9 +14,9 @@ from tests.workloads.rows import WORKLOADS
 
 
 def main(chosen: list[str]) -> int:
-    """Run the chosen workloads, or all; return 1 for a fault that is not known, or a line for Berth."""
+    """Run the chosen workloads, or all; return 1 for a fault, or a line for Berth."""
     controllers = trial.real_controllers()
-    as_meant, failed = 0, 0
+    as_meant = 0
     names = chosen or list(WORKLOADS)
     with (
         tempfile.TemporaryDirectory(prefix="berth-workloads-") as folder,
@@ -25,12 +25,11 @@ def main(chosen: list[str]) -> int:
         for name in names:
             faults = site.faults(name)
             as_meant += not faults
-            failed += any(fault.kind != WORKLOADS[name].waits_for for fault in faults)
-            print(f"{name}: {'; '.join(map(str, faults)) or 'as meant'}", flush=True)
+            print(f"{name}: {'; '.join(faults) or 'as meant'}", flush=True)
     changed = sum(map(trial.changed_lines, names))
     result = {"workloads": len(names), "controllers": len(controllers), "as_meant": as_meant, "changed_lines": changed}
     print(json.dumps(result))
-    return int(failed > 0 or changed > 0)
+    return int(as_meant < len(names) or changed > 0)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ FOLDER: Final = Path(__file__).parents[2] / "manifests" / "examples" / "operator
 BERTH: Final = "berth-scheduler"
 VOLCANO: Final = "volcano"
 KUBERNETES: Final = "default-scheduler"
-GANGS: Final = "all pods of a gang or none"
-NICS: Final = "NICs under the GPUs' switches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +27,6 @@ class Workload:
     """Whether all pods with devices start together or not at all."""
     nics: int = 0
     """How many RDMA NICs each pod with GPUs gets. Each is under the PCIe switch of one of the GPUs."""
-    waits_for: str | None = None
-    """What is not built yet: faults of this kind are known."""
 
     @property
     def devices(self) -> int:
@@ -45,7 +41,6 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         cards={"dynamo-0-frontend-*": (1, 0), "dynamo-0-vllm*worker-*": (3, 2)},
         controller="dynamo",
         is_gang=True,
-        waits_for=GANGS,
     ),
     "habana": Workload(cards={"gaudi": (1, 8)}, resource="habana.ai/gaudi", scheduler=KUBERNETES),
     "inferenceservice": Workload(cards={"llama-predictor-*": (1, 1)}, controller="kserve"),

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import fnmatch
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from devcluster.additions.controllers import Controller
 from devcluster.control_plane.api import Manifest
 from tests.integration.documents.site import Site
 from tests.workloads import played
-from tests.workloads.rows import BERTH, FOLDER, GANGS, NICS, VOLCANO, WORKLOADS, Workload
+from tests.workloads.rows import BERTH, FOLDER, VOLCANO, WORKLOADS, Workload
 
 NAMESPACE: Final = "ml"
 LABEL: Final = {"berth.dev/routing": "devices"}
@@ -26,7 +25,7 @@ QUEUES: Final = Path(__file__).with_name("queues.yaml")
 VENDORS: Final = {"amd-0": "amd.com/gpu", "intel-0": "gpu.intel.com/xe", "gaudi-0": "habana.ai/gaudi"}
 """Nodes of other vendors' device plugins, without an agent of Berth."""
 COMPONENTS: Final = installation.ROOT / "manifests/components"
-GANGS_OF: Final = ("jobset", "kubeflow", "ray")
+GANGS_OF: Final = ("grove", "jobset", "kubeflow", "ray")
 """Components by which the operator reads these controllers' objects, and so their gangs."""
 RDMA: Final = "rdma/rdma_shared_device_a"
 """The resource of NVIDIA's shared RDMA device plugin, which the operator knows as a whole NIC."""
@@ -37,19 +36,6 @@ CARDS: Final = 8
 PATIENCE: Final = 60.0
 OWNED: Final = ("rayclusters", "jobsets", "jobs", "deployments", "statefulsets", "replicasets")
 """What controllers create besides pods. The garbage collector learns of new kinds only after half a minute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is not as meant."""
-
-    text: str
-    kind: str = ""
-    """What it concerns, as rows name what they wait for."""
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return self.text
 
 
 def real_controllers() -> list[Controller]:
@@ -126,7 +112,7 @@ class Trial:
         self._site = Site(cluster, namespace=NAMESPACE)
         self._cluster, self._api = cluster, cluster.api
 
-    def faults(self, name: str) -> list[Fault]:
+    def faults(self, name: str) -> list[str]:
         """Run a workload, remove it, and return what was not as meant."""
         workload = WORKLOADS[name]
         narrow = self._narrow(workload) if workload.is_gang else contextlib.nullcontext()
@@ -172,14 +158,14 @@ class Trial:
         for node in nodes:
             self._api.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": unschedulable}})
 
-    def _started_partly(self, workload: Workload) -> list[Fault]:
+    def _started_partly(self, workload: Workload) -> list[str]:
         """Return a fault for each pod of a gang that got a node although not all fit."""
         waiting.within(lambda: self._all_decided(workload), seconds=PATIENCE, poll=0.2)
         chosen = [pod for pattern, (_, cards) in workload.cards.items() if cards for pod in self._matching(pattern)]
         if not chosen:
-            return [Fault("no pod was created")]
+            return ["no pod was created"]
         names = [pod["metadata"]["name"] for pod in chosen if pod["spec"].get("nodeName")]
-        return [Fault(f"{name} started without the others", GANGS) for name in names]
+        return [f"{name} started without the others" for name in names]
 
     def _all_decided(self, workload: Workload) -> bool:
         """Return whether each pod with devices is there and has a node, or a reason why it waits."""
@@ -201,32 +187,32 @@ class Trial:
     def _bound(self, pattern: str) -> list[Manifest]:
         return [pod for pod in self._matching(pattern) if pod["spec"].get("nodeName")]
 
-    def _wrong(self, workload: Workload) -> Iterator[Fault]:
+    def _wrong(self, workload: Workload) -> Iterator[str]:
         """Yield what of a workload is not as meant."""
         for pattern, (count, cards) in workload.cards.items():
             pods = self._bound(pattern)
             if len(pods) != count:
                 reasons = {name: message for name, message in self._site.messages().items() if message}
-                yield Fault(f"{pattern}: {len(pods)} of {count} pods are bound: {reasons}")
+                yield f"{pattern}: {len(pods)} of {count} pods are bound: {reasons}"
             for pod in pods if cards else ():
                 yield from self._wrong_of(workload, pod, cards)
 
-    def _wrong_of(self, workload: Workload, pod: Manifest, cards: int) -> Iterator[Fault]:
+    def _wrong_of(self, workload: Workload, pod: Manifest, cards: int) -> Iterator[str]:
         name, spec = pod["metadata"]["name"], pod["spec"]
         if spec["schedulerName"] != workload.scheduler:
-            yield Fault(f"{name}: its scheduler is {spec['schedulerName']}")
+            yield f"{name}: its scheduler is {spec['schedulerName']}"
         if workload.resource != "nvidia.com/gpu":
             if VENDORS.get(spec["nodeName"]) != workload.resource:
-                yield Fault(f"{name}: {spec['nodeName']} has no {workload.resource}")
+                yield f"{name}: {spec['nodeName']} has no {workload.resource}"
             return
         held = self._site.devices_of(pod)
         distinct = {card.card["id"] for card in held}
         if len(distinct) != cards or len(held) != cards:
-            yield Fault(f"{name}: {len(held)} devices of {len(distinct)} cards")
+            yield f"{name}: {len(held)} devices of {len(distinct)} cards"
         nics = self._site.devices_of(pod, "rdma")
         if len(nics) != workload.nics or not {nic.switch for nic in nics} <= {card.switch for card in held}:
             switches = [nic.switch for nic in nics], [card.switch for card in held]
-            yield Fault("{}: NICs at {}, GPUs at {}".format(name, *switches), NICS)
+            yield "{}: NICs at {}, GPUs at {}".format(name, *switches)
 
     def _clear(self, applied: Sequence[Manifest]) -> None:
         background = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
