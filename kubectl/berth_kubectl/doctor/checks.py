@@ -25,6 +25,7 @@ CHECKS: Final = (
     Check(name="FailedDevice", needs=("devices",), find=devices.failed_device),
     Check(name="ExceededShare", needs=("devices",), find=devices.exceeded_share),
     Check(name="CardNotHeld", needs=("devices",), find=devices.card_not_held),
+    Check(name="SlicesOfOneCard", needs=("devices", "sliced"), find=devices.slices_of_one_card),
     Check(name="FalseCondition", needs=("devices",), find=devices.false_condition),
     Check(name="NoAgent", needs=("devices", "nodes"), find=programs.no_agent),
     Check(name="OldDefinitions", needs=("customresourcedefinitions",), find=cluster.old_definitions),

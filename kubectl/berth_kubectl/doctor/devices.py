@@ -1,16 +1,21 @@
 """Checks of the Devices: failed devices and their holders, use by pods beyond that, and conditions that are False."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from berth_api import names
+from berth_api.allocation import REPLICA_MARK
 from berth_api.objects import device_text, faults
+from berth_api.request import NVIDIA_GPU, ONLY
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.fleet import faults_of
-from berth_kubectl.reading.objects import Object, condition, name_of
+from berth_kubectl.reading.objects import Object, condition, key_of, name_of
 
 SHOWN: Final = 4
 """Pods or nodes that a finding names before it counts the others."""
+MAX_SLICED: Final = 32
+"""Pods with several slices of one card that are read."""
 REBOOT: Final = "UntilReboot"
 RESET: Final = "UntilReset"
 REPORTED: Final = (
@@ -82,6 +87,41 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
                 "not hold the card: pods that hold it may lack memory",
                 fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request the card",
             )
+
+
+def slices_of_one_card(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each pod that holds several slices of one card as `nvidia.com/gpu` without the annotation."""
+    held = pods_with_slices(facts.all_of("devices"))
+    for pod in facts.all_of("sliced"):
+        containers = [*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ())]
+        by_name = any(NVIDIA_GPU in ((each.get("resources") or {}).get("limits") or {}) for each in containers)
+        says_so = (pod["metadata"].get("annotations") or {}).get(names.GPU_SUBDEVICES) == ONLY
+        if by_name and not says_so and key_of(pod) in held:
+            namespace, pod_name = key_of(pod)
+            yield Finding(
+                check="SlicesOfOneCard",
+                object=f"pod/{namespace}/{pod_name}",
+                message=f"it requested {NVIDIA_GPU} and holds {held[key_of(pod)]}: such a pod would wait now",
+                fix=f"kubectl get pod -n {namespace} {pod_name} -o yaml   # if several slices of one card are right, "
+                f"set the annotation {names.GPU_SUBDEVICES}: {ONLY} in its template",
+            )
+
+
+def pods_with_slices(devices: Sequence[Object]) -> dict[tuple[str, str], str]:
+    """Return (namespace, name) of pods that hold several slices of one card -> which; at most `MAX_SLICED`."""
+    found: dict[tuple[str, str], str] = {}
+    for device in devices:
+        for use in (device.get("status") or {}).get("devices") or ():
+            slices = Counter(
+                (str(holder["namespace"]), str(holder["name"]))
+                for holder in use.get("holders") or ()
+                if use["type"] == names.GPU and REPLICA_MARK in (holder.get("id") or "")
+            )
+            for key, count in slices.items():
+                if count > 1:
+                    card = device_text.of_device(use["type"], use["minor"], "")
+                    found.setdefault(key, f"{count} slices of {card} on {name_of(device)}")
+    return dict(sorted(found.items())[:MAX_SLICED])
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:

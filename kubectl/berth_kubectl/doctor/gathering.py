@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from berth_kubectl.doctor import waiting
+from berth_kubectl.doctor import devices, waiting
 from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
@@ -109,6 +109,13 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
         source = Source(resource=RESOURCE_CLAIMS)
         [answer] = api.get_all([source.request])
         lists.take("resourceclaims", source, answer)
+    # What pods with several slices of one card requested.
+    of_slices = [
+        Source(resource=PODS, namespace=namespace, fields=f"metadata.name={name}")
+        for namespace, name in devices.pods_with_slices(lists.read.get("devices", ()))
+    ]
+    for source, answer in zip(of_slices, api.get_all([source.request for source in of_slices]), strict=True):
+        lists.take("sliced", source, answer)
     now = server_time(api.server_date)
     # One bound pod of each scheduler that waiting pods name shows that the scheduler runs, or did.
     for name in waiting.left(lists.read.get("waiting", ()), now):

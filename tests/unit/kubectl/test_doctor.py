@@ -219,6 +219,24 @@ def offered(lists: Lists) -> None:
     lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
 
 
+def two_slices(resource: str = "nvidia.com/gpu", **annotations: str) -> Callable[[Lists], None]:
+    """Return what shows a pod with two slices of a card, and what it requested."""
+    holders = [{"namespace": "a", "name": "x", "id": f"GPU-0::{number}"} for number in range(2)]
+    container = {"name": "c", "resources": {"limits": {resource: "2"}}}
+    pod = {"metadata": {"namespace": "a", "name": "x", "annotations": annotations}, "spec": {"containers": [container]}}
+
+    def show(lists: Lists) -> None:
+        put("devices", raw_device("n", raw_card(), uses=[{"type": "gpu", "minor": 0, "holders": holders}]))(lists)
+        put("sliced", pod)(lists)
+
+    return show
+
+
+def test_several_slices_of_a_card_are_right_by_their_own_name_or_by_the_annotation() -> None:
+    assert not changed(two_slices("nvidia.com/gpu.shared")).findings
+    assert not changed(two_slices(**{"berth.dev/gpu-subdevices": "only"})).findings
+
+
 def test_a_healthy_cluster_gives_no_finding() -> None:
     diagnosis = diagnose(healthy())
     assert (diagnosis.findings, diagnosis.not_checked) == ((), {})
@@ -324,6 +342,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "CardNotHeld",
             "pod/a/x",
             "its processes use 60Gi of GPU 1 (GPU-1) on n, and it does not hold the card",
+        ),
+        (
+            two_slices(),
+            "SlicesOfOneCard",
+            "pod/a/x",
+            "it requested nvidia.com/gpu and holds 2 slices of GPU 0 on n: such a pod would wait now",
         ),
         (
             reported("ResourcesWritten.npu", reason="RefusedByPolicy", message="add example.com/npu"),

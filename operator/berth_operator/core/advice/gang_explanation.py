@@ -45,7 +45,7 @@ def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
         return GangExplanation(result=tuple(result), placed=len(result))
     if len(gang.members) < gang.needed or result.condition == SCHEDULER_ERROR:
         return GangExplanation(result=result)
-    with fleet.without(lower_priority_nominees(fleet, gang)):
+    with fleet.without(lower_priority_nominees(fleet, gang)), fleet.slices_apart(gang.key, gang.held):
         placed, members = place_as_decided(fleet, gang, policy)
         have_nodes = {placement.pod.uid for placement in placed}
         first, explanation = next((member for member in members if member.uid not in have_nodes), None), None

@@ -120,6 +120,12 @@ def subdevices_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -
     return free(fleet, request, part, rows)
 
 
+def subdevices_apart(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Return how many of each card's free subdevices members of the gang that is decided may get."""
+    left = subdevices_left(fleet, request, part, rows)
+    return left if part.unit == INSTANCE else slices.apart(fleet, part, left, rows)
+
+
 def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return the hundredths of each card's subdevices that stay free after one more is taken; 100 if none is free."""
     return subdevices.unused(fleet.cards[part.type], subdevices_left(fleet, request, part, rows), rows)

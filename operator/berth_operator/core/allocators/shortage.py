@@ -17,6 +17,7 @@ from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
+_SEVERAL: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
@@ -108,8 +109,13 @@ def divided(part: Part) -> str:
 
 def of_one_card(part: Part) -> str:
     """Return the reason for rows that have enough slices, but on too few GPUs, with the setting that allows them."""
-    setting = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
-    return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {setting})"
+    return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {_SEVERAL})"
+
+
+def of_gang(part: Part) -> str:
+    """Return the reason for rows that have enough slices, but of GPUs of which other members of the gang have one."""
+    mates = "node(s) have too few GPUs of which no other member of the pod group has a slice"
+    return f"{mates} ({part.count} requested; {_SEVERAL})"
 
 
 def kept_by_policy(part: Part) -> str:

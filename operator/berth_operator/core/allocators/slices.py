@@ -4,8 +4,9 @@ A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` 
 card, and an instance if the MIG strategy is single. Otherwise it is a card, which gpu.py allocates. The units of a pod
 are of one kind unless the pod accepts mixed ones: whole cards if there are enough, else subdevices (`Part.subdevices`).
 The replicas that a pod gets as `nvidia.com/gpu` are of different cards, because NCCL fails on two of one card. A pod
-with `berth.dev/gpu-subdevices: only` accepts several of one card. Units are on different cards if possible, as NVIDIA's
-plugin distributes them. The policy determines whether pods are packed or spread.
+with `berth.dev/gpu-subdevices: only` accepts several of one card. The same holds for the members of a gang. Units are
+on different cards if possible, as NVIDIA's plugin distributes them. The policy determines whether pods are packed or
+spread.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -28,7 +29,7 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the rows with enough free cards, units or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
-    left = _of_one_pod(fleet, part, _free_subdevices(fleet, request, part, rows), rows)
+    left = apart(fleet, part, _free_subdevices(fleet, request, part, rows), rows)
     mask = subdevices.enough(fleet, request, [(part, left)], rows)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -77,7 +78,10 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     unused = free(fleet, request, part, ALL)
     serves = listed * subdevices.serving(fleet, request, part, ALL)
     yield shortage.of_one_card(part), rejected & _only_of_one_card(fleet, request, part, (serves, unused))
-    available = [(part, _of_one_pod(fleet, part, unused, ALL))]
+    unshared = apart(fleet, part, unused, ALL)
+    mates = subdevices.enough(fleet, request, [(part, _of_one_pod(fleet, part, unused, ALL))], ALL)
+    yield shortage.of_gang(part), rejected & mates & ~subdevices.enough(fleet, request, [(part, unshared)], ALL)
+    available = [(part, unshared)]
     for reason, mask in subdevices.reasons(fleet, request, available, listed, name, rejected=rejected):
         yield reason, mask & rejected
 
@@ -90,7 +94,7 @@ def choose(
     if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and _takes_cards(fleet, request, part, rows)):
         return gpu.choose(fleet, row, request, part, policy, near=near)
     units = free(fleet, request, part, rows)
-    left = _of_one_pod(fleet, part, units, rows)
+    left = apart(fleet, part, units, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
     if part.count > 1 and (left < units).any():
         # The cards with the most free replicas first, so that the next pod finds replicas of as many cards as possible.
@@ -144,6 +148,14 @@ def _of_one_pod(fleet: Fleet, part: Part, units: Column, rows: Rows) -> Column:
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
     return np.where(_sliced(fleet.cards[GPU], rows), np.minimum(units, 1), units)
+
+
+def apart(fleet: Fleet, part: Part, units: Column, rows: Rows) -> Column:
+    """Return how many of each card's free units the next pod may get: none of cards whose slices its gang has."""
+    units = _of_one_pod(fleet, part, units, rows)
+    if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
+        return units
+    return np.where(fleet.cards[GPU].of_gang[rows] > 0, 0, units)
 
 
 def _only_of_one_card(fleet: Fleet, request: PodRequest, part: Part, columns: Sequence[Column]) -> Mask:

@@ -197,7 +197,7 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     try:
-        with fleet.without(lower_priority_nominees(fleet, gang)):
+        with fleet.without(lower_priority_nominees(fleet, gang)), fleet.slices_apart(gang.key, gang.held):
             claiming = [
                 request for request in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, request)
             ]
@@ -234,7 +234,8 @@ def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> 
     """Place as many members as fit on some rows, even if fewer than needed. The Fleet is left unchanged."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
-    return _Attempt(fleet, gang, policy, rows).place([(pod, classes[pod.request]) for pod in pods])[0]
+    with fleet.slices_apart(gang.key, gang.held):
+        return _Attempt(fleet, gang, policy, rows).place([(pod, classes[pod.request]) for pod in pods])[0]
 
 
 def place_each(

@@ -97,7 +97,9 @@ def preempt_gang(
         for rows in places:
             own = stage if rows is places[-1] else stage.copy()
             eviction = _Eviction(own, chosen, policy, budgets, in_flight=in_flight, rows=rows)
-            if (preemption := eviction.preemption()) is not None:
+            with own.slices_apart(gang.key, gang.held):
+                preemption = eviction.preemption()
+            if preemption is not None:
                 found.append(preemption)
                 if not preemption.victims or len(found) == MAX_COMPARED:
                     return min(found, key=_importance)

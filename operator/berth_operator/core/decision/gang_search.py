@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.names import GPU
+from berth_operator.core import allocators
 from berth_operator.core.decision import capacity, gang_cards
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
@@ -29,6 +30,7 @@ from berth_operator.core.dra.requests import Alternatives, Constraint
 from berth_operator.core.dra.status import used_by
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
+from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.dra.answers import DeviceKind
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -359,6 +361,10 @@ def _shape(
     ]
     fits = rows & feasible(fleet, request, of_row)
     pods = np.minimum(capacity.of_class(fleet, request, fits), claim_counts.pods_per_row(fleet, request, shared))
+    for part in request.devices.parts:
+        if allocators.in_subdevices(fleet, part):
+            units = allocators.subdevices_apart(fleet, request, part, ALL)
+            pods = np.minimum(pods, units.sum(axis=1) // part.count)
     return _Shape(
         number=number,
         request=replace(request, claims=(), identity=NO_IDENTITY if exchangeable else request.identity),

@@ -15,9 +15,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.allocation import Grant, partitions
+from berth_api.allocation import REPLICAS, Grant, partitions
 from berth_api.names import GPU
-from berth_api.request import BUILT_IN, Kinds
+from berth_api.request import BUILT_IN, NVIDIA_GPU, Kinds
 from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
@@ -116,6 +116,7 @@ class Fleet(NodeColumns):
         self._on_node: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
+        self._slices_apart_for = ""
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._accepting = _NOTHING_ACCEPTED
@@ -415,6 +416,27 @@ class Fleet(NodeColumns):
             return []
         return [nominee for nominee in self.nominees.values() if nominee.uid == uid or nominee.priority < priority]
 
+    @contextmanager
+    def slices_apart(self, gang: str, held: Iterable[str]) -> Iterator[None]:
+        """Return a context in which a card whose slice a member of a gang has as `nvidia.com/gpu` gives no other slice.
+
+        Args:
+            gang: `Membership.key`. Members that are charged or nominated in the context count.
+            held: the UIDs of the members that are charged already.
+        """
+        if self._slices_apart_for == gang or REPLICAS not in self.cards[GPU].index:
+            yield
+            return
+        self._slices_apart_for = gang
+        for charge in (self.charges[uid] for uid in held if uid in self.charges):
+            self._count_of_gang(charge, self.rows[charge.node], 1)
+        try:
+            yield
+        finally:
+            self._slices_apart_for = ""
+            for row in self.cards[GPU].forget_gang().tolist():
+                self.column_cache.move(row)
+
     def mark_leaving(self, uid: str) -> None:
         """Record that a placed pod is being deleted, before the API server shows it."""
         self.leaving.add(uid)
@@ -572,6 +594,8 @@ class Fleet(NodeColumns):
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount
         self._apply_grants(charge.grants, row, sign)
+        if self._slices_apart_for and charge.gang is not None and charge.gang.key == self._slices_apart_for:
+            self._count_of_gang(charge, row, sign)
         if GPU in charge.unknown or any(grant.type == GPU for grant in charge.grants):
             self._count_holder(row, sign, by_mps=charge.isolation == MPS)
         for device_type in charge.unknown:
@@ -585,6 +609,11 @@ class Fleet(NodeColumns):
             self.volumes.charge(row, charge.node, charge.mounts, charge.volumes, sign)
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
+
+    def _count_of_gang(self, charge: Charge, row: int, sign: int) -> None:
+        if NVIDIA_GPU in dict(charge.plugin_requests):
+            self.column_cache.move(row)
+            self.cards[GPU].count_of_gang(row, charge.grants, sign)
 
     def _count_holder(self, row: int, sign: int, *, by_mps: bool) -> None:
         (self._own.mps_pods if by_mps else self._own.other_gpu_pods)[row] += sign

@@ -46,6 +46,7 @@ from tests.builders import (
     node_info,
     other_card,
     place,
+    replica,
     sliced,
     waiting,
 )
@@ -367,6 +368,71 @@ def test_a_simulated_gang_stays_on_one_model() -> None:
     assert units(made, *placements) == {(T4, "whole"): 3}
 
 
+# --- one slice of each card ----------------------------------------------------------------------------------------
+
+
+SEVERAL = {names.GPU_SUBDEVICES: "only"}
+
+
+def sliced_node(*replicas: int, name: str = "node") -> Fleet:
+    return mixture({name: [sliced(minor, count) for minor, count in enumerate(replicas)]})
+
+
+def test_members_get_slices_of_different_cards() -> None:
+    made = sliced_node(4, 4)
+    placed = decided(made, *members(2, {NVIDIA: 1}))
+    assert sorted(each.grants[0].minor for each in placed) == [0, 1]
+    outcome = decide_gang(made, gang(*members(4, {NVIDIA: 1})), POLICY)
+    assert isinstance(outcome, Failure)
+    assert outcome.message == (
+        "PodGroup ns/g: 2 of the 4 required members fit on 1/4 slices of NVIDIA A100-SXM4-80GB; next member m2: "
+        "0/1 nodes are available: 1 node(s) have too few GPUs of which no other member of the pod group has a "
+        "slice (1 requested; annotation berth.dev/gpu-subdevices: only allows several slices of one GPU)."
+    )
+    # Nothing of it is left for other pods and for gangs that allow it, or request slices.
+    assert not isinstance(decide(made, waiting("pod", {NVIDIA: 2}), POLICY), Failure)
+    for pods in (members(8, {NVIDIA: 1}, annotations=SEVERAL), members(8, {REPLICAS: 1})):
+        assert len(decided(made, *pods)) == 8
+
+
+@pytest.mark.parametrize(
+    ("plugin_requests", "key", "fits"),
+    [
+        pytest.param(((NVIDIA, 1),), "ns/g", False, id="a member has a slice"),
+        pytest.param(((REPLICAS, 1),), "ns/g", True, id="a member requested a slice"),
+        pytest.param(((NVIDIA, 1),), "ns/other", True, id="a member of another gang"),
+    ],
+)
+def test_members_with_a_node_count(plugin_requests: tuple[tuple[str, int], ...], key: str, *, fits: bool) -> None:
+    made = sliced_node(4)
+    of = Membership(group=key)
+    made.charge(charge("first", replica(0, 0), gang=of, plugin_requests=plugin_requests))
+    held = ("uid-first",) if key == "ns/g" else ()
+    waiting_gang = gang(*members(1, {NVIDIA: 1}), minimum=2, placed=1, held=held, nodes=("node",))
+    outcome = decide_gang(made, waiting_gang, POLICY)
+    assert isinstance(outcome, Failure) is not fits
+    assert not isinstance(decide(made, waiting("pod", {NVIDIA: 1}), POLICY), Failure)
+
+
+def test_members_of_several_sizes_share_no_card() -> None:
+    made = sliced_node(4, 4, 4)
+    pods = [*members(1, {NVIDIA: 2}), *members(1, {NVIDIA: 1}, first=1)]
+    assert sorted(part.minor for each in decided(made, *pods) for part in each.grants) == [0, 1, 2]
+    assert isinstance(decide_gang(made, gang(*pods, *members(1, {NVIDIA: 1}, first=2)), POLICY), Failure)
+
+
+def test_a_gang_preempts_slices_of_different_cards() -> None:
+    made = sliced_node(4, 4)
+    for minor in (0, 1):
+        for number in range(4):
+            made.charge(charge(f"{minor}-{number}", replica(minor, number), priority=1))
+    preemption = preempt_gang(made, gang(*members(2, {NVIDIA: 1}, priority=9)), POLICY, Budgets())
+    assert preemption is not None
+    assert {part.minor for each in preemption.victims for part in each.grants} == {0, 1}
+    assert sorted(each.grants[0].minor for each in preemption.nominees) == [0, 1]
+    assert preempt_gang(made, gang(*members(3, {NVIDIA: 1}, priority=9)), POLICY, Budgets()) is None
+
+
 # --- laws -------------------------------------------------------------------------------------------------------
 
 
@@ -463,14 +529,9 @@ def test_kinds_and_models_are_never_mixed_unasked(
         outcome: Any = decide(made, pods_[0], policy) if size == 1 else decide_gang(made, gang(*pods_), policy)
         apart = resource == NVIDIA and rule != "only"
         able: Counter[tuple[str, str]] = Counter()
-        for pods_there in range(1, size + 1):
-            # As many pods fit on a node if each can get slices of different cards.
-            for counts in free_units(world, held, resource, pods_there if apart else MANY).values():
-                able.update(
-                    unit_
-                    for unit_, left in counts.items()
-                    if left >= pods_there * count and allowed(unit_[1], rule, resource)
-                )
+        # One slice of each card, whichever member gets it.
+        for counts in free_units(world, held, resource, 1 if apart else MANY).values():
+            able.update({unit_: left // count for unit_, left in counts.items() if allowed(unit_[1], rule, resource)})
         if isinstance(outcome, Failure):
             assert all(capacity < size for capacity in able.values()), (able, outcome.message)
             assert outcome.message
@@ -482,12 +543,12 @@ def test_kinds_and_models_are_never_mixed_unasked(
         assert allowed(unit_[1], rule, resource)
         if resource == NVIDIA and rule == "last" and unit_[1] != "whole":
             assert all(capacity < size for (_, kind), capacity in able.items() if kind == "whole")
+        of_slices = [(each.node, part.minor) for each in placements for part in each.grants if "::" in part.id]
+        assert not apart or len(of_slices) == len(set(of_slices))
         for each in placements:
             assert each.pod.request == request
             ids = [grant_.id for grant_ in each.grants]
             assert len(set(ids)) == count
-            of_slices = [grant_.minor for grant_ in each.grants if "::" in grant_.id]
-            assert not apart or len(of_slices) == len(set(of_slices))
             assert held[each.node].isdisjoint(ids)
             held[each.node].update(ids)
             made.charge(each.charge)

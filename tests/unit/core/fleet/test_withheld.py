@@ -51,7 +51,7 @@ def given(made: Fleet, wanted: PodRequest) -> list[int]:
         pytest.param(node(*cards(2), withheld=(0, 1)), {GPU: 50}, [0], id="a share"),
         pytest.param(node(*cards(2), withheld=(0, 1)), {GPU: 200}, [0, 1], id="whole cards that are not kubelet's"),
         pytest.param(node(sliced(0, 2), sliced(1, 2), withheld=(0,)), {SLICE: 2}, [1, 1], id="replicas"),
-        pytest.param(node(sliced(0, 2), sliced(1, 2), withheld=(0,)), {NVIDIA: 2}, [1, 1], id="replicas as slots"),
+        pytest.param(node(sliced(0, 2), sliced(1, 2), withheld=(0,)), {NVIDIA: 1}, [1], id="replicas as slots"),
         pytest.param(node(sliced(0, 2), withheld=(0,)), {GPU: 50}, [0], id="a share of a sliced card"),
         pytest.param(
             node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,)), {MIG_1G: 1}, [1], id="an instance"

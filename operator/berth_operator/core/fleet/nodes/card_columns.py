@@ -59,6 +59,9 @@ class CardColumns:
     """Number of the labels in `InternTable.labels`."""
     functions: Numbers
     """Number of the functions in `InternTable.functions`."""
+    of_gang: Numbers
+    """Number of replicas of the card that members of the gang hold whose slices are kept apart
+    (`Fleet.slices_apart`)."""
     spare: Numbers
     """Bit mask of the groups of virtual functions with a free function, in the order of the groups."""
     wiring: Numbers
@@ -88,7 +91,7 @@ def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
     columns_ = CardColumns()
     for name in ("present", "healthy", "withheld", "announced"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
-    for name in ("model", "bar", "kind", "instance_memory", "users", "pcie", "labels", "functions", "spare"):
+    for name in ("model", "bar", "kind", "instance_memory", "users", "of_gang", "pcie", "labels", "functions", "spare"):
         setattr(columns_, name, np.zeros((rows, 1), np.int32))
     for name in ("wiring", "unknown", "unlocated"):
         setattr(columns_, name, np.zeros(rows, np.int32))

@@ -214,7 +214,7 @@ class Cards(CardColumns):
         if len(self.index) > (first := len(self.counted)) and self.used[first:, row].any():
             # A resource may have taken the place of another, such as one exclusive policy of another.
             named += repr(list(self.index)[first:]).encode()
-        columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
+        columns = (self.used[:, row], self.users[row], self.of_gang[row], self.minor[row], self.spare[row])
         unsure = (self.unknown[row], self.unlocated[row])
         return b"".join([*(column.tobytes() for column in (*columns, *unsure)), named])
 
@@ -399,6 +399,18 @@ class Cards(CardColumns):
             self.hold(row, handles, sign)
         if not self.users[row, slot] and not self.present[row, slot]:
             self._own.minor[row, slot] = EMPTY
+
+    def count_of_gang(self, row: int, grants: Iterable[Grant], sign: int) -> None:
+        """Count (sign 1) or no longer count (sign -1) the replicas among a pod's charged grants in `of_gang`."""
+        for grant in grants:
+            if grant.type == self.device_type and any(name == REPLICAS for name, _ in grant.amounts):
+                self._own.of_gang[row, self._slot_for(row, grant.minor)] += sign
+
+    def forget_gang(self) -> Indices:
+        """Set `of_gang` to 0 for all cards; return the rows where it was not."""
+        rows: Indices = np.flatnonzero(self.of_gang.any(axis=1))
+        self._own.of_gang[rows] = 0
+        return rows
 
     def charge_unknown(self, rows: int | Indices, pods: int | Column) -> None:
         """Add a number of pods that may hold any card of a row; negative numbers remove pods. Rows must not repeat."""
