@@ -135,7 +135,7 @@ def _workflow(workflow: Manifest) -> Iterator[Manifest]:
     """Yield the pods of all steps that run a template with a container."""
     name = workflow["metadata"]["name"]
     templates = {template["name"]: template for template in workflow["spec"]["templates"]}
-    waits = {"name": "wait", "image": "quay.io/argoproj/argoexec:v3.7.0"}
+    waits = {"name": "wait", "image": "argoproj/argoexec:v3.7.0"}
     labels = {"workflows.argoproj.io/workflow": name, "workflows.argoproj.io/completed": "false"}
     steps = [step for parallel in templates[workflow["spec"]["entrypoint"]]["steps"] for step in parallel]
     for number, step in enumerate(steps):

@@ -34,8 +34,9 @@ NARROW: Final = "h100-0"
 CARDS: Final = 8
 """GPUs of this node."""
 PATIENCE: Final = 60.0
-OWNED: Final = ("rayclusters", "jobsets", "jobs", "deployments", "statefulsets", "replicasets")
-"""What controllers create besides pods. The garbage collector learns of new kinds only after half a minute."""
+OWNED: Final = ("workloads", "rayclusters", "jobsets", "jobs", "deployments", "statefulsets", "replicasets")
+"""What controllers create besides pods. The garbage collector learns of new kinds only after half a minute, and Kueue
+keeps the pods of a group until their Workload is deleted."""
 
 
 def real_controllers() -> list[Controller]:

@@ -114,8 +114,8 @@ def of_one_card(part: Part) -> str:
 
 def of_gang(part: Part) -> str:
     """Return the reason for rows that have enough slices, but of GPUs of which other members of the gang have one."""
-    mates = "node(s) have too few GPUs of which no other member of the pod group has a slice"
-    return f"{mates} ({part.count} requested; {_SEVERAL})"
+    requested = f"{part.count} requested; {_SEVERAL}"
+    return f"node(s) have too few GPUs of which no other member of the pod group has a slice ({requested})"
 
 
 def kept_by_policy(part: Part) -> str:
