@@ -93,10 +93,11 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
         # The pods of DaemonSets that run device plugins, by the labels of their selectors, without expressions.
         of_plugins = []
         for daemon_set in lists.read["daemonsets"]:
-            spec, namespace = daemon_set["spec"], daemon_set["metadata"]["namespace"]
+            spec = daemon_set["spec"]
             if any(map(plugin_of, spec["template"]["spec"].get("containers") or ())):
                 labels = (spec["selector"].get("matchLabels") or {}).items()
                 selector = ",".join(f"{name}={value}" for name, value in labels)
+                namespace = daemon_set["metadata"]["namespace"]
                 of_plugins.append(Source(resource=PODS, namespace=namespace, labels=selector))
         lists.read["pods"] = ()
         for source, answer in zip(of_plugins, api.get_all([source.request for source in of_plugins]), strict=True):
