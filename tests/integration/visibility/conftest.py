@@ -46,9 +46,9 @@ class Installation:
         """Apply what is shipped, start the operators, and wait until the API server passes requests on."""
         self.install()
         leading, standing_by = free_ports(2)
-        self.leader = self.start(leading)
+        self.leader = self.start(leading, **QUICK_TERMS)
         self.leader.process.logged(LEADING)
-        self.standby = self.start(standing_by)
+        self.standby = self.start(standing_by, **QUICK_TERMS)
         for replica in (self.leader, self.standby):
             replica.process.logged(SERVED)
         waiting.until(self.is_available, what="the APIService to be available")
@@ -65,8 +65,8 @@ class Installation:
             document["spec"] = SERVICE
         return document
 
-    def start(self, port: int) -> Replica:
-        """Start an operator."""
+    def start(self, port: int, **terms: object) -> Replica:
+        """Start an operator; `terms` are the flags of its terms."""
         process = self.world.operator(
             wait=False,
             visibility_port=port,
@@ -74,7 +74,7 @@ class Installation:
             visibility_address="127.0.0.1",
             visibility_period=1,
             pod_ip="127.0.0.1",
-            **QUICK_TERMS,
+            **terms,
         )
         return Replica(port, process)
 

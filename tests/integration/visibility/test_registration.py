@@ -34,7 +34,7 @@ class Installed(Installation):
     replica: Replica
 
     def begin(self) -> None:
-        """Start the replica."""
+        """Start the replica. It is the only one, so that its terms need not end soon: nobody would start it again."""
         [port] = free_ports(1)
         self.replica = self.start(port)
         self.replica.process.logged(SERVED)
@@ -50,7 +50,8 @@ class Installed(Installation):
 
     def answers(self) -> None:
         """Wait until users get answers."""
-        waiting.until(self.is_available, what="the API server to pass requests on")
+        tail = self.replica.process.tail
+        waiting.until(self.is_available, what="the API server to pass requests on", details=tail)
 
     def kubectl(self, *arguments: str, manifest: Any = None) -> str:
         """Run kubectl, and return what it prints."""
