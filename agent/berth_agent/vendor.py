@@ -5,7 +5,7 @@ the members of `Vendor`. These are its parts, of which only the first is require
 
     Discovery        the cards of the node. Its readings also have the processes that use each card
     Events           faults that the driver reports between two readings
-    Sampler          measurements for the metrics, and the numbers of events
+    Measurements     temperature, power and use for the metrics, and the numbers of events
     FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
     NodeFacts        labels of the Node, in `readings`
@@ -58,7 +58,7 @@ class Events(Protocol):
 
 
 @runtime_checkable
-class Sampler(Protocol):
+class Measurements(Protocol):
     """Measures the cards."""
 
     async def sample(self) -> Mapping[str, CardSample]:
@@ -77,7 +77,7 @@ OTHER_EVENTS: Final = 0
 
 
 @runtime_checkable
-class Inventory(Discovery, Events, Sampler, Protocol):
+class Inventory(Discovery, Events, Measurements, Protocol):
     """A source of readings, as the shared rooms use it: the parts about the cards in one object.
 
     An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The
@@ -231,7 +231,7 @@ class Vendor(Protocol):
         ...
 
     def discovery(self, settings: Settings) -> Discovery:
-        """Return the source of the node's readings. If it also has `Events` or `Sampler`, they are used."""
+        """Return the source of the node's readings. If it also has `Events` or `Measurements`, they are used."""
         ...
 
     def hand_over(self, settings: Settings) -> HandOver | None:

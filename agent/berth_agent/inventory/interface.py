@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_agent.conditions import Finding
 from berth_agent.readings import CardSample, NodeFacts, Reading
-from berth_agent.vendor import Discovery, Events, FaultListener, Sampler
+from berth_agent.vendor import Discovery, Events, FaultListener, Measurements
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -48,11 +48,11 @@ class CompletedInventory:
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return what the cards measure, if they measure anything."""
-        return await self._discovery.sample() if isinstance(self._discovery, Sampler) else {}
+        return await self._discovery.sample() if isinstance(self._discovery, Measurements) else {}
 
     def xids(self) -> Mapping[tuple[str, int], int]:
         """Return the numbered events, if there are any."""
-        return self._discovery.xids() if isinstance(self._discovery, Sampler) else {}
+        return self._discovery.xids() if isinstance(self._discovery, Measurements) else {}
 
     def close(self) -> None:
         """Close the hardware without waiting for it."""

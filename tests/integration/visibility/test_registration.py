@@ -34,7 +34,7 @@ class Installed(Installation):
     replica: Replica
 
     def begin(self) -> None:
-        """Start the replica. It is the only one, so that its terms need not end soon: nobody would start it again."""
+        """Start the replica. If its term ended on a slow machine, it would end, and stay so."""
         [port] = free_ports(1)
         self.replica = self.start(port)
         self.replica.process.logged(SERVED)
