@@ -1,4 +1,4 @@
-"""The command line: `python -m devcluster up|down|env|status|build|images|load`."""
+"""The command line: `python -m devcluster up|down|env|status|build|pin|images|load`."""
 
 import argparse
 import shlex
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from devcluster import real_node
 from devcluster.additions import fleet, installation, kueue
-from devcluster.building import images, oci, programs, steps
+from devcluster.building import downloads, images, oci, programs, steps
 from devcluster.control_plane import named
 from devcluster.control_plane.api import ApiError
 from devcluster.control_plane.cluster import Cluster
@@ -43,13 +43,13 @@ def up(options: argparse.Namespace) -> None:
     reason = real_node.obstacle() if options.real_node else None
     if reason:
         raise DevclusterError(reason)
-    programs.ensure()
+    programs.ensure(download=True)
     place = named.folder(options.name)
     if state.supervisor(place) is not None:
         raise DevclusterError(f"the cluster {options.name} already runs")
     # SIGTERM ends it as Ctrl-C does: through the context manager.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    cluster = Cluster(folder=place)
+    cluster = Cluster(folder=place, download=True)
     with cluster:
         operator: int | None = None
         names: list[str] = []
@@ -91,7 +91,8 @@ def down(options: argparse.Namespace) -> None:
 def env(options: argparse.Namespace) -> None:
     """Print what a shell evaluates to use a cluster."""
     _, cluster = _running(options.name)
-    folders = [programs.ensure(["kubectl"])["kubectl"].parent]
+    kubectl = programs.find("kubectl", downloaded=True) or programs.ensure(["kubectl"])["kubectl"]
+    folders = [kubectl.parent]
     if helm := programs.find("helm"):
         folders.append(helm.parent)
     print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
@@ -117,6 +118,17 @@ def build(options: argparse.Namespace) -> None:
         tools.ensure()
     for name, path in programs.ensure(names).items():
         print(f"{name:24} {path}")
+
+
+def pin(options: argparse.Namespace) -> None:
+    """Pin the image from which a program is downloaded, by the digest that a tag has now."""
+    pinned = downloads.pin(
+        options.program,
+        repository=options.repository or options.program,
+        tag=options.tag,
+        check=programs.has_pinned_version,
+    )
+    print(f"{options.program} {pinned.version}: {pinned.digest}")
 
 
 def write_images(options: argparse.Namespace) -> None:
@@ -209,6 +221,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
     command.add_argument("--real-node", action="store_true", help="also what a real node needs, if there can be one")
     command.set_defaults(command=build)
+
+    command = commands.add_parser("pin", help="pin an image from which `up` and the demo download a program")
+    command.add_argument("program", choices=programs.PROGRAMS, metavar="program", help="such as kwok")
+    command.add_argument("tag", help="such as v0.8.0")
+    command.add_argument("--repository", metavar="NAME", help="of the image, such as kwok/kwok (default: the program)")
+    command.set_defaults(command=pin)
 
     command = commands.add_parser("images", help="build the images of operator and agent (as root on Debian 12)")
     command.add_argument("folder", type=Path, help="where to write their OCI archives")

@@ -15,7 +15,7 @@ import structlog
 
 from devcluster import Arena, Cluster, real_node
 from devcluster.additions import installation
-from devcluster.building import programs
+from devcluster.building import downloads, programs
 from devcluster.control_plane import audit
 from tests import chromium, late, layers, leftovers, rights, shared_cluster
 from tests.prometheus import Prometheus
@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Otherwise pytest-asyncio on Python 3.11 makes an event loop that is never closed.
     asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
+    os.environ[downloads.VARIABLE] = ""  # what tests start builds its programs
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         os.environ.pop(name, None)
 

@@ -1,7 +1,10 @@
 """The cluster's programs: found if they exist, or else built once per user from pinned Go modules.
 
 They are searched for in the KUBEBUILDER_ASSETS folder and on PATH, where they must have the pinned minor version. Then
-they are searched for in the cache, which a build fills. Only the go.mod files in `binaries/` name versions.
+they are searched for in the cache, which a build fills. The go.mod files in `binaries/` name the versions.
+
+For `make demo` and `devcluster up`, programs that are not found are downloaded if they can be (`downloads`). All other
+callers neither download programs nor use downloaded ones.
 """
 
 import functools
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devcluster.building import cache, compiler, debian, golang, steps, versions
+from devcluster.building import cache, compiler, debian, downloads, golang, steps, versions
 from devcluster.errors import DevclusterError
 
 BINARIES: Final = Path(__file__).parents[1] / "binaries"
@@ -177,9 +180,17 @@ CLAIMS: Final = ("dra-example-kubeletplugin",)
 """What the tests of ResourceClaims on a real node need: a driver."""
 
 
-def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
-    """Return where each program is; build the missing ones and show the progress."""
-    paths = {name: find(name) for name in names}
+def ensure(names: Iterable[str] = CLUSTER, *, download: bool = False) -> dict[str, Path]:
+    """Return where each program is; build the missing ones and show the progress.
+
+    With `download`, those are downloaded first that have a pinned image.
+    """
+    paths = {name: find(name, downloaded=download) for name in names}
+    if download:
+        images = {name: _image(name) for name, path in paths.items() if path is None}
+        if pinned := {name: image for name, image in images.items() if image is not None}:
+            downloads.fetch(pinned, has_pinned_version)
+            paths |= {name: find(name, downloaded=True) for name in pinned}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         go_version = max(versions.go_directive((PROGRAMS[name].folder / "go.mod").read_text()) for name in missing)
@@ -193,14 +204,16 @@ def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
     return {name: path or cached(name) for name, path in paths.items()}
 
 
-def find(name: str) -> Path | None:
-    """Return where the program is, or None where it must be built."""
+def find(name: str, *, downloaded: bool = False) -> Path | None:
+    """Return where the program is, or None where it must be built; look at downloads, too, if `downloaded` is set."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     for folder in (assets, os.environ.get("PATH")) if PROGRAMS[name].version_args else ():
         path = shutil.which(name, path=folder) if folder else None
-        if path and _has_pinned_version(PROGRAMS[name], Path(path)):
+        if path and has_pinned_version(name, Path(path)):
             return Path(path)
-    return cached(name) if cached(name).exists() else None
+    image = _image(name) if downloaded else None
+    places = (cached(name), *([downloads.cached(name, image)] if image else ()))
+    return next((place for place in places if place.exists()), None)
 
 
 def cached(name: str) -> Path:
@@ -218,13 +231,22 @@ def source(name: str) -> Path:
     return golang.source(go=go, module=program.folder, path=program.pin)
 
 
-def _has_pinned_version(program: Program, path: Path) -> bool:
+def has_pinned_version(name: str, path: Path) -> bool:
+    """Return whether a file runs and prints the pinned minor version of the program."""
+    program = PROGRAMS[name]
     command = [str(path), *program.version_args]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return versions.same_minor(versions.parse(completed.stdout), program.version)
+
+
+def _image(name: str) -> downloads.Image | None:
+    """Return the image from which the program can be downloaded: one of the pinned minor version."""
+    image = downloads.image(name)
+    is_pinned = image is not None and versions.same_minor(versions.parse(image.version), PROGRAMS[name].version)
+    return image if is_pinned else None
 
 
 def _build(name: str, go: Path, target: Path) -> None:
@@ -238,7 +260,7 @@ def _build(name: str, go: Path, target: Path) -> None:
         cgo=program.cgo,
         tags=program.tags if _has_library(program) else "",
     )
-    if program.version_args and not _has_pinned_version(program, target):
+    if program.version_args and not has_pinned_version(name, target):
         raise DevclusterError(f"{name} was built, but does not run or has another version than go.mod pins")
 
 

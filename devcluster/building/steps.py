@@ -20,7 +20,7 @@ def shown(title: str) -> Iterator[Step]:
     """Show steps on stderr under a title; stdout stays free for what a shell evaluates."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        _say(title)
+        say(title)
         yield _plain_step
         return
     console.print(f"devcluster: {title}", highlight=False)
@@ -39,10 +39,11 @@ def _moving_step(progress: Progress, name: str) -> Iterator[None]:
 @contextmanager
 def _plain_step(name: str) -> Iterator[None]:
     started = time.monotonic()
-    _say(f"{name} ...")
+    say(f"{name} ...")
     yield
-    _say(f"{name}: {time.monotonic() - started:.0f} s")
+    say(f"{name}: {time.monotonic() - started:.0f} s")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Show one line."""
     print(f"devcluster: {text}", file=sys.stderr, flush=True)

@@ -36,6 +36,7 @@ class Cluster:
         extra_args: more arguments for a component by its name, such as `{"kube-apiserver": ["--v=4"]}`.
         keep: leave the folder behind after the stop.
         replaced: other programs for components by their names, such as `{"kube-apiserver": "kube-apiserver-1.30"}`.
+        download: download programs that are missing, where that is possible.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Cluster:
         extra_args: components.ExtraArgs | None = None,
         keep: bool = False,
         replaced: Mapping[str, str] | None = None,
+        download: bool = False,
     ) -> None:
         self.folder = folder or Path(tempfile.gettempdir()) / f"berth-{secrets.token_hex(6)}"
         self.extra_args = extra_args or {}
         self.keep = keep
         self.replaced = replaced or {}
+        self.download = download
         self._supervisor: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -93,7 +96,7 @@ class Cluster:
     def start(self) -> Self:
         """Start everything and return when the cluster is ready; the programs are built first where needed."""
         chosen = {name: self.replaced.get(name, name) for name in programs.CLUSTER}
-        found = programs.ensure(chosen.values())
+        found = programs.ensure(chosen.values(), download=self.download)
         paths = {name: str(found[program]) for name, program in chosen.items()}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -174,7 +177,8 @@ class Cluster:
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess names it
         """Run kubectl as administrator and return its output."""
-        command = [str(programs.ensure(["kubectl"])["kubectl"]), f"--kubeconfig={self.kubeconfig}", *args]
+        program = programs.ensure(["kubectl"], download=self.download)["kubectl"]
+        command = [str(program), f"--kubeconfig={self.kubeconfig}", *args]
         completed = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
         if completed.returncode != 0:
             raise DevclusterError(f"kubectl {' '.join(args)}: {(completed.stderr or completed.stdout).strip()}")
