@@ -9,7 +9,7 @@ SOURCES := api base client operator agent kubectl devcluster demo images tests e
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -20,6 +20,15 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@echo "berth: installing the Python environment into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What the demo runs needs a third of these packages. After `make setup` nothing is missing.
+$(VENV)/.demo: requirements.lock pyproject.toml
+	@echo "berth: installing the Python packages of the demo into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
+		$(foreach extra,build operator agent kubectl devcluster,-r <($(PYTHON) images/requirements.py $(extra)))
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -44,8 +53,8 @@ images: setup ## build the images of operator and agent as OCI archives in .buil
 	@$(BIN)/python -m devcluster images .build/images
 
 .PHONY: demo
-demo: binaries ## run the main job on a real control plane and audit the result
-	@$(BIN)/python -m demo
+demo: $(if $(wildcard $(VENV)/.installed),setup,$(VENV)/.demo) ## show cards, a gang, a wait and a dead node on a real control plane: ARGS=--page
+	@$(BIN)/python -m demo $(ARGS)
 
 .PHONY: kind
 kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)

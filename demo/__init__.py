@@ -1,6 +1,6 @@
 """An end-to-end run of Berth, shown and audited: `python -m demo`, or `make demo`.
 
-It runs a real control plane, one agent on a C library in place of NVML, one agent that simulates the other nodes, the
-operator, and the pods of `manifests/examples`. `__main__` runs the steps, `installation` owns the processes, `show`
-prints, and `audit` checks the result; it shares no code with what it checks.
+It runs a real control plane, the operator, two agents that simulate the nodes' cards, and pods of `manifests/examples`.
+`__main__` runs the steps, `installation` owns the processes, `show` prints, and `audit` checks the result; it shares no
+code with what it checks.
 """

@@ -1,17 +1,21 @@
-"""The steps of the demo. It exits with status 0 only if all of them succeed."""
+"""The demo shows four things, and exits with status 0 only if all of them are as they should be.
 
+`--page` then leaves the dashboard's page on the demo's cluster until Ctrl-C.
+"""
+
+import argparse
 import contextlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from demo import show
 from demo.audit import audit
 from demo.audit.view import Grant, Pod, grants
-from demo.installation import EXAMPLES, NODES, NVML_AGENT, NVML_NODE, DemoError, Installation
+from demo.installation import EXAMPLES, MORTAL, MORTAL_AGENT, NODES, DemoError, Installation
 from devcluster import Cluster, DevclusterError
 from devcluster.additions import installation
 from devcluster.building import programs
@@ -19,40 +23,51 @@ from devcluster.control_plane.api import ApiError
 
 Manifest = dict[str, Any]
 
-FITTING: Final = ("whole", "two-cards", "half", "by-memory", "by-model", "no-gpu", "unnamed-scheduler")
-"""The files of `manifests/examples` whose pods must be bound."""
-ROUTED: Final = "unnamed-scheduler"
-"""One of them that names no scheduler, and must be routed to Berth and injected."""
+SHARES: Final = ("half", "by-memory", "two-cards", "whole")
+"""The files of `manifests/examples` with pods that get cards and shares of them."""
+GANG: Final = "gang"
+"""The file with a PodGroup, and a Job with its workers."""
 WAITING: Final = "waits"
-"""The pod that must wait."""
+"""The file, and its pod, that must wait."""
+LATE: Final = "late"
+"""The pod that is created while the only node for it is dead."""
+EXPLAINED: Final = ("State:", "Message:", "New node:")
+"""The lines of `kubectl berth explain` that are shown."""
 PODS: Final = "/api/v1/namespaces/default/pods"
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--page", action="store_true", help="leave the dashboard's page running until Ctrl-C")
+    options = parser.parse_args(arguments)
     # SIGTERM ends it as Ctrl-C does: through the context manager that stops the cluster.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _running_cluster() as cluster:
-            summary = _story(Installation(cluster=cluster))
+            berth = Installation(cluster=cluster)
+            summary = _story(berth)
+            print(summary, flush=True)  # noqa: T201 - the last line, exactly so
+            if options.page:
+                show.say("The page of this cluster, until Ctrl-C:")
+                berth.serve_page()
     except (DemoError, DevclusterError, ApiError, OSError, subprocess.SubprocessError) as error:
         show.failure(str(error))
         return 1
     except KeyboardInterrupt:
         show.failure("interrupted")
         return 130
-    print(summary)  # noqa: T201 - the last line, exactly so
     return 0
 
 
 @contextlib.contextmanager
 def _running_cluster() -> Iterator[Cluster]:
-    # Before the first step, because a build shows its own steps.
-    programs.ensure()
-    cluster = Cluster()
+    # Before the first step, because a download or a build shows its own steps.
+    programs.ensure(download=True)
+    cluster = Cluster(download=True)
     try:
-        with show.step("a control plane: etcd, API server, controllers, and kwok for the nodes"):
+        with show.step("a Kubernetes cluster: etcd, API server, controllers, and kwok for the nodes"):
             cluster.start()
         yield cluster
     finally:
@@ -60,67 +75,93 @@ def _running_cluster() -> Iterator[Cluster]:
 
 
 def _story(berth: Installation) -> str:
-    with show.step(f"{len(NODES)} nodes; Berth's kinds, rights and policies"):
+    with show.step(f"Berth, and {len(NODES)} nodes with simulated cards"):
         berth.install()
-    with show.step(f"the operator; an agent on the C library of {NVML_NODE}; an agent that plays the other nodes"):
         berth.start_programs()
         berth.until(lambda: _readiness(berth) == dict.fromkeys(NODES, "True"), what="every Device to be Ready")
-    with show.step("the pods of manifests/examples"):
-        expected = _apply_examples(berth)
-        berth.until(lambda: _bound(berth) == expected, what=f"exactly these pods to be bound: {sorted(expected)}")
-        berth.until(lambda: _why_it_waits(berth), what=f"the reason why {WAITING} waits")
-        berth.until(lambda: _shown_use(berth) == _held(berth), what="the Devices to show what is held")
-    show.command("kubectl get devices", berth.cluster.kubectl("get", "devices"))
+        berth.until(lambda: installation.routes(berth.cluster, installation.PROBE), what="the policies to be in force")
+        berth.until(lambda: installation.answers(berth.cluster), what="the visibility API to answer")
+    bound = _share(berth)
+    bound |= _form_a_gang(berth)
+    _wait(berth)
+    bound |= _lose_a_node(berth)
+    return _check(berth, bound)
+
+
+def _share(berth: Installation) -> set[str]:
+    show.heading("1. Exact cards and shares")
+    names = {pod["metadata"]["name"] for file in SHARES for pod in berth.apply(EXAMPLES / f"{file}.yaml")}
+    berth.until(lambda: _bound(berth) == names, what=f"exactly these pods to be bound: {sorted(names)}")
+    berth.until(lambda: _shown_use(berth) == _held(berth), what="the Devices to show what is held")
     show.pods(berth.list(PODS))
-    berth.until(lambda: installation.answers(berth.cluster), what="the visibility API to answer")
-    show.command(f"kubectl berth explain {WAITING}", berth.explain(WAITING))
-    _check(berth, expected)
-    _lose_an_agent(berth)
-    return _check(berth, expected, quiet=True)
+    return names
 
 
-def _apply_examples(berth: Installation) -> set[str]:
-    """Apply the pods, and return the names of those that fit."""
-    # A new policy takes a second.
-    berth.until(
-        lambda: berth.routes(EXAMPLES / f"{ROUTED}.yaml"), what="the policies that route and inject to be in force"
-    )
+def _form_a_gang(berth: Installation) -> set[str]:
+    show.heading("2. A gang: four workers start together, or none does")
+    group, job = installation.documents(EXAMPLES / f"{GANG}.yaml")
+    berth.cluster.api.apply(group)
+    # Pods in place of the Job, so that one can be late.
+    template = job["spec"]["template"]
+    workers: list[Manifest] = [
+        {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": f"train-{number}"}}
+        for number in range(job["spec"]["parallelism"])
+    ]
+    names = {worker["metadata"]["name"] for worker in workers}
+    for worker in workers[:-1]:
+        berth.cluster.api.apply(worker)
+    reason = berth.until(lambda: _why_it_waits(berth, "train-0"), what="the reason why three workers wait")
+    show.say(f"Three of them exist. {reason}")
+    if waiting := names & _bound(berth):
+        raise DemoError(f"{sorted(waiting)} are bound before the gang is complete\n{berth.logs()}")
+    berth.cluster.api.apply(workers[-1])
+    berth.until(lambda: names <= _bound(berth), what="the four workers to be bound")
+    show.say("The fourth comes, and all four are bound, close together:")
+    show.pods(pod for pod in berth.list(PODS) if pod["metadata"]["name"] in names)
+    return names
+
+
+def _wait(berth: Installation) -> None:
+    show.heading("3. A pod that waits, and why")
     berth.apply(EXAMPLES / f"{WAITING}.yaml")
-    pods = [pod for name in FITTING for pod in berth.apply(EXAMPLES / f"{name}.yaml")]
-    return {pod["metadata"]["name"] for pod in pods}
+    berth.until(lambda: _why_it_waits(berth, WAITING), what=f"the reason why {WAITING} waits")
+    lines = [line for line in berth.explain(WAITING).splitlines() if line.startswith(EXPLAINED)]
+    show.command(f"kubectl berth explain {WAITING}", "\n".join(map(_without_preemption, lines)))
 
 
-def _lose_an_agent(berth: Installation) -> None:
-    """Kill the agent of one node: its devices must not be allocated until it is back."""
-    show.say(f"\nThe agent of {NVML_NODE} is killed ...")
-    berth.kill(NVML_AGENT)
+def _lose_a_node(berth: Installation) -> set[str]:
+    show.heading("4. A node dies and comes back")
     started = time.monotonic()
-    berth.until(lambda: _readiness(berth)[NVML_NODE] == "Unknown", what=f"the Device of {NVML_NODE} to be stale")
+    berth.kill(MORTAL_AGENT)
+    berth.set_node_ready(MORTAL, status="Unknown")
+    berth.until(lambda: _readiness(berth)[MORTAL] == "Unknown", what=f"the Device of {MORTAL} to be stale")
+    show.say(f"{MORTAL} is dead, and Berth has noticed after {time.monotonic() - started:.1f} s:")
     show.command("kubectl get devices", berth.cluster.kubectl("get", "devices"))
-    show.say(f"\n... noticed after {time.monotonic() - started:.1f} s, and is started again ...")
+    [late] = installation.documents(EXAMPLES / "by-model.yaml")
+    late["metadata"] |= {"name": LATE, "annotations": {"berth.dev/gpu-model": "*L40S*"}}
+    berth.cluster.api.apply(late)
+    reason = berth.until(lambda: _why_it_waits(berth, LATE), what=f"the reason why {LATE} waits")
+    show.say(f"A new pod for an L40S, which only {MORTAL} has, waits. {reason}")
     started = time.monotonic()
-    berth.restart(NVML_AGENT)
-    berth.until(lambda: _readiness(berth)[NVML_NODE] == "True", what=f"the Device of {NVML_NODE} to be back")
-    show.command(f"kubectl get device {NVML_NODE}", berth.cluster.kubectl("get", "device", NVML_NODE))
-    show.say(f"\n... back after {time.monotonic() - started:.1f} s")
+    berth.set_node_ready(MORTAL, status="True")
+    berth.restart(MORTAL_AGENT)
+    berth.until(lambda: LATE in _bound(berth), what=f"{LATE} to be bound")
+    show.say(f"{MORTAL} comes back, and {time.monotonic() - started:.1f} s later the pod has its card:")
+    show.pods(pod for pod in berth.list(PODS) if pod["metadata"]["name"] == LATE)
+    return {LATE}
 
 
-def _check(berth: Installation, expected: set[str], *, quiet: bool = False) -> str:
+def _check(berth: Installation, expected: set[str]) -> str:
     """Audit everything; return the summary.
 
     Raises:
         DemoError: there is a fault, or not exactly the expected pods are bound.
     """
     pods, devices = berth.list("/api/v1/pods"), berth.list(DEVICES)
-    faults = audit(pods=pods, nodes=berth.list("/api/v1/nodes"), devices=devices)
-    if faults or not quiet:
-        show.audit(faults, pods=len(pods), devices=len(devices))
-    if faults:
-        raise DemoError(f"the audit found {len(faults)} faults\n{berth.logs()}")
+    if faults := audit(pods=pods, nodes=berth.list("/api/v1/nodes"), devices=devices):
+        raise DemoError("\n".join([f"the audit found {len(faults)} faults", *map(str, faults), berth.logs()]))
     if (bound := _bound(berth)) != expected:
         raise DemoError(f"bound are {sorted(bound)}, but should be {sorted(expected)}\n{berth.logs()}")
-    if not any(_grants(pod) for pod in map(Pod.read, pods) if pod.name == f"default/{ROUTED}"):
-        raise DemoError(f"pod {ROUTED} is bound without its share\n{berth.logs()}")
     cards = {(pod.node, grant.type, grant.minor) for pod in map(Pod.read, pods) for grant in _grants(pod)}
     return f"demo: {len(bound)} pods bound, {len(cards)} devices allocated, {len(faults)} conflicts"
 
@@ -137,10 +178,13 @@ def _readiness(berth: Installation) -> dict[str, str]:
     return {device["metadata"]["name"]: _condition(device, "Ready").get("status", "") for device in berth.list(DEVICES)}
 
 
-def _why_it_waits(berth: Installation) -> str:
-    pod = berth.cluster.api.get(f"{PODS}/{WAITING}")
-    scheduled = _condition(pod, "PodScheduled")
-    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
+def _why_it_waits(berth: Installation, pod: str) -> str:
+    scheduled = _condition(berth.cluster.api.get(f"{PODS}/{pod}"), "PodScheduled")
+    return _without_preemption(str(scheduled.get("message", ""))) if scheduled.get("status") == "False" else ""
+
+
+def _without_preemption(message: str) -> str:
+    return message.partition(" preemption: ")[0]
 
 
 def _condition(manifest: Manifest, kind: str) -> Manifest:

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from demo import nvml
 from devcluster import Cluster, waiting
 from devcluster.additions import installation
 from devcluster.building import programs
@@ -26,20 +25,17 @@ EXAMPLES: Final = ROOT / "manifests" / "examples"
 WITHOUT: Final = ("protection",)
 """Files of `manifests/base` that are not applied: the tokens of these agents name no node, so they could not write."""
 
-NVML_NODE: Final = "node-0"
-FLEET: Final = {
-    "nodes": [
-        {"names": "node-1", "profile": "a100", "gpus": 8},
-        {"names": "node-2", "profile": "h100", "gpus": 8},
-        {"names": "node-3", "profile": ["t4", "t4", "l40s"]},
-    ]
+MORTAL: Final = "node-2"
+"""The node that dies; its cards have an agent of their own."""
+FLEETS: Final = {
+    "agent": [{"names": "node-0", "profile": "a100", "gpus": 4}, {"names": "node-1", "profile": "h100", "gpus": 8}],
+    f"agent-{MORTAL}": [{"names": MORTAL, "profile": "l40s", "gpus": 2}],
 }
-"""The nodes that one agent simulates; the last has unequal cards."""
-NODES: Final = (NVML_NODE, "node-1", "node-2", "node-3")
+"""The nodes that each agent simulates."""
+NODES: Final = ("node-0", "node-1", MORTAL)
 
 OPERATOR: Final = installation.OPERATOR
-NVML_AGENT: Final = f"agent-{NVML_NODE}"
-FLEET_AGENT: Final = "agent-fleet"
+MORTAL_AGENT: Final = f"agent-{MORTAL}"
 
 HEARTBEAT: Final = ("--lease-duration=3", "--renew-interval=0.5", "--poll-interval=1")
 GRACE: Final = ("--agent-grace=2",)
@@ -70,20 +66,13 @@ class Installation:
 
     def start_programs(self) -> None:
         """Start the operator and both agents."""
-        agent = installation.account(self.cluster, "berth-agent", namespace=installation.AGENTS)
-        fleet = self.cluster.folder / "fleet.yaml"
-        fleet.write_text(yaml.safe_dump(FLEET))
-        simulated = ["--inventory=simulated", f"--fleet={fleet}"]
-        machine = nvml.machine(self.cluster.folder)
-        real = ["--inventory=nvml", f"--node-name={NVML_NODE}", *machine.agent_options()]
-        command = [sys.executable, "-m", "berth_agent", *HEARTBEAT, f"--kubeconfig={agent}"]
-        self._start(NVML_AGENT, [*command, *real], environment=machine.environment())
-        self._start(FLEET_AGENT, [*command, *simulated])
+        account = installation.account(self.cluster, "berth-agent", namespace=installation.AGENTS)
+        command = [sys.executable, "-m", "berth_agent", *HEARTBEAT, f"--kubeconfig={account}", "--inventory=simulated"]
+        for name, nodes in FLEETS.items():
+            fleet = self.cluster.folder / f"{name}.yaml"
+            fleet.write_text(yaml.safe_dump({"nodes": nodes}))
+            self._start(name, [*command, f"--fleet={fleet}"])
         self._start(OPERATOR, installation.operator(installation.account(self.cluster, "berth-operator"), *GRACE))
-
-    def routes(self, file: Path) -> bool:
-        """Return whether the API server would route the first pod of a file to Berth and inject a variable into it."""
-        return installation.routes(self.cluster, installation.documents(file)[0])
 
     def apply(self, file: Path) -> list[Manifest]:
         """Apply a YAML file as administrator and return its objects."""
@@ -108,9 +97,14 @@ class Installation:
     def _end_of_log(self, name: str) -> str:
         return "\n".join([f"--- the last lines of {name}:", *installation.last_lines(self.cluster, name)])
 
-    def _start(self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
-        self.starts[name] = functools.partial(self.cluster.run, name, command, environment=environment)
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        self.starts[name] = functools.partial(self.cluster.run, name, command)
         self.restart(name)
+
+    def set_node_ready(self, name: str, *, status: str) -> None:
+        """Set the condition Ready of a Node, as Kubernetes does when its kubelet is silent (`Unknown`) or back."""
+        condition = {"type": "Ready", "status": status, "reason": "Demo"}
+        self.cluster.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}})
 
     # --- looking at it --------------------------------------------------------------------------------------
 
@@ -141,14 +135,31 @@ class Installation:
         Raises:
             DemoError: it failed, or did not use the visibility API, which it reports.
         """
-        command = [sys.executable, "-m", "berth_kubectl", "explain", pod, f"--kubeconfig={self.cluster.kubeconfig}"]
-        own = {"BERTH_KUBECTL": str(programs.ensure(["kubectl"])["kubectl"])}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=DEADLINE, check=False, env=os.environ | own
-        )
+        command, environment = self._kubectl_berth("explain", pod)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment)
         if done.returncode or done.stderr:
             raise DemoError(f"kubectl berth explain {pod}: {done.stderr or done.stdout}")
         return done.stdout
+
+    def serve_page(self) -> None:
+        """Run `kubectl berth dashboard` until a signal ends it.
+
+        Raises:
+            DemoError: it ended by itself.
+        """
+        command, environment = self._kubectl_berth("dashboard")
+        page = subprocess.Popen(command, env=environment)
+        try:
+            raise DemoError(f"kubectl berth dashboard has ended with status {page.wait()}")
+        except KeyboardInterrupt:
+            page.terminate()
+            page.wait()
+
+    def _kubectl_berth(self, *arguments: str) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Return a command of `kubectl berth`, and its environment."""
+        kubectl = programs.ensure(["kubectl"], download=True)["kubectl"]
+        command = [sys.executable, "-m", "berth_kubectl", *arguments, f"--kubeconfig={self.cluster.kubeconfig}"]
+        return command, os.environ | {"BERTH_KUBECTL": str(kubectl)}
 
     def list(self, path: str) -> list[Manifest]:
         """List objects."""

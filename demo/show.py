@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from demo.audit import Fault
-
 Manifest = dict[str, Any]
 
 ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
-PREFIXES: Final = ("kubernetes.io/", "koordinator.sh/", "gpu-", "memory-")
-"""What a resource's name loses for the table: `gpu-memory-ratio` becomes `ratio`."""
-WIDTH: Final = 120
+PREFIXES: Final = ("kubernetes.io/", "koordinator.sh/", "gpu-")
+"""What a resource's name loses for the table: `koordinator.sh/gpu-core` becomes `core`."""
+RATIO: Final = "gpu-memory-ratio"
+"""The amount that the table leaves out, because the memory says the same."""
+WIDTH: Final = 125
 """Characters per line without a terminal."""
 
 console: Final = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
@@ -33,30 +33,26 @@ def step(what: str) -> Iterator[None]:
     console.print(f"[green]done[/] {escape(what)} [dim]({time.monotonic() - started:.1f} s)[/]")
 
 
+def heading(text: str) -> None:
+    """Show the title of a section."""
+    console.print(f"\n[bold]{escape(text)}[/]")
+
+
 def command(text: str, output: str) -> None:
     """Show a command and what it printed, as it came."""
-    console.print(f"\n[bold]$ {escape(text)}[/]")
+    console.print(f"$ {escape(text)}")
     console.out(output.rstrip(), highlight=False)
 
 
-def pods(manifests: Sequence[Manifest]) -> None:
-    """Show each pod's node and its cards, read from its annotation."""
-    console.print(f"\n[bold]Pods[/] and their {ALLOCATION}")
-    table = Table("POD", "NODE", "CARD", "OF IT", box=None, header_style="", pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("ID", overflow="fold")
+def pods(manifests: Iterable[Manifest]) -> None:
+    """Show what each pod requests, its node, and its cards, read from its annotation."""
+    heads = ("POD", "REQUESTS", "NODE", "CARD", "OF IT", "ID")
+    table = Table(*heads, box=None, header_style="", pad_edge=False, padding=(0, 2, 0, 0))
     for pod in sorted(manifests, key=lambda pod: str(pod["metadata"]["name"])):
-        rows = _cards(pod) or [("", "", "")]
-        heads = [(pod["metadata"]["name"], pod["spec"].get("nodeName", "[yellow](waits)[/]")), *[("", "")] * len(rows)]
-        for head, row in zip(heads, rows, strict=False):
-            table.add_row(*head, *row)
+        first = (pod["metadata"]["name"], _requests(pod), pod["spec"].get("nodeName", ""))
+        for number, card in enumerate(_cards(pod)):
+            table.add_row(*(("", "", "") if number else first), *card)
     console.print(table)
-
-
-def audit(faults: Sequence[Fault], *, pods: int, devices: int) -> None:
-    """Show the audit's result."""
-    console.print(f"\n[bold]Audit[/] of {pods} pods and {devices} Devices: {len(faults) or 'no'} faults")
-    for fault in faults:
-        console.print(f"  [red]{escape(str(fault))}[/]")
 
 
 def say(text: str) -> None:
@@ -69,8 +65,14 @@ def failure(text: str) -> None:
     console.print(f"[bold red]demo failed:[/] {escape(text)}", soft_wrap=True)
 
 
+def _requests(pod: Manifest) -> str:
+    """Return what a pod requests of devices, as it is written in its manifest."""
+    limits: dict[str, str] = pod["spec"]["containers"][0]["resources"]["limits"]
+    return ", ".join(f"{name}: {amount}" for name, amount in limits.items() if "/" in name)
+
+
 def _cards(pod: Manifest) -> list[tuple[str, str, str]]:
-    """Return a pod's cards as `gpu 0`, `core 50, memory 40Gi, ratio 50`, `GPU-…`."""
+    """Return a pod's cards as `gpu 0`, `core 50, memory 40Gi`, `GPU-…`."""
     allocation = json.loads(pod["metadata"].get("annotations", {}).get(ALLOCATION, "{}"))
     return [
         (f"{kind} {card['minor']}", _amounts(card["resources"]), card["id"])
@@ -80,7 +82,7 @@ def _cards(pod: Manifest) -> list[tuple[str, str, str]]:
 
 
 def _amounts(resources: dict[str, str]) -> str:
-    return ", ".join(f"{_short(name)} {amount}" for name, amount in resources.items())
+    return ", ".join(f"{_short(name)} {amount}" for name, amount in resources.items() if not name.endswith(RATIO))
 
 
 def _short(name: str) -> str:
