@@ -15,20 +15,23 @@ demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgra
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
+# Where a package of the system is missing, `venv` fails after it made the folder, but before pip.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "berth needs Python 3.11 or later: PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)
+
 # The stamp changes with the lock file, so that a second run installs nothing and needs no network.
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock pyproject.toml | $(BIN)/pip
 	@echo "berth: installing the Python environment into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 # What the demo runs needs a third of these packages. After `make setup` nothing is missing.
-$(VENV)/.demo: requirements.lock pyproject.toml
+$(VENV)/.demo: requirements.lock pyproject.toml | $(BIN)/pip
 	@echo "berth: installing the Python packages of the demo into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
-		$(foreach extra,build operator agent kubectl devcluster,-r <($(PYTHON) images/requirements.py $(extra)))
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes \
+		$(foreach extra,build operator agent kubectl devcluster,-r <($(BIN)/python images/requirements.py $(extra)))
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
