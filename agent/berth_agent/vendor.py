@@ -5,12 +5,13 @@ the members of `Vendor`. These are its parts, of which only the first is require
 
     Discovery        the cards of the node. Its readings also have the processes that use each card
     Events           faults that the driver reports between two readings
-    Measurements     temperature, power and use for the metrics, and the numbers of events
+    Measurements     temperature, power and use for the metrics
+    NumberedEvents   how often each numbered event of the driver came, for the metrics
     FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
     NodeFacts        labels of the Node, in `readings`
 
-One object may have the first three parts. All other rooms of the agent are shared by all vendors: they know these
+One object may have the first four parts. All other rooms of the agent are shared by all vendors: they know these
 interfaces, and no vendor.
 """
 
@@ -65,6 +66,11 @@ class Measurements(Protocol):
         """Return what GPUs measure now, by their ids; may take as long as the driver does."""
         ...
 
+
+@runtime_checkable
+class NumberedEvents(Protocol):
+    """Counts the events of a driver that numbers them."""
+
     def xids(self) -> Mapping[tuple[str, int], int]:
         """Return how many fault events came since the start, by id of the card and number of the event.
 
@@ -77,7 +83,7 @@ OTHER_EVENTS: Final = 0
 
 
 @runtime_checkable
-class Inventory(Discovery, Events, Measurements, Protocol):
+class Inventory(Discovery, Events, Measurements, NumberedEvents, Protocol):
     """A source of readings, as the shared rooms use it: the parts about the cards in one object.
 
     An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The
@@ -222,7 +228,8 @@ class Vendor(Protocol):
     def is_present(self, sysfs_root: Path) -> bool | None:
         """Return whether the PCI bus has a GPU of this vendor, with or without its driver; None without a PCI bus.
 
-        Integrated graphics and the displays of management controllers do not count.
+        Integrated graphics and the displays of management controllers do not count. Use `sysfs.has_gpus`, which has
+        this rule for all vendors.
         """
         ...
 
@@ -231,7 +238,7 @@ class Vendor(Protocol):
         ...
 
     def discovery(self, settings: Settings) -> Discovery:
-        """Return the source of the node's readings. If it also has `Events` or `Measurements`, they are used."""
+        """Return the source of the node's readings. If it also has one of the other parts, it is used."""
         ...
 
     def hand_over(self, settings: Settings) -> HandOver | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_agent.conditions import Finding
 from berth_agent.readings import CardSample, NodeFacts, Reading
-from berth_agent.vendor import Discovery, Events, FaultListener, Measurements
+from berth_agent.vendor import Discovery, Events, FaultListener, Measurements, NumberedEvents
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -52,7 +52,7 @@ class CompletedInventory:
 
     def xids(self) -> Mapping[tuple[str, int], int]:
         """Return the numbered events, if there are any."""
-        return self._discovery.xids() if isinstance(self._discovery, Measurements) else {}
+        return self._discovery.xids() if isinstance(self._discovery, NumberedEvents) else {}
 
     def close(self) -> None:
         """Close the hardware without waiting for it."""

@@ -23,6 +23,8 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "metrics/exporter.py": frozenset({"xid"}),
     "metrics/series.py": frozenset({"nvidia", "nvenc", "nvdec", "xid", "dcgm"}),
     "vendor.py": frozenset({"nvidia", "xid"}),
+    # Integrated graphics and management displays, which are no GPUs.
+    "inventory/sysfs.py": frozenset({"intel"}),
     # FPGAs are no GPUs.
     "inventory/discovery/fpga.py": frozenset({"intel"}),
     # Names of resources that pods request.
