@@ -15,7 +15,7 @@ ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 ACCELERATOR: Final = "0x1200"
 """How the class of processing accelerators begins."""
 GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", ACCELERATOR)
-"""How the classes of GPUs begin. Those without a plug for a screen are 0x0302 or 0x0380, and newer ones accelerators."""
+"""How the classes of GPUs begin: with a plug for a screen, and three classes without one."""
 _MANAGEMENT_DISPLAYS: Final = frozenset({"1002:4752", "1002:515e", "19e5:1711"})
 """Displays of management controllers by a vendor that also makes GPUs. Most are by other vendors (ASPEED, Matrox)."""
 _INTEGRATED_INTEL: Final = "0000:00:02.0"
