@@ -23,10 +23,11 @@ from berth_api.request.amounts import (
     is_counted_on_node,
     is_device,
     of_resources,
+    vendor_of,
 )
 from berth_api.request.genius import LABELS
 from berth_api.request.hints import Hint
-from berth_api.request.kinds import BUILT_IN, Kind, KindError, Kinds
+from berth_api.request.kinds import BUILT_IN, GpuVendor, Kind, KindError, Kinds
 from berth_api.request.values import (
     AMOUNTS,
     CARD,
@@ -75,6 +76,7 @@ __all__ = [
     "WHOLE_CARD",
     "DeviceRequest",
     "GpuTopology",
+    "GpuVendor",
     "Hint",
     "Joint",
     "Kind",
@@ -91,6 +93,7 @@ __all__ = [
     "mistakes",
     "of_pod",
     "of_resources",
+    "vendor_of",
 ]
 
 

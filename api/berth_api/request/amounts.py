@@ -30,7 +30,7 @@ VENDORS: Final = {
     NPU_CPU: "huawei",
     NPU_DVPP: "huawei",
 }
-"""Resource -> vendor, as in the vendor label of the Device."""
+"""Resource -> vendor, as in the vendor label of the Device. `Kinds.gpus` has those of added vendors."""
 
 _OFFERED_BY_NOBODY: Final = (NPU_CORE, NPU_CPU, NPU_DVPP)
 """Resources of devices that neither Berth nor a device plugin writes to the Node."""
@@ -73,7 +73,14 @@ class _Requested(dict[str, int]):
 
 def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
     """Return whether a resource is counted on the cards of a Device."""
-    return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name) or kinds.has(name)
+    if allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name):
+        return True
+    return kinds.has(name) or name in kinds.gpus
+
+
+def vendor_of(name: str, kinds: Kinds = BUILT_IN) -> str:
+    """Return the vendor whose GPUs have a resource; empty if cards of any vendor have it, or none has."""
+    return "nvidia" if mig.is_resource(name) else VENDORS.get(name) or kinds.gpus.get(name, "")
 
 
 def is_counted_on_node(name: str) -> bool:
@@ -112,7 +119,7 @@ def of_resources(
         requested[base], origin[base] = amount, name
     requested = _Requested(requested, origin, written)
     gpus = {name: amount for name, amount in requested.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
-    parts = _gpu_parts(requested.only(gpus))
+    parts = _gpu_parts(requested.only(gpus), kinds)
     for kind in (RDMA, FPGA):
         if kind in requested:
             _check_percent(requested, kind)
@@ -131,14 +138,10 @@ def of_resources(
         hint = f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
     return DeviceRequest(
         parts=tuple(parts),
-        vendor=next(filter(None, map(_vendor, requested)), ""),
+        vendor=next(filter(None, (vendor_of(name, kinds) for name in requested)), ""),
         prefix=requested.prefix,
         hint=hint,
     )
-
-
-def _vendor(name: str) -> str:
-    return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
 _MAX_CARDS: Final = 8
@@ -162,7 +165,7 @@ def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-def _gpu_parts(requested: _Requested) -> list[Part]:
+def _gpu_parts(requested: _Requested, kinds: Kinds) -> list[Part]:
     if not requested:
         return []
     combination = frozenset(requested)
@@ -170,9 +173,11 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
         return [Part(type=GPU, count=requested[NVIDIA_SHARED], amounts=(), unit=REPLICA)]
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
-    if combination not in _GPU_RULES:
+    is_added = len(combination) == 1 and combination <= kinds.gpus.keys()
+    rule = _whole_cards if is_added else _GPU_RULES.get(combination)
+    if rule is None:
         # The message ends with how to make a request of them.
-        alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
+        alone = [name for name in sorted(requested) if name in (*_ALONE, *kinds.gpus) or mig.is_resource(name)]
         if alone:
             first, *_ = sorted(alone, key=mig.is_resource)
             advice = f"{requested.long(first)} is allowed only by itself: remove it or the others"
@@ -185,7 +190,7 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
             advice = f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
         raise requested.error(f"{requested.text()} is not a request for GPUs; {advice}")
     # The total is divided evenly over its cards.
-    normal = _GPU_RULES[combination](requested)
+    normal = rule(requested)
     ratio = normal.get(GPU_MEMORY_RATIO, 0)
     count = normal.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
     amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
