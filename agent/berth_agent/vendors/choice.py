@@ -18,6 +18,7 @@ from berth_agent.inventory.interface import CompletedInventory, NoGpus, label_va
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import ListPods, Provider
 from berth_agent.vendor import HandOver, Inventory, Vendor
+from berth_agent.vendors.amd.vendor import Amd
 from berth_agent.vendors.nvidia.isolation.selection import providers
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
@@ -26,7 +27,7 @@ from berth_api.plugins import in_one_line
 from berth_api.plugins import load as load_all
 
 GROUP: Final = "berth.gpu_vendors"
-BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(),)
+BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(), Amd())
 """The vendors of this distribution. An earlier one comes first where several drive their cards."""
 
 

@@ -137,4 +137,4 @@ def test_a_vendor_that_cannot_be_used_is_named(name: str, problem: str) -> None:
 
 
 def test_a_vendor_of_another_distribution_comes_after_the_built_in_ones() -> None:
-    assert [vendor.name for vendor in choice.load(vendors())] == ["nvidia", "example"]
+    assert [vendor.name for vendor in choice.load(vendors())] == ["nvidia", "amd", "example"]
