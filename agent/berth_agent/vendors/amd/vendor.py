@@ -5,7 +5,7 @@ from typing import Final
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import sysfs
-from berth_agent.vendor import HandOver
+from berth_agent.vendors.amd.hand_over import AmdHandOver
 from berth_agent.vendors.amd.inventory import DRIVER, VENDOR, AmdInventory
 
 
@@ -27,6 +27,10 @@ class Amd:
         """Return what sysfs shows."""
         return AmdInventory(settings)
 
-    def hand_over(self, settings: Settings) -> HandOver | None:  # noqa: ARG002
-        """Return None: the agent only publishes the cards."""
-        return None
+    def hand_over(self, settings: Settings) -> AmdHandOver:
+        """Return how kubelet and containers get the cards.
+
+        Raises:
+            OptionsError: the configuration file cannot be used.
+        """
+        return AmdHandOver(settings)
