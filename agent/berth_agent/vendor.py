@@ -24,6 +24,7 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import FaultEvent
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.readings import CardSample, Reading
+from berth_api import names
 from berth_api.device import DeviceSpec
 
 FaultListener = Callable[[FaultEvent], object]
@@ -130,6 +131,20 @@ class Offers:
     warnings: tuple[str, ...] = ()
 
 
+def whole_cards(spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> tuple[Unit, ...]:
+    """Return a node's GPUs as units; withheld ones are unhealthy."""
+    return tuple(
+        Unit(
+            id=card.id,
+            minor=card.minor,
+            healthy=card.health and card.id not in withheld,
+            numa=card.topology.node_id if card.topology else -1,
+        )
+        for card in spec.devices
+        if card.type == names.GPU
+    )
+
+
 Specification = dict[str, Any]
 """The content of a CDI file."""
 CDI_VENDOR: Final = "k8s.device-plugin."
@@ -137,12 +152,12 @@ CDI_VENDOR: Final = "k8s.device-plugin."
 
 
 class CardAccess(Protocol):
-    """How containers get the cards of one reading."""
+    """How containers get the cards of one reading. A class that derives from it needs only `prefer` and `grant`."""
 
     @property
     def one_at_most(self) -> bool:
         """Return whether a container may have one replica only."""
-        ...
+        return False
 
     def check(self) -> None:
         """Check that everything exists that containers must have.
@@ -150,14 +165,14 @@ class CardAccess(Protocol):
         Raises:
             MisconfiguredError: something does not.
         """
-        ...
+        return  # without it, the method is abstract
 
     def cdi(self) -> dict[str, Specification]:
         """Return the CDI specifications by their classes; none if containers get no cards by CDI.
 
         Their vendor is `CDI_VENDOR` with the vendor's domain: `k8s.device-plugin.example.com`.
         """
-        ...
+        return {}
 
     def prefer(self, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Return the units that a container of this size should get, if the scheduler has not chosen them.
@@ -177,17 +192,20 @@ class CardAccess(Protocol):
 
 
 class HandOver(Protocol):
-    """Offers cards to kubelet, and gives them to containers."""
+    """Offers cards to kubelet, and gives them to containers.
+
+    A class that derives from it needs only `offers` and `access`: it has no options, replicas and partitions then.
+    """
 
     @property
     def fails_without_cards(self) -> bool:
         """Return whether the agent ends if there is nothing to offer at its start."""
-        ...
+        return False
 
     @property
     def renames(self) -> bool:
         """Return whether replicas of cards are a resource of their own."""
-        ...
+        return False
 
     def reload(self) -> None:
         """Read the options again.
@@ -195,7 +213,7 @@ class HandOver(Protocol):
         Raises:
             OptionsError: they cannot be used; the last ones stay.
         """
-        ...
+        return  # without it, the method is abstract
 
     def offers(self, spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> Offers:
         """Return what a node offers. Units of withheld cards are unhealthy, like units of unhealthy cards.
@@ -207,7 +225,7 @@ class HandOver(Protocol):
 
     def shown(self, spec: DeviceSpec) -> DeviceSpec:
         """Return the spec as it is published: with the partitions and replicas with which cards are offered."""
-        ...
+        return spec
 
     def access(self, spec: DeviceSpec) -> CardAccess:
         """Return how containers get these cards, by what exists on the node now."""

@@ -25,6 +25,7 @@ from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api import names
 from berth_api.plugins import in_one_line
 from berth_api.plugins import load as load_all
+from berth_api.request import VENDORS, gpu_vendors, is_counted_on_node
 
 GROUP: Final = "berth.gpu_vendors"
 BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(), Amd())
@@ -114,6 +115,17 @@ def hand_over_for(settings: Settings) -> HandOver | None:
         OptionsError: the options cannot be used.
     """
     return _chosen(settings.sysfs_root).vendor.hand_over(settings) if settings.device_plugin else None
+
+
+def resources_for(settings: Settings) -> frozenset[str]:
+    """Return the resources by which kubelet gives the node's cards to containers, besides partitions of cards.
+
+    Raises:
+        PluginError: a vendor's names cannot be used.
+    """
+    chosen = _chosen(settings.sysfs_root).vendor.name
+    vendors = {**VENDORS, **gpu_vendors.load(entry_points(group=gpu_vendors.GROUP))}
+    return frozenset(name for name, vendor in vendors.items() if vendor == chosen and is_counted_on_node(name))
 
 
 def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:

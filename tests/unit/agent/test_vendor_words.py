@@ -28,7 +28,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     # FPGAs are no GPUs.
     "inventory/discovery/fpga.py": frozenset({"intel"}),
     # Names of resources that pods request.
-    "kubelet/admission/pods.py": frozenset({"nvidia", "cuda"}),
+    "kubelet/admission/pods.py": frozenset({"cuda"}),
     "kubelet/device_plugin/plugin_server.py": frozenset({"nvidia"}),
     # A type of links.
     "kubelet/device_plugin/preferred.py": frozenset({"nvidia", "nvlink", "nvswitch"}),
