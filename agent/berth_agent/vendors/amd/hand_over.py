@@ -17,11 +17,20 @@ from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet.device_plugin.cdi_folder import VERSION
 from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_agent.kubelet_api.deviceplugin_pb2 import DeviceSpec as DeviceNode
-from berth_agent.vendor import CDI_VENDOR, MisconfiguredError, Offer, Offers, Specification, Unit
+from berth_agent.vendor import (
+    CDI_VENDOR,
+    CardAccess,
+    HandOver,
+    MisconfiguredError,
+    Offer,
+    Offers,
+    Specification,
+    Unit,
+    whole_cards,
+)
 from berth_agent.vendors.amd.cards import FIRST_RENDER
 from berth_agent.vendors.amd.labels import MODE
 from berth_api import names
-from berth_api.allocation import device_ids
 from berth_api.device import DeviceInfo, DeviceSpec
 
 DOMAIN: Final = "amd.com"
@@ -42,17 +51,12 @@ class MissingDeviceNodeError(MisconfiguredError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AmdAccess:
+class AmdAccess(CardAccess):
     """How containers get the cards of one reading."""
 
     spec: DeviceSpec
     flags: Flags
     settings: Settings
-
-    @property
-    def one_at_most(self) -> bool:
-        """Return False: cards have no replicas."""
-        return False
 
     def check(self) -> None:
         """Check that the driver for computing is there, and that the variable can name all cards.
@@ -77,8 +81,9 @@ class AmdAccess:
         every = [path for paths in devices.values() for path in paths]
         if not every:
             return {}
-        listed = [{"name": name, "containerEdits": _edits(paths)} for name, paths in {**devices, "all": every}.items()]
-        edits = _edits([KFD])
+        entries = {**devices, "all": every}.items()
+        listed = [{"name": name, "containerEdits": self._edits(paths)} for name, paths in entries]
+        edits = self._edits([KFD])
         return {"gpu": {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": listed, "containerEdits": edits}}
 
     def prefer(self, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
@@ -98,12 +103,19 @@ class AmdAccess:
         if not self.flags.by_cdi_only:
             paths = [KFD, *(path for name in ids for path in self._nodes(cards[name]))]
             answer.devices.extend(
-                DeviceNode(container_path=path, host_path=path, permissions=PERMISSIONS)
+                DeviceNode(container_path=path, host_path=self._on_host(path), permissions=PERMISSIONS)
                 for path in dict.fromkeys(paths)
             )
         if self.settings.amd_visible_devices:
             answer.envs[VISIBLE] = ",".join(f"0x{name.removeprefix('GPU-')}" for name in ids)
         return answer
+
+    def _edits(self, paths: Iterable[str]) -> dict[str, object]:
+        nodes = [{"path": path, "hostPath": self._on_host(path)} for path in dict.fromkeys(paths)]
+        return {"deviceNodes": nodes}
+
+    def _on_host(self, path: str) -> str:
+        return self.flags.dev_root.rstrip("/") + path
 
     def _nodes(self, card: DeviceInfo) -> list[str]:
         """Return the device nodes of a card: those that belong to the device with its render node.
@@ -116,7 +128,7 @@ class AmdAccess:
         return [f"/dev/dri/{name}" for name in (*cards, render)]
 
 
-class AmdHandOver:
+class AmdHandOver(HandOver):
     """Offers the cards as AMD's device plugin does.
 
     Raises:
@@ -132,11 +144,6 @@ class AmdHandOver:
         """Return whether the agent ends if there is nothing to offer at its start."""
         return self._flags.fail_on_init_error
 
-    @property
-    def renames(self) -> bool:
-        """Return False: cards have no replicas."""
-        return False
-
     def reload(self) -> None:
         """Read the configuration file again.
 
@@ -151,35 +158,19 @@ class AmdHandOver:
         Raises:
             MisconfiguredError: the cards are partitioned differently, and the strategy has one resource for all.
         """
-        gpus = _gpus(spec)
-        modes = {card.labels.get(MODE, "") for card in gpus}
+        modes = {card.id: card.labels.get(MODE, "") for card in _gpus(spec)}
         is_single = self._settings.amd_resource_naming_strategy == "single"
-        if is_single and len(modes) > 1:
-            listed = ", ".join(sorted(mode or "none" for mode in modes))
+        if is_single and len(set(modes.values())) > 1:
+            listed = ", ".join(sorted({mode or "none" for mode in modes.values()}))
             raise MisconfiguredError(
                 f"the cards have different partition modes: {listed}; partition them alike, or set "
                 "--amd-resource-naming-strategy=mixed"
             )
-        units_by_resource: dict[str, list[Unit]] = {}
-        warnings = []
-        for card in gpus:
-            if problem := device_ids.problem(names.GPU, card.id):
-                warnings.append(f"device {card.minor}: id {problem}; it is not offered")
-                continue
-            mode = "" if is_single else card.labels.get(MODE, "")
-            unit = Unit(
-                id=card.id,
-                minor=card.minor,
-                healthy=card.health and card.id not in withheld,
-                numa=card.topology.node_id if card.topology else -1,
-            )
-            units_by_resource.setdefault(f"{DOMAIN}/{mode}" if mode else GPU, []).append(unit)
-        offers = (Offer(resource=name, units=tuple(units)) for name, units in units_by_resource.items())
-        return Offers(offers=tuple(offers), warnings=tuple(warnings))
-
-    def shown(self, spec: DeviceSpec) -> DeviceSpec:
-        """Return the spec as it is: partitions are cards of their own."""
-        return spec
+        by_resource: dict[str, list[Unit]] = {}
+        for unit in whole_cards(spec, withheld=withheld):
+            mode = "" if is_single else modes[unit.id]
+            by_resource.setdefault(f"{DOMAIN}/{mode}" if mode else GPU, []).append(unit)
+        return Offers(offers=tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items()))
 
     def access(self, spec: DeviceSpec) -> AmdAccess:
         """Return how containers get these cards."""
@@ -188,7 +179,3 @@ class AmdHandOver:
 
 def _gpus(spec: DeviceSpec) -> list[DeviceInfo]:
     return [device for device in spec.devices if device.type == names.GPU]
-
-
-def _edits(paths: Iterable[str]) -> dict[str, object]:
-    return {"deviceNodes": [{"path": path, "hostPath": path} for path in dict.fromkeys(paths)]}
