@@ -1,0 +1,96 @@
+"""Cards of AMD on a real node: pods get the cards of their annotations, by device nodes alone.
+
+The cards are a generated sysfs, and their device nodes stand for real ones.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from berth_api import names
+from devcluster import Arena
+from devcluster.real_node import RealNode
+from tests import amd_trees
+from tests.amd_trees import MI210
+from tests.node.stage import NULL, Stage
+from tests.nvml.fixture import NvmlFixture, a100
+
+CARDS = "amd.com/gpu"
+
+
+class Machine(NvmlFixture):
+    """A machine with eight MI210 in two hives, and no NVML."""
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "no-such-library.so"
+
+    def write(self) -> None:
+        amd_trees.mi210(self.sysfs)
+
+    def set_errors(self, minor: int, count: int) -> None:
+        (self.sysfs / "bus/pci/devices" / MI210[minor].address / "ras/umc_err_count").write_text(
+            f"ue: {count}\nce: 0\n"
+        )
+
+
+class AmdStage(Stage):
+    """A stage with AMD's cards."""
+
+    machine: Machine
+
+    def __init__(self, node: RealNode, arena: Arena, folder: Path) -> None:
+        options = {"device_list_strategy": "envvar", "resync_interval": 1.0}
+        super().__init__(node, arena, folder, gpus=[a100(minor) for minor in range(len(MI210))], **options)
+        self.machine = Machine(folder, gpus=self.machine.gpus)
+
+    def _make_device_nodes(self) -> None:
+        (self._folder / "dev/dri").mkdir(parents=True)
+        cards = [f"dri/{kind}" for minor in range(len(MI210)) for kind in (f"card{minor + 1}", f"renderD{minor + 128}")]
+        for name in ("kfd", *cards):
+            os.mknod(self._folder / "dev" / name, stat.S_IFCHR | 0o666, NULL)
+
+    def check_given(self, *pods: str) -> None:
+        """Check that pods run with the cards of their annotations: by kubelet, their GpuPods, and under /dev."""
+        for name in pods:
+            self.wait(lambda name=name: self.is_running(name), what=f"{name} to run")
+            entries = self.entries(name)
+            ids = sorted(entry["id"] for entry in entries)
+            assert sorted(self.held()[name, "main", CARDS]) == ids
+            container = self.node.container(self.read(name))
+            nodes = {path.name for path in Path(f"/proc/{container.pid}/root/dev/dri").iterdir()}
+            of_cards = [{f"card{entry['minor'] + 1}", f"renderD{entry['minor'] + 128}"} for entry in entries]
+            assert nodes == set().union(*of_cards)
+            assert "kfd" in container.devices
+            assert "AMD_VISIBLE_DEVICES" not in container.environment
+            self.wait(lambda name=name, ids=ids: not self._of_gpu_pod(name, ids), what=f"the GpuPod of {name}")
+
+
+def test_pods_get_the_cards_of_their_annotations(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with AmdStage(node, arena, tmp_path) as stage:
+        device = stage.device()
+        assert device["metadata"]["labels"][names.VENDOR_LABEL] == "amd"
+        assert [card["id"] for card in device["spec"]["devices"]] == [f"GPU-{place.unique_id}" for place in MI210]
+
+        # The pair is of one hive, and so are the four, which leaves one hive whole for them.
+        stage.submit({CARDS: "1"}, "one")
+        stage.submit({CARDS: "2"}, "two")
+        stage.check_given("one", "two")
+        stage.submit({CARDS: "4"}, "four")
+        stage.check_given("four")
+        hives = {name: {MI210[minor].hive for minor in stage.cards(name)} for name in ("two", "four")}
+        assert all(len(hive) == 1 for hive in hives.values()), hives
+
+        stage.agent.stop()
+        stage.start_agent()
+        node.restart_daemon("kubelet")
+        stage.wait(stage.is_on_offer, what="the cards on offer again")
+        stage.check_given("one", "two", "four")
+
+        [last] = set(range(len(MI210))) - {minor for name in ("one", "two", "four") for minor in stage.cards(name)}
+        stage.machine.set_errors(last, 1)
+        stage.wait(lambda: f"GPU-{MI210[last].unique_id}" not in stage.healthy()[CARDS], what="the fault")
+        stage.submit({CARDS: "1"}, "late")
+        stage.wait(lambda: stage.waits("late"), what="the broken card to be refused")
+        stage.machine.set_errors(last, 0)
+        stage.check_given("late")
