@@ -24,6 +24,7 @@ from berth_agent.vendors.amd.labels import MODE, Facts, labels_of
 from berth_agent.vendors.amd.links import links
 from berth_api import names
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec
+from berth_api.plugins import in_one_line
 from berth_api.resources import quantity
 
 VENDOR: Final = "0x1002"
@@ -81,9 +82,8 @@ class AmdInventory:
             message = f"the driver did not answer within {self._timeout:g} s; the devices are those of the last reading"
             self._last = _not_renewed(self._last, reason="ReadTimedOut", message=message)
             return {self._node: self._last}
-        except OSError as error:
-            where = error.filename or self._sysfs
-            message = f"{error.strerror or error}: {where}; the devices are those of the last reading"
+        except (OSError, ValueError) as error:
+            message = f"{in_one_line(error)}; the devices are those of the last reading"
             self._last = _not_renewed(self._last, reason="ReadFailed", message=message)
         self._reading = None
         return {self._node: self._last}
