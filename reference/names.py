@@ -25,7 +25,7 @@ REQUESTS: Final[Rows] = {
     "MODEL_EXACT": "annotation: the whole name of the GPU model",
     "MODEL_REGEX": "label: a regular expression that is found in the GPU model",
     "MIN_GPU_MEMORY": "annotation: the least memory of what the pod gets of each card",
-    "GPU_TOPOLOGY": "annotation: `nvlink`, `pcie` or `numa`, which any two of the pod's GPUs have in common",
+    "GPU_TOPOLOGY": "annotation: `nvlink`, `xgmi`, `pcie`, `numa` and so on, what any two of the pod's GPUs share",
     "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
     "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
