@@ -46,10 +46,6 @@ _CARD: Final = re.compile(r"card[0-9]{1,6}")
 _UNIQUE: Final = re.compile(r"GPU-[0-9a-f]{16}")
 
 
-class MissingDeviceNodeError(MisconfiguredError):
-    """The driver has no device node that containers must have."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdAccess(CardAccess):
     """How containers get the cards of one reading."""
@@ -62,11 +58,10 @@ class AmdAccess(CardAccess):
         """Check that the driver for computing is there, and that the variable can name all cards.
 
         Raises:
-            MissingDeviceNodeError: the driver is not there.
-            MisconfiguredError: the variable cannot name a card.
+            MisconfiguredError: the driver is not there, or the variable cannot name a card.
         """
         if not (self.settings.sysfs_root / "class/kfd/kfd").exists():
-            raise MissingDeviceNodeError(f"{KFD}: not there; load amdgpu in a kernel that was built with HSA_AMD")
+            raise MisconfiguredError(f"{KFD}: not there; load amdgpu in a kernel that was built with HSA_AMD")
         nameless = [card.id for card in _gpus(self.spec) if not _UNIQUE.fullmatch(card.id)]
         if self.settings.amd_visible_devices and nameless:
             raise MisconfiguredError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.vendors.amd.attributes import TABLE, Attributes
-from berth_agent.vendors.amd.rules import Measured, Sensor
+from berth_agent.vendors.amd.rules import CardFigures, Sensor
 
 MILLI: Final = 1000
 SENSORS: Final = {"temp1": "the edge", "temp2": "the junction", "temp3": "the memory"}
@@ -17,7 +17,7 @@ _COUNTS: Final = re.compile(r"ue: ([0-9]{1,18})\b")
 _PAGE: Final = re.compile(r"^0x[0-9a-f]+ : 0x[0-9a-f]+ : ([RPF])$", re.MULTILINE)
 
 
-def measured(attributes: Attributes, folder: Path) -> Measured:
+def measured(attributes: Attributes, folder: Path) -> CardFigures:
     """Return the figures of the card with this folder; the last ones while the driver does not report them."""
     # Never `xgmi_error`, which the driver clears when it is read.
     uncorrectable = {}
@@ -28,7 +28,7 @@ def measured(attributes: Attributes, folder: Path) -> Measured:
             if counts and int(counts[1]):
                 uncorrectable[block[1]] = int(counts[1])
     pages = Counter(_PAGE.findall(attributes.text(folder / "ras/gpu_vram_bad_pages", limit=TABLE)))
-    return Measured(
+    return CardFigures(
         uncorrectable=uncorrectable,
         retired_pages=pages["R"],
         pending_pages=pages["P"],

@@ -20,7 +20,7 @@ from berth_agent.vendors.amd import catalogue, health, rules, sampling
 from berth_agent.vendors.amd.attributes import Attributes
 from berth_agent.vendors.amd.cards import Card
 from berth_agent.vendors.amd.events import EventListener, EventSource, KernelEvents, Wedged
-from berth_agent.vendors.amd.labels import MODE, Facts, labels_of
+from berth_agent.vendors.amd.labels import MODE, AmdFacts, labels_of
 from berth_agent.vendors.amd.links import links
 from berth_api import names
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec
@@ -44,7 +44,7 @@ WITHOUT_CARDS: Final = Reading(
         ),
         Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead"),
     ),
-    facts=Facts(),
+    facts=AmdFacts(),
 )
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class AmdInventory:
             spec=spec,
             findings=(Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded"), _read_finding(unread)),
             labels=labels_of(spec),
-            facts=Facts(
+            facts=AmdFacts(
                 machine=sysfs.machine(self._sysfs),
                 cards={card.id: card.device_id for card in listed},
                 source_version=self._version("srcversion"),
@@ -194,7 +194,7 @@ def _without_driver(*, reason: str, message: str) -> Reading:
         Finding(type=names.DRIVER_LOADED, ok=False, reason=reason, message=message),
         Finding(type=names.INVENTORY_READ, ok=False, reason="NoDriver"),
     )
-    return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=Facts())
+    return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=AmdFacts())
 
 
 def _not_renewed(last: Reading, *, reason: str, message: str) -> Reading:

@@ -21,8 +21,8 @@ MODE: Final = "amd.com/gpu.compute-memory-partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts(NodeFacts):
-    """Facts of a node with AMD's cards: `cards` has the device id (`740f`) of each."""
+class AmdFacts(NodeFacts):
+    """AmdFacts of a node with AMD's cards: `cards` has the device id (`740f`) of each."""
 
     source_version: str = ""
     """Of the driver."""

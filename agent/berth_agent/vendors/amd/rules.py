@@ -25,7 +25,7 @@ class Sensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CardFigures:
     """What the driver reports of a card's memory and state."""
 
     uncorrectable: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Measured:
     """Whether it does not answer on the PCI bus."""
 
 
-def of_measured(measured: Measured, checks: Checks, *, memory: int | None) -> list[Fault]:
+def of_measured(measured: CardFigures, checks: Checks, *, memory: int | None) -> list[Fault]:
     """Return what the driver's figures mean for a card with so many bytes of memory."""
     if not checks.memory:
         return []

@@ -10,7 +10,7 @@ import pytest
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.vendor import HandOver, MisconfiguredError, Offer
-from berth_agent.vendors.amd.hand_over import AmdAccess, AmdHandOver, MissingDeviceNodeError
+from berth_agent.vendors.amd.hand_over import AmdAccess, AmdHandOver
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_api.device import DeviceSpec
 from tests import amd_trees
@@ -109,7 +109,7 @@ async def test_without_kfd_nothing_is_offered(tmp_path: Path) -> None:
     cards = await node(amd_trees.mi210(tmp_path))
     cards.access.check()
     (tmp_path / "class/kfd/kfd").rmdir()
-    with pytest.raises(MissingDeviceNodeError, match="/dev/kfd: not there"):
+    with pytest.raises(MisconfiguredError, match="/dev/kfd: not there"):
         cards.access.check()
 
 
