@@ -91,6 +91,7 @@ OBJECTS: Final[Rows] = {
     "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
     "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",
     "DEVICE_UUID": "label of single devices: the UUID of a card, the PCI address of a NIC",
+    "DEVICE_PARTITION": "label of GPUs: the partition mode, if the agent offers them by a resource of the mode",
     "DEVICE_RDMA": "label of NICs: the RDMA device, such as `mlx5_0`",
     "DEVICE_LINK_LAYER": "label of NICs: `InfiniBand` or `Ethernet`",
 }
@@ -127,6 +128,7 @@ OF_PLUGINS: Final[Rows] = {
     names.HAMI_CORE_RESOURCE: "1 for each container that HAMi-core limits; admission adds it",
     names.RDMA_RESOURCE: "1 for each container that gets device files of RDMA NICs; admission adds it",
     amounts.AMD_GPU: "whole cards",
+    "amd.com/<compute>_<memory>": "GPUs that are partitions of a card, such as `amd.com/cpx_nps4`",
     amounts.DCU_GPU: "whole cards",
     amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
     amounts.NPU_CPU: "of a part of an NPU: not supported yet",

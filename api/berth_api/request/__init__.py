@@ -12,6 +12,7 @@ from berth_api.names import GPU
 from berth_api.request import genius, hints, mistakes, topology
 from berth_api.request.amounts import (
     AMD_GPU,
+    AMD_PARTITIONS,
     DCU_GPU,
     NPU_CORE,
     NPU_CPU,
@@ -54,6 +55,7 @@ from berth_api.values import interning
 
 __all__ = [
     "AMD_GPU",
+    "AMD_PARTITIONS",
     "AMOUNTS",
     "BUILT_IN",
     "CARD",

@@ -12,10 +12,18 @@ from berth_api.request.kinds import BUILT_IN, Kinds, split
 from berth_api.request.values import CARD, INSTANCE, NOTHING, PLUGIN_UNIT, REPLICA, DeviceRequest, Part, RequestError
 from berth_api.request.written import NOTHING_WRITTEN, Written
 from berth_api.resources import quantity
+from berth_api.values.selectors import DOES_NOT_EXIST, EVERYTHING, LabelSelector, Requirement
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 NVIDIA_SHARED: Final = allocation.REPLICAS
 AMD_GPU: Final = "amd.com/gpu"
+AMD_PARTITIONS: Final = {
+    f"amd.com/{compute}_{memory}": f"{compute}_{memory}"
+    for compute in ("spx", "dpx", "tpx", "qpx", "cpx")
+    for memory in ("nps1", "nps2", "nps4", "nps8")
+}
+"""Resource of partitions of AMD's cards -> their compute and memory mode. Each partition is a GPU of its own in the
+Device, with the mode in its label `berth.dev/partition` if it is offered by this resource."""
 DCU_GPU: Final = "dcu.com/gpu"
 NPU_CORE: Final = "huawei.com/npu-core"
 NPU_CPU: Final = "huawei.com/npu-cpu"
@@ -25,6 +33,7 @@ VENDORS: Final = {
     NVIDIA_GPU: "nvidia",
     NVIDIA_SHARED: "nvidia",
     AMD_GPU: "amd",
+    **dict.fromkeys(AMD_PARTITIONS, "amd"),
     DCU_GPU: "hygon",
     NPU_CORE: "huawei",
     NPU_CPU: "huawei",
@@ -200,8 +209,16 @@ def _gpu_parts(requested: _Requested, kinds: Kinds) -> list[Part]:
                 f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
                 f"spread it with {GPU_SHARED}"
             )
-    part = Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())))
+    part = Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())), selector=_of_mode(combination))
     return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
+
+
+def _of_mode(combination: frozenset[str]) -> LabelSelector:
+    """Return what a request for AMD's cards requires of their partition mode, by which kubelet counts them."""
+    if combination == {AMD_GPU}:
+        return LabelSelector(requirements=(Requirement(key=names.DEVICE_PARTITION, operator=DOES_NOT_EXIST),))
+    modes = tuple(AMD_PARTITIONS[name] for name in combination if name in AMD_PARTITIONS)
+    return LabelSelector(requirements=(Requirement(key=names.DEVICE_PARTITION, values=modes),)) if modes else EVERYTHING
 
 
 def _instances(name: str, count: int) -> Part:
@@ -279,9 +296,7 @@ def _check_percent(requested: _Requested, name: str) -> None:
 
 _Rule = Callable[[_Requested], Amounts]
 _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
-    frozenset({NVIDIA_GPU}): _whole_cards,
-    frozenset({AMD_GPU}): _whole_cards,
-    frozenset({DCU_GPU}): _whole_cards,
+    **{frozenset({name}): _whole_cards for name in (NVIDIA_GPU, AMD_GPU, *AMD_PARTITIONS, DCU_GPU)},
     frozenset({GPU}): _percent,
     frozenset({GPU_MEMORY}): _parts_of_cards,
     frozenset({GPU_MEMORY_RATIO}): _parts_of_cards,
@@ -297,5 +312,5 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 }
 """The allowed combinations, each with its check and normal form."""
 
-_ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
+_ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, *AMD_PARTITIONS, DCU_GPU)
 """Resources that are requested by themselves. MIG profiles' resources are, too."""

@@ -15,6 +15,7 @@ _MEASURES: Final = (
     request.NVIDIA_GPU,
     request.NVIDIA_SHARED,
     request.AMD_GPU,
+    *request.AMD_PARTITIONS,
     request.DCU_GPU,
     names.GPU,
     names.GPU_MEMORY_RATIO,

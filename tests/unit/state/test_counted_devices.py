@@ -36,6 +36,7 @@ Raw = dict[str, Any]
 AMD: Final = "amd.com/gpu"
 DCU: Final = "dcu.com/gpu"
 OFFERED: Final = 8
+SELECTS_TWO: Final = '{"gpu": {"selector": {"matchLabels": {"two": "yes"}}}}'
 Sign = Literal["nothing", "a Lease", "a pod", "a Device", "a Device of AMD"]
 
 
@@ -111,6 +112,37 @@ def test_an_added_vendor_is_counted_and_allocated_like_a_built_in_one(sign: str)
     else:
         assert isinstance(outcome, Placement)
         assert [grant.minor for grant in outcome.grants] == ([] if sign == "nothing" else [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "expected"),
+    [
+        pytest.param({AMD: 1}, {}, [0], id="an undivided card"),
+        pytest.param({AMD: 2}, {}, "node(s) have too few healthy GPUs that match", id="partitions are no cards"),
+        pytest.param({"amd.com/cpx_nps4": 2}, {}, [1, 2], id="partitions"),
+        pytest.param(
+            {"amd.com/cpx_nps4": 1}, {names.ALLOCATE_HINT: SELECTS_TWO}, [2], id="a selector of the user's, too"
+        ),
+        pytest.param({"amd.com/cpx_nps4": 3}, {}, "berth.dev/partition=cpx_nps4 (3 requested", id="too few partitions"),
+        pytest.param({"amd.com/dpx_nps1": 1}, {}, "berth.dev/partition=dpx_nps1 (1 requested", id="of another mode"),
+    ],
+)
+def test_partitions_are_allocated_by_their_mode(
+    requests: Mapping[str, int], annotations: Mapping[str, str], expected: list[int] | str
+) -> None:
+    of = Cluster(grace=20.0, clock=lambda: 0.0)
+    of.node_cache.put_node(bare_node("n", offered=dict.fromkeys(requests, OFFERED)))
+    mode = {names.DEVICE_PARTITION: "cpx_nps4"}
+    cards = [entry(0), entry(1, labels=mode), entry(2, labels={**mode, "two": "yes"})]
+    of.node_cache.put_device(device("n", *cards, labels={names.VENDOR_LABEL: "amd"}))
+    of.node_cache.put_lease(lease("n"))
+    outcome = outcome_of(of, pod("a", requests, annotations=annotations))
+    if isinstance(expected, list):
+        assert isinstance(outcome, Placement)
+        assert [grant.minor for grant in outcome.grants] == expected
+    else:
+        assert isinstance(outcome, Failure)
+        assert expected in outcome.message
 
 
 def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:
