@@ -163,8 +163,8 @@ class AmdHandOver(HandOver):
             )
         by_resource: dict[str, list[Unit]] = {}
         for unit in whole_cards(spec, withheld=withheld):
-            mode = "" if is_single else modes[unit.id]
-            by_resource.setdefault(f"{DOMAIN}/{mode}" if mode else GPU, []).append(unit)
+            name = f"{DOMAIN}/{modes[unit.id]}" if modes[unit.id] and not is_single else GPU
+            by_resource.setdefault(name, []).append(unit)
         return Offers(offers=tuple(Offer(resource=name, units=tuple(units)) for name, units in by_resource.items()))
 
     def access(self, spec: DeviceSpec) -> AmdAccess:

@@ -55,6 +55,7 @@ class AmdInventory:
 
     def __init__(self, settings: Settings, *, open_events: Callable[[], EventSource] = KernelEvents) -> None:
         self._checks = settings.checks
+        self._is_mixed = settings.amd_resource_naming_strategy == "mixed"
         self._open_events = open_events
         self._events: EventListener | None = None
         self._cards: tuple[Card, ...] = ()
@@ -128,7 +129,7 @@ class AmdInventory:
         listed, unread = cards_module.read(self._attributes, self._sysfs, driven)
         listed = sorted(listed, key=lambda card: card.render)[:MAX_DEVICES]
         faults = {folder: self._faults(folder, listed) for folder in {card.folder for card in listed}}
-        devices = [with_more(_device(card, listed), faults[card.folder]) for card in listed]
+        devices = [with_more(self._device(card, listed), faults[card.folder]) for card in listed]
         self._cards = tuple(listed)
         self._attributes.forget_unread()
         spec = DeviceSpec(driver_version=self._version("version"), boot_id=self._boot_id, devices=devices)
@@ -144,6 +145,26 @@ class AmdInventory:
             reset=frozenset(card.id for card in listed if card.address in self._rebound),
         )
 
+    def _device(self, card: Card, listed: list[Card]) -> DeviceInfo:
+        memory = {} if card.memory is None else {names.GPU_MEMORY: quantity.format_bytes(card.memory)}
+        amounts = {names.GPU_CORE: 100, **memory, names.GPU_MEMORY_RATIO: 100}
+        labels = {MODE: card.mode} if card.mode else {}
+        if card.mode and self._is_mixed:
+            # Kubelet counts it by a resource of its mode, so only pods with this resource may have it.
+            labels[names.DEVICE_PARTITION] = card.mode
+        return DeviceInfo(
+            type=names.GPU,
+            minor=card.minor,
+            id=card.id,
+            health=True,
+            model=card.model,
+            resources={names.PREFIX + name: amount for name, amount in amounts.items()},
+            multiprocessors=card.compute_units,
+            topology=card.topology,
+            links=links(card, listed),
+            labels=labels,
+        )
+
     def _faults(self, folder: Path, listed: list[Card]) -> list[Fault]:
         """Return the faults of a card, which all its partitions have."""
         card = next(card for card in listed if card.folder == folder)
@@ -156,23 +177,6 @@ class AmdInventory:
 
     def _version(self, name: str) -> str:
         return self._attributes.text(self._sysfs / MODULE / name)[: cards_module.MAX_NAME]
-
-
-def _device(card: Card, listed: list[Card]) -> DeviceInfo:
-    memory = {} if card.memory is None else {names.GPU_MEMORY: quantity.format_bytes(card.memory)}
-    amounts = {names.GPU_CORE: 100, **memory, names.GPU_MEMORY_RATIO: 100}
-    return DeviceInfo(
-        type=names.GPU,
-        minor=card.minor,
-        id=card.id,
-        health=True,
-        model=card.model,
-        resources={names.PREFIX + name: amount for name, amount in amounts.items()},
-        multiprocessors=card.compute_units,
-        topology=card.topology,
-        links=links(card, listed),
-        labels={MODE: card.mode} if card.mode else {},
-    )
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:

@@ -141,6 +141,8 @@ async def test_the_partitions_of_a_privileged_agent(tmp_path: Path) -> None:
     assert last_of_second.labels == {"amd.com/gpu.compute-memory-partition": "cpx_nps4"}
     assert last_of_second.topology is not None
     assert last_of_second.topology.bus_id == MI300X[1].address
+    mixed = await inventory(tmp_path, amd_resource_naming_strategy="mixed").read()
+    assert {card.labels["berth.dev/partition"] for card in cards(mixed["n"])} == {"cpx_nps4"}
     # Partitions of one card are closer than other cards.
     counts = {link.minor: link.count for link in last_of_second.links}
     assert (len(counts), counts[8], counts[0], counts[63]) == (63, 2, 1, 1)
