@@ -3,10 +3,25 @@
 The cards are a generated sysfs, and their device nodes stand for real ones.
 """
 
+# ruff: noqa: N802, ARG002 - the interface of a device plugin names its methods and arguments
+
 import os
 import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
+
+from berth_agent.kubelet_api import deviceplugin_pb2 as messages
+from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
 from berth_api import names
 from devcluster import Arena
 from devcluster.real_node import RealNode
@@ -39,8 +54,8 @@ class AmdStage(Stage):
 
     machine: Machine
 
-    def __init__(self, node: RealNode, arena: Arena, folder: Path) -> None:
-        options = {"device_list_strategy": "envvar", "resync_interval": 1.0}
+    def __init__(self, node: RealNode, arena: Arena, folder: Path, **more: object) -> None:
+        options = {"device_list_strategy": "envvar", "resync_interval": 1.0, **more}
         super().__init__(node, arena, folder, gpus=[a100(minor) for minor in range(len(MI210))], **options)
         self.machine = Machine(folder, gpus=self.machine.gpus)
 
@@ -94,3 +109,51 @@ def test_pods_get_the_cards_of_their_annotations(arena: Arena, node: RealNode, t
         stage.wait(lambda: stage.waits("late"), what="the broken card to be refused")
         stage.machine.set_errors(last, 0)
         stage.check_given("late")
+
+
+class StandIn(DevicePluginServicer):
+    """What kubelet sees of AMD's device plugin: cards by their PCI addresses, and no preference."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:
+        return messages.DevicePluginOptions()
+
+    def ListAndWatch(self, request: Any, context: Any) -> Iterator[messages.ListAndWatchResponse]:
+        devices = [messages.Device(ID=place.address, health="Healthy") for place in MI210]
+        yield messages.ListAndWatchResponse(devices=devices)
+        self.ended.wait()
+
+    def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:
+        answers = [messages.ContainerAllocateResponse() for _ in request.container_requests]
+        return messages.AllocateResponse(container_responses=answers)
+
+
+@contextmanager
+def amds_plugin(node: RealNode) -> Iterator[None]:
+    plugin, server = StandIn(), grpc.server(ThreadPoolExecutor(max_workers=4))
+    add_DevicePluginServicer_to_server(plugin, server)
+    socket = node.device_plugins / "amd.com_gpu"
+    server.add_insecure_port(f"unix://{socket}")
+    server.start()
+    request = messages.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=CARDS)
+    with grpc.insecure_channel(f"unix://{node.device_plugins / 'kubelet.sock'}") as channel:
+        RegistrationStub(channel).Register(request)
+    yield
+    plugin.ended.set()
+    server.stop(grace=None).wait()
+    socket.unlink(missing_ok=True)
+
+
+def test_the_cards_that_amds_plugin_gave_are_charged(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with AmdStage(node, arena, tmp_path, device_plugin=None) as stage, amds_plugin(node):
+        stage.wait(lambda: node.allocatable(CARDS) == len(MI210), what="the cards on offer")
+        stage.submit({CARDS: "3"}, "three")
+        stage.wait(lambda: stage.is_running("three"), what="three to run")
+        addresses = stage.held()["three", "main", CARDS]
+        given = {minor for minor, place in enumerate(MI210) if place.address in addresses}
+        stage.wait(lambda: set(stage.free()) == set(range(len(MI210))) - given, what="these cards to be charged")
+        [held] = stage.device()["status"]["held"]
+        assert {device["id"] for device in held["devices"]} == {f"GPU-{MI210[minor].unique_id}" for minor in given}
+        stage.remove("three")
