@@ -40,8 +40,8 @@ class Discovery(Protocol):
     async def read(self) -> Mapping[str, Reading]:
         """Return the readings of all nodes; a node that is missing was removed from the inventory.
 
-        A real vendor has one node. A failure of the driver is a finding of the reading, never an error. The reading has
-        the cards, the labels of the Device, and the `NodeFacts`.
+        A real vendor has one node. The reading has the cards, the labels of the Device, and the `NodeFacts`. If it
+        raises or hangs, the agent keeps the last reading, with a condition.
         """
         ...
 

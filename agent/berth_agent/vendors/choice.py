@@ -3,18 +3,21 @@
 A node has GPUs of one vendor. The PCI bus decides which, because it shows cards without their driver.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import plugins
+from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.inventory.interface import CompletedInventory, NoGpus, label_value
+from berth_agent.inventory.interface import NoGpus, label_value
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import ListPods, Provider
 from berth_agent.vendor import HandOver, Inventory, Vendor
@@ -30,6 +33,9 @@ from berth_api.request import VENDORS, gpu_vendors, is_counted_on_node
 GROUP: Final = "berth.gpu_vendors"
 BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(), Amd())
 """The vendors of this distribution. An earlier one comes first where several drive their cards."""
+
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ChosenVendor(NamedTuple):
@@ -78,10 +84,19 @@ def choose(vendors: Sequence[Vendor], sysfs_root: Path) -> ChosenVendor:
     if len(vendors) == 1:
         # Nothing is read: a file that cannot be read must not keep the agent from starting.
         return ChosenVendor(vendors[0])
-    present = [vendor for vendor in vendors if vendor.is_present(sysfs_root)]
-    driven = [vendor for vendor in present if vendor.is_driven(sysfs_root)]
+    present = [vendor for vendor in vendors if _holds(vendor, vendor.is_present, sysfs_root)]
+    driven = [vendor for vendor in present if _holds(vendor, vendor.is_driven, sysfs_root)]
     chosen = next(iter((*driven, *present, *vendors)))
     return ChosenVendor(chosen, tuple(vendor.name for vendor in present if vendor is not chosen))
+
+
+def _holds(vendor: Vendor, question: Callable[[Path], bool | None], sysfs_root: Path) -> bool:
+    """Return the answer of a vendor; False if it fails, because it must not keep the agent from starting."""
+    try:
+        return bool(question(sysfs_root))
+    except Exception as error:  # noqa: BLE001 - a third party's code may raise anything
+        _log.warning("a vendor of GPUs cannot say whether it has cards", vendor=vendor.name, error=in_one_line(error))
+        return False
 
 
 def inventory_for(settings: Settings) -> Inventory:
@@ -99,7 +114,11 @@ def inventory_for(settings: Settings) -> Inventory:
     if "gpu" in settings.discover:
         chosen = _chosen(settings.sysfs_root)
         discovery, findings = chosen.vendor.discovery(settings), chosen.findings
-        gpus = discovery if isinstance(discovery, Inventory) else CompletedInventory(discovery)
+        gpus = (
+            discovery
+            if isinstance(discovery, Inventory)
+            else CompletedInventory(discovery, node=settings.node_name, timeout=settings.read_timeout)
+        )
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
     in_sysfs: dict[str, DeviceAgent] = {}
     for agent in (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids)):

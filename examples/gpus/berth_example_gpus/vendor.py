@@ -11,7 +11,6 @@ The kernel's driver `example` adds these files to the PCI folder of each card:
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -73,21 +72,15 @@ class Cards:
 
     def __init__(self, settings: Settings) -> None:
         self._node, self._root = settings.node_name, settings.sysfs_root
-        self._last = Reading(spec=DeviceSpec(), findings=())
 
     async def read(self) -> Mapping[str, Reading]:
-        """Return the cards; those of the last reading if the driver's files cannot be read."""
+        """Return the cards. If this fails or hangs, the agent keeps the last ones and reports it."""
+        devices = await asyncio.to_thread(lambda: [self._card(folder) for folder in self._folders()])
         is_driven = bool(sysfs.bound_cards(self._root, DRIVER))
         driver = Finding(type=names.DRIVER_LOADED, ok=is_driven, reason="Loaded" if is_driven else "NotLoaded")
-        try:
-            devices = await asyncio.to_thread(lambda: [self._card(folder) for folder in self._folders()])
-        except (OSError, ValueError) as error:
-            failed = Finding(type=names.INVENTORY_READ, ok=False, reason="ReadFailed", message=str(error))
-            return {self._node: replace(self._last, findings=(driver, failed))}
         read = Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
         labels = {names.VENDOR_LABEL: RESOURCES.name, names.MODEL_LABEL: "Example-1"} if devices else {}
-        self._last = Reading(spec=DeviceSpec(devices=devices), findings=(driver, read), labels=labels)
-        return {self._node: self._last}
+        return {self._node: Reading(spec=DeviceSpec(devices=devices), findings=(driver, read), labels=labels)}
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return the use of the memory, by the ids of the cards."""
