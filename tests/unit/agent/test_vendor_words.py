@@ -19,6 +19,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "usage/reporter.py": frozenset({"nvml"}),
     # The name of a metric, and the descriptions of others.
     "inventory/interface.py": frozenset({"xid"}),
+    "inventory/device_infos.py": frozenset({"xid"}),
     "inventory/plugins.py": frozenset({"xid"}),
     "metrics/exporter.py": frozenset({"xid"}),
     "metrics/series.py": frozenset({"nvidia", "nvenc", "nvdec", "xid", "dcgm"}),

@@ -61,10 +61,10 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
                     mask = mask & ~rows
         else:
             mask = filters.could_pass(filter_, fleet, request)
-            if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
+            if filter_.NAME == DeviceFilter.NAME and request.devices:
                 without_grants = extended_resources.rows_without_grants(fleet, request)
-                of_vendor = fleet.of_vendor(request.devices.vendor)
-                mask = mask & (of_vendor if without_grants is None else of_vendor | without_grants)
+                suits = fleet.suits_vendor(request.devices)
+                mask = mask & (suits if without_grants is None else suits | without_grants)
         masks[filter_.NAME] = mask
     return masks
 
