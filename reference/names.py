@@ -53,6 +53,9 @@ WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
     "ORIGINAL_RESOURCES": "annotation: what containers requested by resources that "
     "[admission](../admission.md#words-of-other-systems) has renamed, as JSON",
+    "NPU_MINORS": "annotation: the minors of the pod's NPUs, `0,1`, for Huawei's device plugin "
+    "([GPUs from files](../device-infos.md))",
+    "PREDICATE_TIME": "annotation: when the pod with these NPUs was bound, in Unix nanoseconds, for the same plugin",
     "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
     "BOUND_WITH": "annotation: how many members of the pod's gang had to be bound with it, of how many, and the ends "
     "of their UIDs ([decision 9](../decisions/0009-gangs.md))",
@@ -99,7 +102,7 @@ CONDITIONS: Final[Rows] = {
     "READY": "of Devices: the agent renews its Lease and can read the driver",
     "VALID": "of Devices: the spec does not contradict itself",
     "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
-    "GIVEN_BY_NAME": "of Devices: False if ResourceSlices or device taints keep some cards from being given by name",
+    "GIVEN_BY_NAME": "of Devices: False if slices, taints or the vendor keep some cards from being given by name",
     "RESOURCES_WRITTEN": "of Devices: the Node shows the resources of the [plug-in](../plugins.md) behind the dot",
     "DRIVER_LOADED": "of Devices: the driver answers",
     "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",

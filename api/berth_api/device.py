@@ -247,7 +247,8 @@ class DeviceUse(Model):
     """The pods that are charged for the card, a share of it or a part of it, and ResourceClaims as
     `resourceclaim/<name>`."""
     barred: Annotated[str, Field(max_length=1024)] | None = None
-    """Why a healthy card is not allocated by name: a ResourceSlice lists it for claims, or it has a device taint."""
+    """Why a healthy card is not allocated by name: a ResourceSlice lists it for claims, it has a device taint, or its
+    vendor's device plugin needs more than Berth writes."""
 
 
 class HeldDevice(Model):

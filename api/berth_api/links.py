@@ -33,11 +33,17 @@ DIRECT_LINKS: Final = {
     "MLULink": "MLU-Links",
 }
 """Type of a direct link -> the vendor's word for several, for messages."""
+_BY_LETTERS: Final = {link_type.lower(): link_type for link_type in SCORES}
 LEVELS: Final = {link_type.lower(): link_type for link_type in DIRECT_LINKS}
 """Value of the annotation `berth.dev/gpu-topology` -> the type of direct links that it requires."""
 UNKNOWN: Final = SCORES["System"]
 """The score of a type that is not in the table. A path must be good to be preferred, and direct to be required, so a
 type of which neither is known counts as the longest path."""
+
+
+def known(text: str) -> str:
+    """Return the type that a text means, whatever its case and dashes (`MLU-Link`); the text itself for none."""
+    return _BY_LETTERS.get(text.replace("-", "").lower(), text)
 
 
 def is_direct(link_type: str) -> bool:

@@ -181,6 +181,10 @@ DEVICE_PARTITION: Final = "berth.dev/partition"
 DEVICE_RDMA: Final = "berth.dev/rdma-device"
 DEVICE_LINK_LAYER: Final = "berth.dev/link-layer"
 
+# Annotations that Huawei's device plugin reads.
+NPU_MINORS: Final = "huawei.com/npu-core"
+PREDICATE_TIME: Final = "predicate-time"
+
 # Resource names. Berth writes the first prefix if the pod used none.
 PREFIX: Final = "kubernetes.io/"
 OTHER_PREFIX: Final = "koordinator.sh/"

@@ -14,6 +14,7 @@ from berth_agent.configuration.options import Flags, OptionsError
 from berth_agent.configuration.settings import Settings
 from berth_agent.health import annotations
 from berth_agent.inventory import numbering, plugins
+from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.kubelet import podresources
@@ -58,6 +59,18 @@ _OPTIONS: Final = {
     "sharing": {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
     "imex": {"channelIDs": [0], "required": False},
 }
+_DEVICE_INFOS: Final = [
+    {
+        "vendor": "huawei",
+        "model": "Ascend-910B",
+        "uuid": f"npu-{minor}",
+        "minor": str(minor),
+        "resources": {"huawei.com/npu-core": "20", "koordinator.sh/gpu-memory": "32Gi"},
+        "topology": {"p2pLinks": [{"peerMinor": "0,1,2", "type": "HCCS"}], "nodeID": "0", "busID": "0000:00:08.0"},
+        "status": {"healthy": minor > 0, "errCode": "chip error"},
+    }
+    for minor in range(3)
+]
 _BOOT: Final = "boot"
 _PAYLOAD: Final = {
     "bootID": _BOOT,
@@ -87,6 +100,16 @@ def _options(content: bytes) -> None:
         file = Path(folder) / "config.yaml"
         file.write_bytes(content)
         options.load(Flags(config_file=file))
+
+
+def _device_infos(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "devices").write_bytes(content)
+        listed = DeviceInfos(Path(folder)).read()
+        assert listed.finding is not None
+        assert listed.finding.ok or not listed.cards
+        # What is listed can be published.
+        plugins.checked("gpu", listed.cards)
 
 
 def _checkpoint(content: bytes) -> None:
@@ -328,6 +351,7 @@ _CHECKED: Final = (ParseError, DecodeError)
 TARGETS: Final = (
     Target(name="fleet", inputs=inputs.as_yaml(inputs.near(_FLEET)), parse=_fleet, errors=(FleetError,)),
     Target(name="plugin options", inputs=inputs.as_yaml(inputs.near(_OPTIONS)), parse=_options, errors=(OptionsError,)),
+    Target(name="device infos", inputs=inputs.as_json(inputs.near(_DEVICE_INFOS)), parse=_device_infos),
     Target(
         name="checkpoint",
         inputs=st.one_of(

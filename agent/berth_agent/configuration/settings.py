@@ -106,6 +106,10 @@ class Settings(Flags, BaseSettings):
     checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
     """File with what kubelet was promised and which devices pods had. It must outlive the agent's container."""
 
+    device_infos: Path | None = None
+    """Folder of JSON files in which agents of other vendors list their devices for koordlet, `xpu-device-infos`. The
+    devices become the GPUs of a node that has no others. Default: no such files are read."""
+
     nvml_library: Path | None = None
     """libnvidia-ml.so.1 to load. Default: as the dynamic linker finds it."""
 

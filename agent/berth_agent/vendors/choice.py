@@ -15,6 +15,7 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import plugins
 from berth_agent.inventory.completed import CompletedInventory
+from berth_agent.inventory.device_infos import DeviceInfos, InventoryWithDeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import NoGpus, label_value
@@ -119,6 +120,8 @@ def inventory_for(settings: Settings) -> Inventory:
             if isinstance(discovery, Inventory)
             else CompletedInventory(discovery, node=settings.node_name, timeout=settings.read_timeout)
         )
+        if settings.device_infos:
+            gpus = InventoryWithDeviceInfos(gpus, DeviceInfos(settings.device_infos), timeout=settings.read_timeout)
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
     in_sysfs: dict[str, DeviceAgent] = {}
     for agent in (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids)):

@@ -147,7 +147,7 @@ def _obstacle(card: Card, node: FleetNode) -> str:
     if not node["reporting"]:
         return "on nodes whose agent is silent"
     if not card["healthy"] and not card["mig"]:
-        return "withheld for ResourceClaims" if card.get("barred") else "unhealthy"
+        return "not given by name" if card.get("barred") else "unhealthy"
     if not node["schedulable"]:
         return "on cordoned nodes"
     if not node["ready"]:

@@ -20,6 +20,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     # The name of a metric, and the descriptions of others.
     "inventory/completed.py": frozenset({"xid"}),
     "inventory/interface.py": frozenset({"xid"}),
+    "inventory/device_infos.py": frozenset({"xid"}),
     "inventory/plugins.py": frozenset({"xid"}),
     "metrics/exporter.py": frozenset({"xid"}),
     "metrics/series.py": frozenset({"nvidia", "nvenc", "nvdec", "xid", "dcgm"}),
