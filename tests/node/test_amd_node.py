@@ -5,16 +5,16 @@ The cards are a generated sysfs, and their device nodes stand for real ones.
 
 # ruff: noqa: N802, ARG002 - the interface of a device plugin names its methods and arguments
 
+import asyncio
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
+import grpc.aio
 
 from berth_agent.kubelet_api import deviceplugin_pb2 as messages
 from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
@@ -114,35 +114,49 @@ def test_pods_get_the_cards_of_their_annotations(arena: Arena, node: RealNode, t
 class StandIn(DevicePluginServicer):
     """What kubelet sees of AMD's device plugin: cards by their PCI addresses, and no preference."""
 
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-
-    def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:
         return messages.DevicePluginOptions()
 
-    def ListAndWatch(self, request: Any, context: Any) -> Iterator[messages.ListAndWatchResponse]:
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[messages.ListAndWatchResponse]:
         devices = [messages.Device(ID=place.address, health="Healthy") for place in MI210]
         yield messages.ListAndWatchResponse(devices=devices)
-        self.ended.wait()
+        await asyncio.Event().wait()
 
-    def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> messages.PreferredAllocationResponse:
+        raise AssertionError("it was not offered")
+
+    async def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:
         answers = [messages.ContainerAllocateResponse() for _ in request.container_requests]
         return messages.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(self, request: Any, context: Any) -> messages.PreStartContainerResponse:
+        raise AssertionError("it was not asked for")
 
 
 @contextmanager
 def amds_plugin(node: RealNode) -> Iterator[None]:
-    plugin, server = StandIn(), grpc.server(ThreadPoolExecutor(max_workers=4))
-    add_DevicePluginServicer_to_server(plugin, server)
+    """Serve the stand-in in a thread of its own, and register it with kubelet."""
     socket = node.device_plugins / "amd.com_gpu"
-    server.add_insecure_port(f"unix://{socket}")
-    server.start()
-    request = messages.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=CARDS)
-    with grpc.insecure_channel(f"unix://{node.device_plugins / 'kubelet.sock'}") as channel:
-        RegistrationStub(channel).Register(request)
-    yield
-    plugin.ended.set()
-    server.stop(grace=None).wait()
+
+    async def serve() -> None:
+        server = grpc.aio.server()
+        add_DevicePluginServicer_to_server(StandIn(), server)
+        server.add_insecure_port(f"unix://{socket}")
+        await server.start()
+        request = messages.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=CARDS)
+        async with grpc.aio.insecure_channel(f"unix://{node.device_plugins / 'kubelet.sock'}") as channel:
+            await RegistrationStub(channel).Register(request)
+        await asyncio.to_thread(ended.wait)
+        await server.stop(grace=None)
+
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
     socket.unlink(missing_ok=True)
 
 
