@@ -356,7 +356,7 @@ fmt: setup ## format the code
 types: setup ## check the types
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests
-	@$(BIN)/mypy examples/npu/berth_example_npu
+	@$(BIN)/mypy examples/npu/berth_example_npu examples/gpus/berth_example_gpus
 	@MYPYPATH=images $(BIN)/mypy images/licences.py
 	@$(BIN)/mypy kubectl/krew/archive.py
 

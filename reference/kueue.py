@@ -17,7 +17,16 @@ import yaml
 from berth_api import names
 from berth_api.allocation import mig
 from berth_api.request import CARD, mig_cards
-from berth_api.request.amounts import AMD_GPU, DCU_GPU, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
+from berth_api.request.amounts import (
+    AMD_GPU,
+    AMD_PARTITIONS,
+    DCU_GPU,
+    NPU_CORE,
+    NPU_CPU,
+    NPU_DVPP,
+    NVIDIA_GPU,
+    NVIDIA_SHARED,
+)
 from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace
 from reference import writing
 
@@ -81,7 +90,7 @@ def _own() -> Mapping[str, Outputs]:
         names.GPU_SHARED: NOTHING,
     }
     own = {prefix + name: outputs for prefix in (names.PREFIX, names.OTHER_PREFIX) for name, outputs in short.items()}
-    whole = dict.fromkeys((NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU), ONE_CARD)
+    whole = dict.fromkeys((NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, *AMD_PARTITIONS, DCU_GPU), ONE_CARD)
     return own | whole | dict.fromkeys((NPU_CORE, NPU_CPU, NPU_DVPP), NOTHING)
 
 

@@ -25,7 +25,7 @@ REQUESTS: Final[Rows] = {
     "MODEL_EXACT": "annotation: the whole name of the GPU model",
     "MODEL_REGEX": "label: a regular expression that is found in the GPU model",
     "MIN_GPU_MEMORY": "annotation: the least memory of what the pod gets of each card",
-    "GPU_TOPOLOGY": "annotation: `nvlink`, `pcie` or `numa`, which any two of the pod's GPUs have in common",
+    "GPU_TOPOLOGY": "annotation: `nvlink`, `xgmi`, `pcie`, `numa` and so on, what any two of the pod's GPUs share",
     "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
     "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
@@ -53,6 +53,9 @@ WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
     "ORIGINAL_RESOURCES": "annotation: what containers requested by resources that "
     "[admission](../admission.md#words-of-other-systems) has renamed, as JSON",
+    "NPU_MINORS": "annotation: the minors of the pod's NPUs, `0,1`, for Huawei's device plugin "
+    "([GPUs from files](../device-infos.md))",
+    "PREDICATE_TIME": "annotation: when the pod with these NPUs was bound, in Unix nanoseconds, for the same plugin",
     "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
     "BOUND_WITH": "annotation: how many members of the pod's gang had to be bound with it, of how many, and the ends "
     "of their UIDs ([decision 9](../decisions/0009-gangs.md))",
@@ -91,6 +94,7 @@ OBJECTS: Final[Rows] = {
     "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
     "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",
     "DEVICE_UUID": "label of single devices: the UUID of a card, the PCI address of a NIC",
+    "DEVICE_PARTITION": "label of GPUs: the partition mode, if the agent offers them by a resource of the mode",
     "DEVICE_RDMA": "label of NICs: the RDMA device, such as `mlx5_0`",
     "DEVICE_LINK_LAYER": "label of NICs: `InfiniBand` or `Ethernet`",
 }
@@ -98,7 +102,7 @@ CONDITIONS: Final[Rows] = {
     "READY": "of Devices: the agent renews its Lease and can read the driver",
     "VALID": "of Devices: the spec does not contradict itself",
     "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
-    "GIVEN_BY_NAME": "of Devices: False if ResourceSlices or device taints keep some cards from being given by name",
+    "GIVEN_BY_NAME": "of Devices: False if slices, taints or the vendor keep some cards from being given by name",
     "RESOURCES_WRITTEN": "of Devices: the Node shows the resources of the [plug-in](../plugins.md) behind the dot",
     "DRIVER_LOADED": "of Devices: the driver answers",
     "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",
@@ -127,6 +131,7 @@ OF_PLUGINS: Final[Rows] = {
     names.HAMI_CORE_RESOURCE: "1 for each container that HAMi-core limits; admission adds it",
     names.RDMA_RESOURCE: "1 for each container that gets device files of RDMA NICs; admission adds it",
     amounts.AMD_GPU: "whole cards",
+    "amd.com/<compute>_<memory>": "GPUs that are partitions of a card, such as `amd.com/cpx_nps4`",
     amounts.DCU_GPU: "whole cards",
     amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
     amounts.NPU_CPU: "of a part of an NPU: not supported yet",

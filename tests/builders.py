@@ -7,13 +7,14 @@ and from a pod without requests.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
+from berth_api import links as link_types
 from berth_api import names, request, resources
 from berth_api.admission import injection
 from berth_api.allocation import REPLICAS, Function, Grant, mig
@@ -78,6 +79,9 @@ _LONG = {
 }
 
 
+_PATHS = {score: link_type for link_type, score in link_types.SCORES.items() if not link_types.is_direct(link_type)}
+
+
 # --- values of the core -----------------------------------------------------------------------------------------
 
 
@@ -88,9 +92,14 @@ def card(
     model: str = A100,
     healthy: bool = True,
     more: Mapping[str, int] | None = None,
+    links: Iterable[tuple[int, int]] = (),
     **fields: Any,
 ) -> CardInfo:
-    """Return a GPU; `more` are capacities of other resources, further arguments are fields of `CardInfo`."""
+    """Return a GPU; `more` are capacities of other resources, further arguments are fields of `CardInfo`.
+
+    `links` are (minor of the other card, score): NVLinks, or a path over PCIe.
+    """
+    fields["links"] = tuple((other, _PATHS.get(score, "NVLink"), score // link_types.DIRECT) for other, score in links)
     amounts = (("gpu-core", 100), ("gpu-memory", memory), ("gpu-memory-ratio", 100), *(more or {}).items())
     return CardInfo(type="gpu", minor=minor, id=f"GPU-{minor}", model=model, healthy=healthy, amounts=amounts, **fields)
 

@@ -21,14 +21,14 @@ class SysfsTree:
         folder.mkdir(parents=True)
         for name, text in {"numa_node": numa, "local_cpulist": "0-31", **files}.items():
             (folder / name).write_text(f"{text}\n")
-        _link(self.root / "bus/pci/devices" / address, folder)
+        link(self.root / "bus/pci/devices" / address, folder)
         return folder
 
     def rdma(self, name: str, at: Path, *, verbs: bool = True, kind: str = "MT4129", **ports: str) -> None:
         """Make a PCI device an RDMA device; its ports are given as `port1="4: ACTIVE"`."""
         folder = self.root / "class/infiniband" / name
         folder.mkdir(parents=True)
-        _link(folder / "device", at)
+        link(folder / "device", at)
         (folder / "hca_type").write_text(f"{kind}\n")
         for port, state in (ports or {"port1": "4: ACTIVE"}).items():
             self.port(name, int(port.removeprefix("port")), state)
@@ -38,7 +38,7 @@ class SysfsTree:
                 device.mkdir(parents=True)
                 (device / "ibdev").write_text(f"{name}\n")
                 (device / "dev").write_text(f"{NULL}\n")
-                _link(device / "device", at)
+                link(device / "device", at)
             manager = self.root / "class/misc/rdma_cm"
             manager.mkdir(parents=True, exist_ok=True)
             (manager / "dev").write_text(f"{NULL}\n")
@@ -72,10 +72,11 @@ class SysfsTree:
 
     def virtual(self, physical: Path, number: int, virtual: Path) -> None:
         """Make one device a virtual function of another."""
-        _link(physical / f"virtfn{number}", virtual)
-        _link(virtual / "physfn", physical)
+        link(physical / f"virtfn{number}", virtual)
+        link(virtual / "physfn", physical)
 
 
-def _link(path: Path, target: Path) -> None:
+def link(path: Path, target: Path) -> None:
+    """Make a link, as sysfs has them: relative, and with the target's name at its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
+    path.symlink_to(Path(os.path.relpath(target.parent, path.parent)) / target.name)

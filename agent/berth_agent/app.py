@@ -95,7 +95,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         access.connect(client)
         client.observe = request_metrics.count
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
-        usage = reporter.of(settings, client=client)
+        usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
         exporter.usage = usage
         plugin = _plugin(settings, usage)
         isolation = _isolation(settings, usage, client)

@@ -11,11 +11,11 @@ MAX_BYTES: Final = 64 << 20
 """Bytes of a file that is read. A thousand pods with all devices of a node take less than a tenth."""
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, *, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a file.
 
     Raises:
-        OSError: it cannot be read; it is a link, no regular file, or larger than `MAX_BYTES`.
+        OSError: it cannot be read; it is a link, no regular file, or larger than `limit` bytes.
     """
     with _opened(path.parent) as folder:
         file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -23,9 +23,9 @@ def read(path: Path) -> bytes:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{path} is no regular file")
-            if status.st_size > MAX_BYTES:
-                raise OSError(f"{path} has {status.st_size} bytes; allowed are {MAX_BYTES}")
-            return opened.read(MAX_BYTES)
+            if status.st_size > limit:
+                raise OSError(f"{path} has {status.st_size} bytes; allowed are {limit}")
+            return opened.read(limit)
 
 
 def write(path: Path, content: bytes, *, mode: int, draft: str) -> None:

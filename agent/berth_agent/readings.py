@@ -103,6 +103,8 @@ class Reading:
     """Whether the node's Lease is to be renewed. Only a fleet file sets it to false."""
     reset: frozenset[str] = frozenset()
     """UUIDs of the GPUs that were reset since the reading before."""
+    offered: bool = True
+    """Whether the agent's device plugin offers the GPUs. False if the plugin of their vendor does."""
     facts: NodeFacts | None = None
     """Facts for the Node's labels; None if the inventory does not set them."""
     unnumbered: frozenset[str] = frozenset()

@@ -5,12 +5,13 @@ the members of `Vendor`. These are its parts, of which only the first is require
 
     Discovery        the cards of the node. Its readings also have the processes that use each card
     Events           faults that the driver reports between two readings
-    Measurements     temperature, power and use for the metrics, and the numbers of events
+    Measurements     temperature, power and use for the metrics
+    NumberedEvents   how often each numbered event of the driver came, for the metrics
     FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
     NodeFacts        labels of the Node, in `readings`
 
-One object may have the first three parts. All other rooms of the agent are shared by all vendors: they know these
+One object may have the first four parts. All other rooms of the agent are shared by all vendors: they know these
 interfaces, and no vendor.
 """
 
@@ -23,6 +24,7 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import FaultEvent
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.readings import CardSample, Reading
+from berth_api import names
 from berth_api.device import DeviceSpec
 
 FaultListener = Callable[[FaultEvent], object]
@@ -38,8 +40,8 @@ class Discovery(Protocol):
     async def read(self) -> Mapping[str, Reading]:
         """Return the readings of all nodes; a node that is missing was removed from the inventory.
 
-        A real vendor has one node. A failure of the driver is a finding of the reading, never an error. The reading has
-        the cards, the labels of the Device, and the `NodeFacts`.
+        A real vendor has one node. The reading has the cards, the labels of the Device, and the `NodeFacts`. If it
+        raises or hangs, the agent keeps the last reading, with a condition.
         """
         ...
 
@@ -65,6 +67,11 @@ class Measurements(Protocol):
         """Return what GPUs measure now, by their ids; may take as long as the driver does."""
         ...
 
+
+@runtime_checkable
+class NumberedEvents(Protocol):
+    """Counts the events of a driver that numbers them."""
+
     def xids(self) -> Mapping[tuple[str, int], int]:
         """Return how many fault events came since the start, by id of the card and number of the event.
 
@@ -77,7 +84,7 @@ OTHER_EVENTS: Final = 0
 
 
 @runtime_checkable
-class Inventory(Discovery, Events, Measurements, Protocol):
+class Inventory(Discovery, Events, Measurements, NumberedEvents, Protocol):
     """A source of readings, as the shared rooms use it: the parts about the cards in one object.
 
     An inventory is read periodically. If nothing changed, it may return the same Reading object as before. The
@@ -124,6 +131,20 @@ class Offers:
     warnings: tuple[str, ...] = ()
 
 
+def whole_cards(spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> tuple[Unit, ...]:
+    """Return a node's GPUs as units; withheld ones are unhealthy."""
+    return tuple(
+        Unit(
+            id=card.id,
+            minor=card.minor,
+            healthy=card.health and card.id not in withheld,
+            numa=card.topology.node_id if card.topology else -1,
+        )
+        for card in spec.devices
+        if card.type == names.GPU
+    )
+
+
 Specification = dict[str, Any]
 """The content of a CDI file."""
 CDI_VENDOR: Final = "k8s.device-plugin."
@@ -131,12 +152,12 @@ CDI_VENDOR: Final = "k8s.device-plugin."
 
 
 class CardAccess(Protocol):
-    """How containers get the cards of one reading."""
+    """How containers get the cards of one reading. A class that derives from it needs only `prefer` and `grant`."""
 
     @property
     def one_at_most(self) -> bool:
         """Return whether a container may have one replica only."""
-        ...
+        return False
 
     def check(self) -> None:
         """Check that everything exists that containers must have.
@@ -144,14 +165,14 @@ class CardAccess(Protocol):
         Raises:
             MisconfiguredError: something does not.
         """
-        ...
+        return  # without it, the method is abstract
 
     def cdi(self) -> dict[str, Specification]:
         """Return the CDI specifications by their classes; none if containers get no cards by CDI.
 
         Their vendor is `CDI_VENDOR` with the vendor's domain: `k8s.device-plugin.example.com`.
         """
-        ...
+        return {}
 
     def prefer(self, offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Return the units that a container of this size should get, if the scheduler has not chosen them.
@@ -171,17 +192,20 @@ class CardAccess(Protocol):
 
 
 class HandOver(Protocol):
-    """Offers cards to kubelet, and gives them to containers."""
+    """Offers cards to kubelet, and gives them to containers.
+
+    A class that derives from it needs only `offers` and `access`: it has no options, replicas and partitions then.
+    """
 
     @property
     def fails_without_cards(self) -> bool:
         """Return whether the agent ends if there is nothing to offer at its start."""
-        ...
+        return False
 
     @property
     def renames(self) -> bool:
         """Return whether replicas of cards are a resource of their own."""
-        ...
+        return False
 
     def reload(self) -> None:
         """Read the options again.
@@ -189,7 +213,7 @@ class HandOver(Protocol):
         Raises:
             OptionsError: they cannot be used; the last ones stay.
         """
-        ...
+        return  # without it, the method is abstract
 
     def offers(self, spec: DeviceSpec, *, withheld: frozenset[str] = frozenset()) -> Offers:
         """Return what a node offers. Units of withheld cards are unhealthy, like units of unhealthy cards.
@@ -201,7 +225,7 @@ class HandOver(Protocol):
 
     def shown(self, spec: DeviceSpec) -> DeviceSpec:
         """Return the spec as it is published: with the partitions and replicas with which cards are offered."""
-        ...
+        return spec
 
     def access(self, spec: DeviceSpec) -> CardAccess:
         """Return how containers get these cards, by what exists on the node now."""
@@ -222,7 +246,8 @@ class Vendor(Protocol):
     def is_present(self, sysfs_root: Path) -> bool | None:
         """Return whether the PCI bus has a GPU of this vendor, with or without its driver; None without a PCI bus.
 
-        Integrated graphics and the displays of management controllers do not count.
+        Integrated graphics and the displays of management controllers do not count. Use `sysfs.has_gpus`, which has
+        this rule for all vendors.
         """
         ...
 
@@ -231,7 +256,7 @@ class Vendor(Protocol):
         ...
 
     def discovery(self, settings: Settings) -> Discovery:
-        """Return the source of the node's readings. If it also has `Events` or `Measurements`, they are used."""
+        """Return the source of the node's readings. If it also has one of the other parts, it is used."""
         ...
 
     def hand_over(self, settings: Settings) -> HandOver | None:

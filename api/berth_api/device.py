@@ -31,6 +31,8 @@ Quantity = Annotated[
     ),
 ]
 """An amount as Kubernetes writes it: `100`, `"16Gi"`, `"500m"`."""
+LinkType = Annotated[str, Field(max_length=32, pattern="^[A-Za-z][A-Za-z0-9-]*$")]
+"""A type of `berth_api.links`, or one that a newer agent knows."""
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
 DeviceId = Annotated[str, Field(min_length=1, max_length=128)]
@@ -94,10 +96,12 @@ class Link(Model):
 
     minor: Annotated[int, Field(ge=0, le=65535)]
     """The other card."""
-    type: Literal["NVLink", "SameBoard", "SingleSwitch", "MultiSwitch", "HostBridge", "SameNUMANode", "System"]
-    """The best connection: NVLink (also through NVSwitch), else the common ancestor of the PCIe paths."""
+    type: LinkType
+    """The best connection: a direct link such as `NVLink` (also through NVSwitch) or `XGMI`, else the common ancestor
+    of the PCIe paths: `SameBoard`, `SingleSwitch`, `MultiSwitch`, `HostBridge`, `SameNUMANode` or `System`.
+    docs/protocol.md lists all known types. An unknown type counts as `System`."""
     count: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of active NVLinks; 0 for paths over PCIe."""
+    """Number of active direct links; 0 for paths over PCIe, and where it is not known."""
     peer_to_peer: bool = False
     """Whether the driver allows direct reads and writes between the two cards."""
 
@@ -243,7 +247,8 @@ class DeviceUse(Model):
     """The pods that are charged for the card, a share of it or a part of it, and ResourceClaims as
     `resourceclaim/<name>`."""
     barred: Annotated[str, Field(max_length=1024)] | None = None
-    """Why a healthy card is not allocated by name: a ResourceSlice lists it for claims, or it has a device taint."""
+    """Why a healthy card is not allocated by name: a ResourceSlice lists it for claims, it has a device taint, or its
+    vendor's device plugin needs more than Berth writes."""
 
 
 class HeldDevice(Model):

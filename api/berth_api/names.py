@@ -174,9 +174,16 @@ DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"
 DEVICE_PCIE_SWITCH: Final = "berth.dev/pcie-switch"
 DEVICE_UUID: Final = "berth.dev/uuid"
 
+# Label that the agent writes for GPUs that kubelet counts by a resource of their partition mode: `cpx_nps4`.
+DEVICE_PARTITION: Final = "berth.dev/partition"
+
 # Labels that the agent writes for NICs: the name of the RDMA device, and the link layer of its ports.
 DEVICE_RDMA: Final = "berth.dev/rdma-device"
 DEVICE_LINK_LAYER: Final = "berth.dev/link-layer"
+
+# Annotations that Huawei's device plugin reads.
+NPU_MINORS: Final = "huawei.com/npu-core"
+PREDICATE_TIME: Final = "predicate-time"
 
 # Resource names. Berth writes the first prefix if the pod used none.
 PREFIX: Final = "kubernetes.io/"

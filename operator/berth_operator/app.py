@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from berth_api import names, words
-from berth_api.request.kinds import read_nics
+from berth_api.request.kinds import Kinds, read_nics
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
@@ -66,11 +66,22 @@ class App:
         settings: Settings,
         configuration: Configuration,
         plugins: Mapping[str, DevicePlugin],
+        gpus: Mapping[str, str],
         client: KubeClient,
         election: LeaderElection,
         kubernetes: int | None,
     ) -> None:
-        """Wire the parts. `kubernetes` is the API server's minor version; None if it is unknown."""
+        """Wire the parts.
+
+        Args:
+            settings: flags and variables.
+            configuration: the configuration at the start.
+            plugins: the installed plug-ins, by device type.
+            gpus: names of installed vendors of GPUs, by the resources of their cards.
+            client: the client of the API server.
+            election: the election that this process won, or takes part in.
+            kubernetes: the API server's minor version; None if it is unknown.
+        """
         self._settings, self._client, self._election = settings, client, election
         self._configured = Configured(settings=settings, first=configuration, plugins=plugins)
         self._reporter = Reporter(
@@ -83,7 +94,7 @@ class App:
         self._marks = Marks(asyncio.get_running_loop())
         self._attempts = Attempts(clock=time.monotonic)
         self._notifier = Notifier(reporter=self._reporter, attempts=self._attempts, mark=self._marks.mark)
-        self._cluster = _cluster(settings, plugins, self._notifier)
+        self._cluster = _cluster(settings, _kinds(settings, plugins, gpus), self._notifier)
         self._cluster.fleet.set_kubernetes(kubernetes or releases.NEWEST)
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
@@ -311,9 +322,12 @@ class App:
         return health.problem(idle_seconds=idle, ages=self._watches.ages())
 
 
-def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: Listener) -> Cluster:
+def _kinds(settings: Settings, plugins: Mapping[str, DevicePlugin], gpus: Mapping[str, str]) -> Kinds:
+    return kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources), gpus)
+
+
+def _cluster(settings: Settings, kinds: Kinds, listener: Listener) -> Cluster:
     """Return an empty state of the cluster."""
-    kinds = kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources))
     return Cluster(
         grace=settings.agent_grace,
         startup_timeout=settings.node_startup_timeout,

@@ -14,7 +14,7 @@ from berth_agent.kubelet.device_plugin.chooser import NoPreference
 from berth_agent.kubelet.device_plugin.manager import PluginManager
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.kubelet_api.deviceplugin_pb2 import DeviceSpec as DeviceNode
-from berth_agent.readings import Reading
+from berth_agent.readings import NodeUse, Reading
 from berth_agent.vendor import CDI_VENDOR, MisconfiguredError, Offer, Offers, Specification, Unit
 from berth_api.device import DeviceInfo, DeviceSpec
 from tests.kubelet import DEADLINE, Kubelet
@@ -88,6 +88,12 @@ async def test_the_cards_of_any_vendor_are_offered_and_given() -> None:
         [file] = (folder / "cdi").iterdir()
         assert file.name == "k8s.device-plugin.example.com-gpu.json"
         assert orjson.loads(file.read_bytes())["kind"] == "k8s.device-plugin.example.com/gpu"
+        # Cards that the plugin of their vendor offers are neither offered nor withheld here.
+        of_others = Reading(spec=DeviceSpec(devices=CARDS), findings=(), use=NodeUse(), offered=False)
+        plugin.update(of_others)
+        await kubelet.sees(lambda units: units.get(RESOURCE) == {})
+        plugin.leave()
+        assert plugin.with_withheld(of_others) is of_others
         hand_over.complete = False
         plugin.update(Reading(spec=DeviceSpec(devices=CARDS[:1]), findings=()))
         async with asyncio.timeout(DEADLINE):

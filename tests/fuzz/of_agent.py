@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from berth_agent.configuration import options
 from berth_agent.configuration.options import Flags, OptionsError
+from berth_agent.configuration.settings import Settings
 from berth_agent.health import annotations
 from berth_agent.inventory import numbering, plugins
+from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.kubelet import podresources
@@ -24,10 +26,14 @@ from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, O
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
 from berth_agent.kubelet_api import deviceplugin_pb2, podresources_pb2
 from berth_agent.usage import processes
+from berth_agent.vendors.amd.events import wedged
+from berth_agent.vendors.amd.hand_over import AmdHandOver
+from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_agent.vendors.nvidia.hand_over import resources, response
 from berth_agent.vendors.nvidia.isolation import limits, versions
 from berth_agent.vendors.simulated import fleet
 from berth_agent.vendors.simulated.fleet import FleetError
+from berth_api.allocation import device_ids
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_client import reflector
 from berth_client.credentials import CredentialsError, of_kubeconfig
@@ -53,6 +59,18 @@ _OPTIONS: Final = {
     "sharing": {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
     "imex": {"channelIDs": [0], "required": False},
 }
+_DEVICE_INFOS: Final = [
+    {
+        "vendor": "huawei",
+        "model": "Ascend-910B",
+        "uuid": f"npu-{minor}",
+        "minor": str(minor),
+        "resources": {"huawei.com/npu-core": "20", "koordinator.sh/gpu-memory": "32Gi"},
+        "topology": {"p2pLinks": [{"peerMinor": "0,1,2", "type": "HCCS"}], "nodeID": "0", "busID": "0000:00:08.0"},
+        "status": {"healthy": minor > 0, "errCode": "chip error"},
+    }
+    for minor in range(3)
+]
 _BOOT: Final = "boot"
 _PAYLOAD: Final = {
     "bootID": _BOOT,
@@ -82,6 +100,16 @@ def _options(content: bytes) -> None:
         file = Path(folder) / "config.yaml"
         file.write_bytes(content)
         options.load(Flags(config_file=file))
+
+
+def _device_infos(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "devices").write_bytes(content)
+        listed = DeviceInfos(Path(folder)).read()
+        assert listed.finding is not None
+        assert listed.finding.ok or not listed.cards
+        # What is listed can be published.
+        plugins.checked("gpu", listed.cards)
 
 
 def _checkpoint(content: bytes) -> None:
@@ -191,6 +219,75 @@ def _sysfs(files: dict[str, Any]) -> None:
             assert results["node"][1].ok or results["node"][1].message
 
 
+_CARD: Final = "bus/pci/devices/0000:05:00.0"
+_KFD: Final = "class/kfd/kfd/topology/nodes"
+_AMD: Final = {
+    f"{_CARD}/vendor": "0x1002",
+    f"{_CARD}/class": "0x120000",
+    f"{_CARD}/device": "0x74a1",
+    f"{_CARD}/revision": "0x00",
+    f"{_CARD}/numa_node": "0",
+    f"{_CARD}/local_cpulist": "0-3",
+    f"{_CARD}/config": "abcd",
+    f"{_CARD}/unique_id": "e3aa140f9a5f9e31",
+    f"{_CARD}/product_name": "AMD Instinct MI300X OAM",
+    f"{_CARD}/mem_info_vram_total": "206158430208",
+    f"{_CARD}/mem_info_vram_used": "1048576",
+    f"{_CARD}/gpu_busy_percent": "7",
+    f"{_CARD}/current_compute_partition": "CPX",
+    f"{_CARD}/current_memory_partition": "NPS4",
+    f"{_CARD}/xgmi_hive_info/xgmi_hive_id": "15188982192727901047",
+    f"{_CARD}/xgmi_num_hops": "00 01",
+    f"{_CARD}/xgmi_num_links": "00 02",
+    f"{_CARD}/ras/umc_err_count": "ue: 0\nce: 0",
+    f"{_CARD}/ras/gpu_vram_bad_pages": "0x00000001 : 0x00001000 : R",
+    f"{_CARD}/hwmon/hwmon4/temp2_input": "45000",
+    f"{_CARD}/hwmon/hwmon4/temp2_crit": "105000",
+    f"{_CARD}/hwmon/hwmon4/power1_average": "90000000",
+    f"{_CARD}/drm/renderD128/dev": "226:128",
+    f"{_KFD}/1/properties": "simd_count 152\nsimd_per_cu 4\nlocation_id 1280\ndomain 0\ndrm_render_minor 128",
+    f"{_KFD}/2/properties": "simd_count 152\nsimd_per_cu 4\nlocation_id 1281\ndomain 0\ndrm_render_minor 129",
+    f"{_KFD}/2/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 25769803776",
+    "bus/pci/drivers/amdgpu/0000:05:00.0/x": "",
+    "module/amdgpu/version": "6.10.5",
+}
+"""A card of AMD's in two partitions."""
+_SOME: Final = st.lists(st.sampled_from(sorted(_AMD)), max_size=3)
+
+
+def _amd(raw: Any) -> None:
+    """Read a card of AMD's, some of whose files lie, are huge or fail with EIO."""
+    with TemporaryDirectory() as root:
+        for path, content in raw["files"].items():
+            file = Path(root) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if path in raw["refused"]:
+                file.symlink_to("/proc/self/mem")
+            else:
+                file.write_bytes(content.encode(errors="replace") * (10**5 if path in raw["huge"] else 1))
+        options = Settings(node_name="n", sysfs_root=Path(root), proc_root=Path(root))
+        inventory = AmdInventory(options)
+        cards = asyncio.run(inventory.read())["n"].spec
+        DeviceSpec.model_validate_json(cards.model_dump_json(by_alias=True))
+        assert len({card.minor for card in cards.devices}) == len({card.id for card in cards.devices})
+        access = AmdHandOver(options).access(cards)
+        for card in cards.devices:
+            assert not device_ids.problem("gpu", card.id)
+            paths = [device.host_path for device in access.grant([card.id]).devices]
+            assert all(path == "/dev/kfd" or path.startswith("/dev/dri/renderD") for path in paths)
+        asyncio.run(inventory.sample())
+
+
+_WEDGED: Final = b"\0".join(
+    (b"change@/x", b"DEVPATH=/devices/0000:05:00.0/drm/card1", b"SUBSYSTEM=drm", b"WEDGED=rebind,bus-reset", b"")
+)
+
+
+def _kernel_event(message: bytes) -> None:
+    event = wedged(message)
+    assert event is None or (event.methods.isprintable() and len(event.address) <= 64)
+
+
 class _Plugin:
     """A device plug-in that reads what the test says."""
 
@@ -254,6 +351,7 @@ _CHECKED: Final = (ParseError, DecodeError)
 TARGETS: Final = (
     Target(name="fleet", inputs=inputs.as_yaml(inputs.near(_FLEET)), parse=_fleet, errors=(FleetError,)),
     Target(name="plugin options", inputs=inputs.as_yaml(inputs.near(_OPTIONS)), parse=_options, errors=(OptionsError,)),
+    Target(name="device infos", inputs=inputs.as_json(inputs.near(_DEVICE_INFOS)), parse=_device_infos),
     Target(
         name="checkpoint",
         inputs=st.one_of(
@@ -281,6 +379,12 @@ TARGETS: Final = (
     ),
     Target(name="pod of the node", inputs=inputs.typed(_OF_NODE, below=("annotations", "labels")), parse=_pod),
     Target(name="sysfs", inputs=inputs.typed(_SYSFS), parse=_sysfs),
+    Target(
+        name="sysfs of amd",
+        inputs=st.fixed_dictionaries({"files": inputs.typed(_AMD), "refused": _SOME, "huge": _SOME}),
+        parse=_amd,
+    ),
+    Target(name="kernel event", inputs=st.one_of(inputs.damaged(st.just(_WEDGED)), st.binary()), parse=_kernel_event),
     Target(name="device plug-in", inputs=inputs.near([_NPU]), parse=_plugin),
     Target(
         name="device annotations",

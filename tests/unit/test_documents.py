@@ -136,7 +136,7 @@ def unknown(text: str) -> list[str]:
     imports = [f"{module}.{name}" for module, name in re.findall(r"^from ([\w.]+) import (\w+)$", blocks, re.MULTILINE)]
     flags = [flag for span in spans if span.startswith("--") for flag in FLAG.findall(span)]
     flags += [flag for command in OWN_COMMAND.findall(text) for flag in FLAG.findall(command)]
-    metrics = {name for span in spans for name in METRIC.findall(span)} - {"berth_example_npu"}
+    metrics = {name for span in spans for name in METRIC.findall(span)} - {"berth_example_npu", "berth_example_gpus"}
     targets = re.findall(r"(?:`|^ *\$? *)make ([a-z][a-z0-9-]*)", text, re.MULTILINE)
     return [
         *filter(wrong_path, spans),

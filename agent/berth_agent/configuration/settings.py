@@ -106,6 +106,10 @@ class Settings(Flags, BaseSettings):
     checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
     """File with what kubelet was promised and which devices pods had. It must outlive the agent's container."""
 
+    device_infos: Path | None = None
+    """Folder of JSON files in which agents of other vendors list their devices for koordlet, `xpu-device-infos`. The
+    devices become the GPUs of a node that has no others. Default: no such files are read."""
+
     nvml_library: Path | None = None
     """libnvidia-ml.so.1 to load. Default: as the dynamic linker finds it."""
 
@@ -182,6 +186,13 @@ class Settings(Flags, BaseSettings):
     cdi_specification: Literal["own", "nvidia-ctk"] = "own"
     """Which CDI specification containers use. `own`: the agent writes one with the device nodes of the cards.
     `nvidia-ctk`: `nvidia-ctk cdi generate` maintains one that also has the driver's libraries."""
+
+    amd_resource_naming_strategy: Literal["single", "mixed"] = "single"
+    """Which resources AMD's cards are. `single`: `amd.com/gpu`, also for partitions, for which all cards must have the
+    same modes. `mixed`: `amd.com/<compute>_<memory>` by the modes of the card, such as `amd.com/cpx_nps4`."""
+
+    amd_visible_devices: bool = False
+    """Whether containers with AMD's cards get the variable AMD_VISIBLE_DEVICES, which AMD's container runtime reads."""
 
     cdi_folder: Path = Path("/var/run/cdi")
     """Folder in which the agent writes its CDI specifications."""

@@ -49,10 +49,12 @@ EVENTS_FAILED: Final = "EventsFailed"
 CORDONED: Final = "Cordoned"
 LINK_DOWN: Final = "LinkDown"
 OFF_THE_BUS: Final = "OffTheBus"
+REPORTED: Final = "ReportedByVendor"
+"""The vendor's agent reports the fault of its device."""
 
 _MEASURED: Final = {
     *(REMAP_FAILED, RETIREMENT_PENDING, PAGES_RETIRED, RESET_NEEDED, REBOOT_NEEDED, DRAIN_NEEDED),
-    *(EVENTS_FAILED, CORDONED, LINK_DOWN, OFF_THE_BUS, "ReadTimedOut", "ReadFailed", "Simulated"),
+    *(EVENTS_FAILED, CORDONED, LINK_DOWN, OFF_THE_BUS, "ReadTimedOut", "ReadFailed", "Simulated", REPORTED),
 }
 _LASTING: Final = {DOUBLE_BIT: Remedy.RESET, LOST: Remedy.RESET, RESET_REQUIRED: Remedy.RESET}
 

@@ -1,4 +1,4 @@
-"""Inventories without some of the parts, and values of labels."""
+"""Inventories without hardware, and values of labels."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_agent.conditions import Finding
 from berth_agent.readings import CardSample, NodeFacts, Reading
-from berth_agent.vendor import Discovery, Events, FaultListener, Measurements
+from berth_agent.vendor import FaultListener
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -29,34 +29,6 @@ class NothingMeasured:
     def xids(self) -> Mapping[tuple[str, int], int]:
         """Return nothing."""
         return {}
-
-
-class CompletedInventory:
-    """The inventory of a vendor whose discovery lacks some of the other parts: they report nothing."""
-
-    def __init__(self, discovery: Discovery) -> None:
-        self._discovery = discovery
-
-    async def read(self) -> Mapping[str, Reading]:
-        """Read the cards."""
-        return await self._discovery.read()
-
-    def listen(self, listener: FaultListener) -> None:
-        """Call the listener with each fault event, if there are any."""
-        if isinstance(self._discovery, Events):
-            self._discovery.listen(listener)
-
-    async def sample(self) -> Mapping[str, CardSample]:
-        """Return what the cards measure, if they measure anything."""
-        return await self._discovery.sample() if isinstance(self._discovery, Measurements) else {}
-
-    def xids(self) -> Mapping[tuple[str, int], int]:
-        """Return the numbered events, if there are any."""
-        return self._discovery.xids() if isinstance(self._discovery, Measurements) else {}
-
-    def close(self) -> None:
-        """Close the hardware without waiting for it."""
-        self._discovery.close()
 
 
 class NoGpus(NothingMeasured):

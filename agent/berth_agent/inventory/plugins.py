@@ -173,7 +173,7 @@ class PluginRunner:
     async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
         """Return the devices of each node. If the plug-in fails, return its last devices as unhealthy."""
         nodes, known = tuple(nodes), self._call
-        call = self._call = known or _in_thread(lambda: self._read_nodes(nodes))
+        call = self._call = known or in_thread(lambda: self._read_nodes(nodes))
         # One that hangs was waited for once.
         completed, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
         if not completed:
@@ -189,7 +189,7 @@ class PluginRunner:
     def close(self) -> None:
         """Stop the plug-in, without waiting for it."""
         if stop := getattr(self._agent, "stop", None):
-            _in_thread(stop)
+            in_thread(stop)
 
     def _read_nodes(self, nodes: Iterable[str]) -> dict[str, Devices]:
         if not self._started:
@@ -211,7 +211,7 @@ class PluginRunner:
         return Finding(type=f"{names.INVENTORY_READ}.{self._agent.name}", ok=ok, reason=reason, message=message)
 
 
-def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
+def in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
     """Begin work; the result may be its exception.
 
     Unlike a pool's thread, this thread does not keep the process from ending.

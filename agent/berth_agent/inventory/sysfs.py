@@ -12,8 +12,16 @@ from berth_api.device import Topology
 
 UNTOLD: Final = -1
 ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-DISPLAY: Final = "0x03"
-"""How the class of a GPU begins; those without a plug for a screen are 0x0302."""
+ACCELERATOR: Final = "0x1200"
+"""How the class of processing accelerators begins."""
+GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", ACCELERATOR)
+"""How the classes of GPUs begin: with a plug for a screen, and three classes without one."""
+_MANAGEMENT_DISPLAYS: Final = frozenset({"1002:4752", "1002:515e", "19e5:1711"})
+"""Displays of management controllers by a vendor that also makes GPUs. Most are by other vendors (ASPEED, Matrox)."""
+_INTEGRATED_INTEL: Final = "0000:00:02.0"
+"""The address of Intel's integrated graphics."""
+_AMD_CPU: Final = "0x1022"
+"""The vendor of what is in AMD's processors; graphics by AMD are of 0x1002."""
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
 BEHIND_SWITCH: Final = 4
 """Length of a path from a root complex through a switch: root port, upstream port, downstream port, device."""
@@ -61,9 +69,31 @@ def machine(root: Path) -> str:
 
 def has_gpus(root: Path, vendor: str) -> bool | None:
     """Return whether the PCI bus has a GPU of a vendor (`0x10de`); None where there is no bus to look at."""
+    folders = gpus(root, vendor)
+    return None if folders is None else bool(folders)
+
+
+def gpus(root: Path, vendor: str) -> list[Path] | None:
+    """Return the folders of a vendor's GPUs, sorted by PCI address; None where there is no bus to look at.
+
+    Integrated graphics and displays of management controllers do not count.
+    """
     devices = entries(root / "bus/pci/devices")
-    classes = [text(device / "class") for device in devices if text(device / "vendor") == vendor]
-    return any(pci_class.startswith(DISPLAY) for pci_class in classes) if devices else None
+    of_vendor = [device for device in devices if text(device / "vendor") == vendor]
+    return [device for device in of_vendor if _is_gpu(device)] if devices else None
+
+
+def _is_gpu(device: Path) -> bool:
+    kind, device_class = pci_id(device), text(device / "class")
+    if not device_class.startswith(GPU_CLASSES) or kind in _MANAGEMENT_DISPLAYS:
+        return False
+    if kind.startswith("8086:"):
+        return device.name != _INTEGRATED_INTEL
+    if kind.startswith("1002:") and not device_class.startswith(ACCELERATOR):
+        # In an APU, functions of the processor share the slot: its encryption and USB controllers.
+        slot = entries(device.parent, f"{device.name.rpartition('.')[0]}.*")
+        return all(text(function / "vendor") != _AMD_CPU for function in slot)
+    return True
 
 
 def bound_cards(root: Path, driver: str = "*") -> frozenset[str]:

@@ -1,7 +1,7 @@
 """kubelet's PodResources: which devices it gave to which containers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
-from berth_agent.kubelet.admission.pods import is_of_plugin
+from berth_agent.kubelet.admission.pods import PLUGIN, is_of_plugin
 from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet_api import podresources_pb2 as messages
 from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
@@ -24,8 +24,9 @@ ANSWER_SECONDS: Final = 2.0
 class PodResources:
     """Asks kubelet at its socket, one call at a time, over a connection that is kept while calls succeed."""
 
-    def __init__(self, socket: Path, *, timeout: float = ANSWER_SECONDS) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path, *, plugin: Collection[str] = PLUGIN, timeout: float = ANSWER_SECONDS) -> None:
+        """Report devices of the device plugin's resources (`is_of_plugin`)."""
+        self._socket, self._plugin = socket, plugin
         self._timeout = timeout
         self._channel = open_channel(socket)
         self.claimed: tuple[ClaimedDevice, ...] = ()
@@ -52,7 +53,7 @@ class PodResources:
             )
         in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
         self.claimed = tuple(in_order[:MAX_DEVICES])
-        return tuple(_reports(answer))
+        return tuple(_reports(answer, self._plugin))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -74,12 +75,12 @@ def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevic
                 )
 
 
-def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:
+def _reports(answer: messages.ListPodResourcesResponse, plugin: Collection[str] = PLUGIN) -> Iterator[ContainerReport]:
     for pod in answer.pod_resources:
         for container in pod.containers:
             ids_by_resource: dict[str, frozenset[str]] = {}
             for devices in container.devices:
-                if is_of_plugin(devices.resource_name):
+                if is_of_plugin(devices.resource_name, plugin):
                     # Devices of several NUMA nodes stand in an entry each.
                     ids_by_resource[devices.resource_name] = ids_by_resource.get(
                         devices.resource_name, frozenset()

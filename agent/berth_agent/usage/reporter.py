@@ -6,7 +6,7 @@ The reporter checks after each event (a pod came or went, kubelet allocated devi
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -163,14 +163,20 @@ class UsageReporter:
         )
 
 
-def of(settings: Settings, *, client: ApiClient) -> UsageReporter | None:
-    """Return the reporter of the settings' node; None for a simulated fleet, or if it is switched off."""
+def of(settings: Settings, *, client: ApiClient, plugin: Collection[str]) -> UsageReporter | None:
+    """Return the reporter of the settings' node; None for a simulated fleet, or if it is switched off.
+
+    Args:
+        settings: the agent's settings.
+        client: the client of the API server.
+        plugin: the device plugin's resources, besides partitions of cards.
+    """
     if settings.inventory != "nvml" or not settings.truth:
         return None
     boot = boot_id(settings.proc_root)
-    pods = NodePods(client=client, node=settings.node_name)
+    pods = NodePods(client=client, node=settings.node_name, plugin=plugin)
     admission = Admission(
-        kubelet=PodResources(settings.pod_resources_socket),
+        kubelet=PodResources(settings.pod_resources_socket, plugin=plugin),
         server=pods,
         memory=Checkpoint(path=settings.checkpoint, boot_id=boot),
         running=lambda: processes.pods_with_processes(settings.proc_root),

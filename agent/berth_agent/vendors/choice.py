@@ -3,31 +3,40 @@
 A node has GPUs of one vendor. The PCI bus decides which, because it shows cards without their driver.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import plugins
+from berth_agent.inventory.completed import CompletedInventory
+from berth_agent.inventory.device_infos import DeviceInfos, InventoryWithDeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.inventory.interface import CompletedInventory, NoGpus, label_value
+from berth_agent.inventory.interface import NoGpus, label_value
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import ListPods, Provider
 from berth_agent.vendor import HandOver, Inventory, Vendor
+from berth_agent.vendors.amd.vendor import Amd
 from berth_agent.vendors.nvidia.isolation.selection import providers
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api import names
 from berth_api.plugins import in_one_line
 from berth_api.plugins import load as load_all
+from berth_api.request import VENDORS, gpu_vendors, is_counted_on_node
 
 GROUP: Final = "berth.gpu_vendors"
-BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(),)
+BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(), Amd())
 """The vendors of this distribution. An earlier one comes first where several drive their cards."""
+
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ChosenVendor(NamedTuple):
@@ -76,10 +85,19 @@ def choose(vendors: Sequence[Vendor], sysfs_root: Path) -> ChosenVendor:
     if len(vendors) == 1:
         # Nothing is read: a file that cannot be read must not keep the agent from starting.
         return ChosenVendor(vendors[0])
-    present = [vendor for vendor in vendors if vendor.is_present(sysfs_root)]
-    driven = [vendor for vendor in present if vendor.is_driven(sysfs_root)]
+    present = [vendor for vendor in vendors if _holds(vendor, vendor.is_present, sysfs_root)]
+    driven = [vendor for vendor in present if _holds(vendor, vendor.is_driven, sysfs_root)]
     chosen = next(iter((*driven, *present, *vendors)))
     return ChosenVendor(chosen, tuple(vendor.name for vendor in present if vendor is not chosen))
+
+
+def _holds(vendor: Vendor, question: Callable[[Path], bool | None], sysfs_root: Path) -> bool:
+    """Return the answer of a vendor; False if it fails, because it must not keep the agent from starting."""
+    try:
+        return bool(question(sysfs_root))
+    except Exception as error:  # noqa: BLE001 - a third party's code may raise anything
+        _log.warning("a vendor of GPUs cannot say whether it has cards", vendor=vendor.name, error=in_one_line(error))
+        return False
 
 
 def inventory_for(settings: Settings) -> Inventory:
@@ -97,7 +115,13 @@ def inventory_for(settings: Settings) -> Inventory:
     if "gpu" in settings.discover:
         chosen = _chosen(settings.sysfs_root)
         discovery, findings = chosen.vendor.discovery(settings), chosen.findings
-        gpus = discovery if isinstance(discovery, Inventory) else CompletedInventory(discovery)
+        gpus = (
+            discovery
+            if isinstance(discovery, Inventory)
+            else CompletedInventory(discovery, node=settings.node_name, timeout=settings.read_timeout)
+        )
+        if settings.device_infos:
+            gpus = InventoryWithDeviceInfos(gpus, DeviceInfos(settings.device_infos), timeout=settings.read_timeout)
     # A plug-in that brings a type that is looked for in sysfs, too, knows it better, its minors included.
     in_sysfs: dict[str, DeviceAgent] = {}
     for agent in (RdmaNics(settings.sysfs_root), Fpgas(settings.sysfs_root, ids=settings.fpga_ids)):
@@ -113,6 +137,17 @@ def hand_over_for(settings: Settings) -> HandOver | None:
         OptionsError: the options cannot be used.
     """
     return _chosen(settings.sysfs_root).vendor.hand_over(settings) if settings.device_plugin else None
+
+
+def resources_for(settings: Settings) -> frozenset[str]:
+    """Return the resources by which kubelet gives the node's cards to containers, besides partitions of cards.
+
+    Raises:
+        PluginError: a vendor's names cannot be used.
+    """
+    chosen = _chosen(settings.sysfs_root).vendor.name
+    vendors = {**VENDORS, **gpu_vendors.load(entry_points(group=gpu_vendors.GROUP))}
+    return frozenset(name for name, vendor in vendors.items() if vendor == chosen and is_counted_on_node(name))
 
 
 def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:

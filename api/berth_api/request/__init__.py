@@ -12,6 +12,7 @@ from berth_api.names import GPU
 from berth_api.request import genius, hints, mistakes, topology
 from berth_api.request.amounts import (
     AMD_GPU,
+    AMD_PARTITIONS,
     DCU_GPU,
     NPU_CORE,
     NPU_CPU,
@@ -23,10 +24,11 @@ from berth_api.request.amounts import (
     is_counted_on_node,
     is_device,
     of_resources,
+    vendor_of,
 )
 from berth_api.request.genius import LABELS
 from berth_api.request.hints import Hint
-from berth_api.request.kinds import BUILT_IN, Kind, KindError, Kinds
+from berth_api.request.kinds import BUILT_IN, GpuVendor, Kind, KindError, Kinds
 from berth_api.request.values import (
     AMOUNTS,
     CARD,
@@ -53,6 +55,7 @@ from berth_api.values import interning
 
 __all__ = [
     "AMD_GPU",
+    "AMD_PARTITIONS",
     "AMOUNTS",
     "BUILT_IN",
     "CARD",
@@ -75,6 +78,7 @@ __all__ = [
     "WHOLE_CARD",
     "DeviceRequest",
     "GpuTopology",
+    "GpuVendor",
     "Hint",
     "Joint",
     "Kind",
@@ -91,6 +95,7 @@ __all__ = [
     "mistakes",
     "of_pod",
     "of_resources",
+    "vendor_of",
 ]
 
 

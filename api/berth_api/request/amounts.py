@@ -12,10 +12,18 @@ from berth_api.request.kinds import BUILT_IN, Kinds, split
 from berth_api.request.values import CARD, INSTANCE, NOTHING, PLUGIN_UNIT, REPLICA, DeviceRequest, Part, RequestError
 from berth_api.request.written import NOTHING_WRITTEN, Written
 from berth_api.resources import quantity
+from berth_api.values.selectors import DOES_NOT_EXIST, EVERYTHING, LabelSelector, Requirement
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 NVIDIA_SHARED: Final = allocation.REPLICAS
 AMD_GPU: Final = "amd.com/gpu"
+AMD_PARTITIONS: Final = {
+    f"amd.com/{compute}_{memory}": f"{compute}_{memory}"
+    for compute in ("spx", "dpx", "tpx", "qpx", "cpx")
+    for memory in ("nps1", "nps2", "nps4", "nps8")
+}
+"""Resource of partitions of AMD's cards -> their compute and memory mode. Each partition is a GPU of its own in the
+Device, with the mode in its label `berth.dev/partition` if it is offered by this resource."""
 DCU_GPU: Final = "dcu.com/gpu"
 NPU_CORE: Final = "huawei.com/npu-core"
 NPU_CPU: Final = "huawei.com/npu-cpu"
@@ -25,12 +33,13 @@ VENDORS: Final = {
     NVIDIA_GPU: "nvidia",
     NVIDIA_SHARED: "nvidia",
     AMD_GPU: "amd",
+    **dict.fromkeys(AMD_PARTITIONS, "amd"),
     DCU_GPU: "hygon",
     NPU_CORE: "huawei",
     NPU_CPU: "huawei",
     NPU_DVPP: "huawei",
 }
-"""Resource -> vendor, as in the vendor label of the Device."""
+"""Resource -> vendor, as in the vendor label of the Device. `Kinds.gpus` has those of added vendors."""
 
 _OFFERED_BY_NOBODY: Final = (NPU_CORE, NPU_CPU, NPU_DVPP)
 """Resources of devices that neither Berth nor a device plugin writes to the Node."""
@@ -73,7 +82,14 @@ class _Requested(dict[str, int]):
 
 def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
     """Return whether a resource is counted on the cards of a Device."""
-    return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name) or kinds.has(name)
+    if allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name):
+        return True
+    return kinds.has(name) or name in kinds.gpus
+
+
+def vendor_of(name: str, kinds: Kinds = BUILT_IN) -> str:
+    """Return the vendor whose GPUs have a resource; empty if cards of any vendor have it, or none has."""
+    return "nvidia" if mig.is_resource(name) else VENDORS.get(name) or kinds.gpus.get(name, "")
 
 
 def is_counted_on_node(name: str) -> bool:
@@ -112,7 +128,7 @@ def of_resources(
         requested[base], origin[base] = amount, name
     requested = _Requested(requested, origin, written)
     gpus = {name: amount for name, amount in requested.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
-    parts = _gpu_parts(requested.only(gpus))
+    parts = _gpu_parts(requested.only(gpus), kinds)
     for kind in (RDMA, FPGA):
         if kind in requested:
             _check_percent(requested, kind)
@@ -131,14 +147,10 @@ def of_resources(
         hint = f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
     return DeviceRequest(
         parts=tuple(parts),
-        vendor=next(filter(None, map(_vendor, requested)), ""),
+        vendor=next(filter(None, (vendor_of(name, kinds) for name in requested)), ""),
         prefix=requested.prefix,
         hint=hint,
     )
-
-
-def _vendor(name: str) -> str:
-    return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
 _MAX_CARDS: Final = 8
@@ -162,7 +174,7 @@ def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
-def _gpu_parts(requested: _Requested) -> list[Part]:
+def _gpu_parts(requested: _Requested, kinds: Kinds) -> list[Part]:
     if not requested:
         return []
     combination = frozenset(requested)
@@ -170,9 +182,11 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
         return [Part(type=GPU, count=requested[NVIDIA_SHARED], amounts=(), unit=REPLICA)]
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
-    if combination not in _GPU_RULES:
+    is_added = len(combination) == 1 and combination <= kinds.gpus.keys()
+    rule = _whole_cards if is_added else _GPU_RULES.get(combination)
+    if rule is None:
         # The message ends with how to make a request of them.
-        alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
+        alone = [name for name in sorted(requested) if name in (*_ALONE, *kinds.gpus) or mig.is_resource(name)]
         if alone:
             first, *_ = sorted(alone, key=mig.is_resource)
             advice = f"{requested.long(first)} is allowed only by itself: remove it or the others"
@@ -185,7 +199,7 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
             advice = f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
         raise requested.error(f"{requested.text()} is not a request for GPUs; {advice}")
     # The total is divided evenly over its cards.
-    normal = _GPU_RULES[combination](requested)
+    normal = rule(requested)
     ratio = normal.get(GPU_MEMORY_RATIO, 0)
     count = normal.get(GPU_SHARED) or (ratio // CARD if ratio > CARD else 1)
     amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
@@ -195,8 +209,16 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
                 f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
                 f"spread it with {GPU_SHARED}"
             )
-    part = Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())))
+    part = Part(type=GPU, count=count, amounts=tuple(sorted(amounts.items())), selector=_of_mode(combination))
     return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
+
+
+def _of_mode(combination: frozenset[str]) -> LabelSelector:
+    """Return what a request for AMD's cards requires of their partition mode, by which kubelet counts them."""
+    if combination == {AMD_GPU}:
+        return LabelSelector(requirements=(Requirement(key=names.DEVICE_PARTITION, operator=DOES_NOT_EXIST),))
+    modes = tuple(AMD_PARTITIONS[name] for name in combination if name in AMD_PARTITIONS)
+    return LabelSelector(requirements=(Requirement(key=names.DEVICE_PARTITION, values=modes),)) if modes else EVERYTHING
 
 
 def _instances(name: str, count: int) -> Part:
@@ -274,9 +296,7 @@ def _check_percent(requested: _Requested, name: str) -> None:
 
 _Rule = Callable[[_Requested], Amounts]
 _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
-    frozenset({NVIDIA_GPU}): _whole_cards,
-    frozenset({AMD_GPU}): _whole_cards,
-    frozenset({DCU_GPU}): _whole_cards,
+    **{frozenset({name}): _whole_cards for name in (NVIDIA_GPU, AMD_GPU, *AMD_PARTITIONS, DCU_GPU)},
     frozenset({GPU}): _percent,
     frozenset({GPU_MEMORY}): _parts_of_cards,
     frozenset({GPU_MEMORY_RATIO}): _parts_of_cards,
@@ -292,5 +312,5 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 }
 """The allowed combinations, each with its check and normal form."""
 
-_ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
+_ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, *AMD_PARTITIONS, DCU_GPU)
 """Resources that are requested by themselves. MIG profiles' resources are, too."""

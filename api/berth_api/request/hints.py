@@ -41,7 +41,9 @@ class Hint:
     def applied(self, part: Part) -> Part:
         """Return a part of a request with this hint; GPUs have no virtual functions to allocate."""
         functions = None if part.type == GPU else self.functions
-        return replace(part, selector=self.selector, functions=functions, scope=self.scope, exclusive=self.exclusive)
+        # A resource may select cards, too.
+        selector = LabelSelector(requirements=(*part.selector.requirements, *self.selector.requirements))
+        return replace(part, selector=selector, functions=functions, scope=self.scope, exclusive=self.exclusive)
 
 
 NO_HINT: Final = Hint()

@@ -1,7 +1,7 @@
-"""Types of devices that plug-ins add, and how pods request them.
+"""Types of devices and vendors of GPUs that other distributions add, and how pods request them.
 
 `Kinds` is created once, at the start, and passed to all code that reads requests and allocations. GPUs, RDMA NICs and
-FPGAs are built in and need no `Kind`.
+FPGAs are built in and need no `Kind`. Some vendors of GPUs are built in, too (`amounts.VENDORS`).
 """
 
 import re
@@ -108,6 +108,30 @@ class Kind:
         return split(self.name, amount * CARD // whole, hint)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GpuVendor:
+    """A vendor of GPUs, named by an entry point of the group `berth.gpu_resources`.
+
+    Raises:
+        KindError: the declaration is invalid.
+    """
+
+    name: str
+    """The vendor's name in the label of the Device: `example`."""
+    cards: tuple[str, ...]
+    """The resources of whole cards, as the agent or the vendor's device plugin offers them: `("example.com/gpu",)`."""
+
+    def __post_init__(self) -> None:
+        """Check the declaration; see the class."""
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
+            raise KindError(f'vendor {self.name!r}; allowed are lower-case letters, digits and "-", such as example')
+        if not isinstance(self.cards, tuple) or not self.cards:
+            raise KindError(f"vendor {self.name}: cards {self.cards!r}; allowed is a tuple of at least one resource")
+        for name in self.cards:
+            if not _RESOURCE.fullmatch(name) or _is_kubernetes(name):
+                raise KindError(f"resource {name!r}; allowed are names such as example.com/gpu, not of kubernetes.io")
+
+
 def _is_kubernetes(name: str) -> bool:
     return name.partition("/")[0].endswith("kubernetes.io") or name != allocation.short(name)
 
@@ -141,6 +165,8 @@ class Kinds:
     """Resource of another system -> bytes of its unit, where it is not the usual one (`berth_api.words`)."""
     nics: Mapping[str, int] = field(default_factory=dict)
     """Resource of another device plugin -> the hundredths of an RDMA NIC that one of it takes."""
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    """Resource of whole GPUs of an added vendor -> the vendor's name."""
 
     @property
     def names(self) -> tuple[str, ...]:

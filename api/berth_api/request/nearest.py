@@ -39,7 +39,7 @@ def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
     Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
     Only as many as a message lists are compared: a pod may request thousands of names.
     """
-    own = [name for kind in kinds.added for name in kind.resources]
+    own = [*(name for kind in kinds.added for name in kind.resources), *kinds.gpus]
     # The first of equally near names is meant: the prefix of Kubernetes, and no name that only some nodes have.
     known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
     listed = sorted(unknown)

@@ -15,6 +15,7 @@ _MEASURES: Final = (
     request.NVIDIA_GPU,
     request.NVIDIA_SHARED,
     request.AMD_GPU,
+    *request.AMD_PARTITIONS,
     request.DCU_GPU,
     names.GPU,
     names.GPU_MEMORY_RATIO,
@@ -34,7 +35,11 @@ class Share:
     end: int
 
 
-def of_pod(containers: Sequence[resources.Container], devices: request.DeviceRequest) -> tuple[Share, ...]:
+def of_pod(
+    containers: Sequence[resources.Container],
+    devices: request.DeviceRequest,
+    kinds: request.Kinds = request.BUILT_IN,
+) -> tuple[Share, ...]:
     """Return the cards of each container that sees GPUs; a container that requests several kinds has several shares."""
     parts = [part for part in devices.parts if part.type == names.GPU]
     if devices.labelled:
@@ -46,7 +51,7 @@ def of_pod(containers: Sequence[resources.Container], devices: request.DeviceReq
     first = 0
     for part in parts:
         # Without a measure only the pod's overhead requests devices.
-        measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else _MEASURES
+        measures = [name for name, _ in part.amounts] if part.unit == request.INSTANCE else (*_MEASURES, *kinds.gpus)
         if measure := next((name for name in measures if name in total), ""):
             position = 0
             for container, amounts in measured:

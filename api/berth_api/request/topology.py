@@ -1,13 +1,13 @@
 """Berth's own annotations: how a pod's GPUs are connected, how alike they are, and the minimum memory of each."""
 
-from typing import Final, cast, get_args
+from typing import Final, cast
 
-from berth_api import names
+from berth_api import links, names
 from berth_api.request.annotations import Annotations
-from berth_api.request.values import EQUAL, LAST, NEVER, ONLY, GpuTopology, Level, RequestError, SubdeviceRule
+from berth_api.request.values import EQUAL, LAST, NEVER, ONLY, GpuTopology, RequestError, SubdeviceRule
 from berth_api.resources import quantity
 
-LEVELS: Final = get_args(Level)
+LEVELS: Final = (*links.LEVELS, "pcie", "numa")
 REQUIRED: Final = "required"
 POLICIES: Final = (REQUIRED, "preferred")
 SUBDEVICE_RULES: Final = (LAST, EQUAL, NEVER, ONLY)
@@ -27,7 +27,7 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
     policy = _choice(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
     if policy and not level:
         raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}; it needs {names.GPU_TOPOLOGY}, too")
-    return GpuTopology(level=cast(Level, level), required=(policy or REQUIRED) == REQUIRED) if level else None
+    return GpuTopology(level=level, required=(policy or REQUIRED) == REQUIRED) if level else None
 
 
 def min_memory(annotations: Annotations) -> int:

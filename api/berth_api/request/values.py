@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from berth_api import names
+from berth_api import links, names
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.values import interning
 from berth_api.values.selectors import EVERYTHING, LabelSelector, Requirement
@@ -34,7 +34,6 @@ ONLY: Final = "only"
 WHOLE_CARD: Final = ""
 """The kind of a card without replicas and instances."""
 
-Level = Literal["nvlink", "pcie", "numa"]
 Scope = Literal["", "Device", "PCIe", "NUMANode", "Node"]
 Exclusive = Literal["", "DeviceLevel", "PCIeLevel"]
 
@@ -133,9 +132,15 @@ class PartitionSpec:
 class GpuTopology:
     """How the GPUs of a pod are connected."""
 
-    level: Level
-    """All by NVLink, all under one PCIe switch, or all on one NUMA node."""
+    level: str
+    """`nvlink`, `xgmi` and so on for direct links between all of them (`links.LEVELS`), `pcie` for one PCIe switch, or
+    `numa` for one NUMA node."""
     required: bool = True
+
+    @property
+    def link(self) -> str:
+        """Return the type of the direct links; empty for the other levels."""
+        return links.LEVELS.get(self.level, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from berth_api import names
+from berth_api import links, names
 from berth_api.allocation import REPLICAS, mig
 from berth_api.objects.visibility import Card, FleetNode
 from berth_kubectl.arguments import forms, no_namespaces, selector, watching
@@ -51,8 +51,8 @@ class Pool:
     """Node -> units of the largest request that fits: all devices of the node, or one card's share."""
     unusable: Counter[str] = field(default_factory=Counter)
     """Why -> units that no pod holds and that cannot be allocated."""
-    unlinked: set[str] = field(default_factory=set)
-    """Nodes on which no two of the free cards have an NVLink, although the model has them."""
+    unlinked: dict[str, str] = field(default_factory=dict)
+    """Node on which no two of the free cards have a direct link, although the model has them -> the type of link."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -128,16 +128,17 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
                 elif free:
                     pool.free[name] += free
                     pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
-        # Note where the free cards of a node have NVLinks, but none among each other.
+        # Note where the free cards of a node have direct links, but none among each other.
         idle: dict[str, list[Card]] = defaultdict(list)
         for card in node["devices"]:
             if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node):
                 idle[card["model"]].append(card)
         for model, cards in idle.items():
             ids = {card["id"] for card in cards}
-            links = [peer for card in cards for peer, kind in card["links"].items() if kind.startswith("NVLink")]
-            if len(cards) > 1 and links and not ids.intersection(links):
-                pools[names.GPU, model, WHOLE].unlinked.add(node["metadata"]["name"])
+            peers = {peer: links.type_of(text) for card in cards for peer, text in card["links"].items()}
+            direct = {peer: link_type for peer, link_type in peers.items() if links.is_direct(link_type)}
+            if len(cards) > 1 and direct and not ids.intersection(direct):
+                pools[names.GPU, model, WHOLE].unlinked[node["metadata"]["name"]] = next(iter(direct.values()))
     return dict(pools)
 
 
@@ -146,7 +147,7 @@ def _obstacle(card: Card, node: FleetNode) -> str:
     if not node["reporting"]:
         return "on nodes whose agent is silent"
     if not card["healthy"] and not card["mig"]:
-        return "withheld for ResourceClaims" if card.get("barred") else "unhealthy"
+        return "not given by name" if card.get("barred") else "unhealthy"
     if not node["schedulable"]:
         return "on cordoned nodes"
     if not node["ready"]:
@@ -195,8 +196,9 @@ def notes(kind: Kind, pool: Pool) -> list[str]:
     listed = []
     if kind[2] == WHOLE and free > 1 and largest == 1:
         listed.append(f"cannot be used together: each of the {free} free ones is on another node")
-    elif kind[2] == WHOLE and pool.unlinked and set(pool.free) <= pool.unlinked:
-        listed.append("no two free ones of a node have an NVLink")
+    elif kind[2] == WHOLE and pool.unlinked and pool.free.keys() <= pool.unlinked.keys():
+        words = sorted({links.DIRECT_LINKS[link_type] for link_type in pool.unlinked.values()})
+        listed.append(f"no two free ones of a node have {' or '.join(words)} between them")
     if kind[2] == SHARE and free >= FULL > largest:
         listed.append(f"cannot be used together: no card has more than {amounts.cards(largest)} free")
     listed += [f"{count} {why}" for why, count in sorted(pool.unusable.items()) if count]

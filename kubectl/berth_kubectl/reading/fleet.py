@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import links, names
 from berth_api.allocation import REPLICAS, mig, short
 from berth_api.objects import faults
 from berth_api.objects.visibility import Amounts, Card, CardInstance, FleetNode
@@ -90,7 +90,11 @@ def _card(card: Object, use: Object, ids: Mapping[int, str], blocked: str = "") 
         "numaNode": topology.get("nodeID", -1),
         "pcie": topology.get("pcieID", ""),
         "mig": listed,
-        "links": {ids[link["minor"]]: link["type"] for link in card.get("links") or () if link["minor"] in ids},
+        "links": {
+            ids[link["minor"]]: links.text(link["type"], link.get("count") or 0)
+            for link in card.get("links") or ()
+            if link["minor"] in ids
+        },
     }
     return {**row, "barred": barred} if barred else row
 

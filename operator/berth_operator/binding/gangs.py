@@ -9,6 +9,7 @@ members that a previous leader left behind and that are known to be too few.
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -107,7 +108,7 @@ class GangBinder:
         records = gang.records([placement.pod.uid for placement in outcome])
         for placement, record in zip(outcome, records, strict=True):
             try:
-                bodies.append(binding(placement, term, self._lease, record))
+                bodies.append(binding(placement, term, self._lease, record, now=time.time_ns()))
             except RecordError as error:
                 self._attempts.failed(gang.members)
                 self._reporter.refused(placement.pod, str(error))

@@ -285,7 +285,7 @@ class Scheduler:
             return False
 
         try:
-            body = binding(outcome, term, self._lease)
+            body = binding(outcome, term, self._lease, now=time.time_ns())
         except RecordError as error:
             self._attempts.failed((pod,))
             # Not parked with its class: another pod of the class may have fewer annotations and fit.

@@ -23,7 +23,7 @@ from berth_client.served import NotServedError
 from berth_operator.apis.serving import listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
-from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.plugins import NO_GPUS, DevicePlugin
 from berth_operator.metrics import metrics_server as metrics
 from berth_operator.settings import device_plugins
 from berth_operator.settings.configuration import Configuration, ConfigurationError
@@ -45,7 +45,9 @@ time, at most 50,000, because they block the loop: 400,000 took 95 ms.
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def operate(settings: Settings, configuration: Configuration, plugins: Plugins) -> int:
+async def operate(
+    settings: Settings, configuration: Configuration, plugins: Plugins, gpus: Mapping[str, str] = NO_GPUS
+) -> int:
     """Run the operator until its end; return the exit status."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
@@ -82,6 +84,7 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
                     settings=settings,
                     configuration=configuration,
                     plugins=plugins,
+                    gpus=gpus,
                     client=client,
                     election=election,
                     kubernetes=await served.minor_version(client),
@@ -113,6 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         settings = start.read(Settings, arguments)
         configuration = settings.configuration()
         plugins = device_plugins.installed()
+        gpus = device_plugins.gpu_resources(plugins)
         listening.check(settings)
         logs.configure(form=settings.log_format, level=settings.log_level)
         profiles = {
@@ -133,6 +137,6 @@ def main(arguments: Sequence[str]) -> None:
         )
         metrics.start(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            sys.exit(runner.run(operate(settings, configuration, plugins)))
+            sys.exit(runner.run(operate(settings, configuration, plugins, gpus)))
     except (StartError, ConfigurationError, PluginError, CredentialsError, NotServedError) as error:
         start.give_up(NAME, str(error))

@@ -57,6 +57,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
         ConfigurationError: the configuration is invalid.
     """
     plugins = device_plugins.installed()
+    gpus = device_plugins.gpu_resources(plugins)
     requested = None
     if inputs.file:
         try:
@@ -77,7 +78,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
-        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources),
+        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources, gpus),
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,

@@ -1,4 +1,7 @@
-"""Device types from other Python packages: the entry points `berth.device_allocators` (docs/plugins.md)."""
+"""Device types and vendors of GPUs from other Python packages (docs/plugins.md).
+
+Their entry points are `berth.device_allocators` and `berth.gpu_resources`.
+"""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -6,6 +9,7 @@ from typing import Final
 
 from berth_api import allocation, request
 from berth_api.plugins import load as load_all
+from berth_api.request import gpu_vendors
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.plugins.containment import contained
 
@@ -22,6 +26,16 @@ def installed() -> Mapping[str, DevicePlugin]:
         PluginError: see `load`.
     """
     return load(entry_points(group=GROUP))
+
+
+def gpu_resources(plugins: Mapping[str, DevicePlugin]) -> Mapping[str, str]:
+    """Return the names of installed vendors of GPUs, by the resources of their cards.
+
+    Raises:
+        PluginError: a vendor is invalid, or has a name or resource that exists already.
+    """
+    taken = {name: f"type {plugin.kind.name}" for plugin in plugins.values() for name in plugin.kind.resources}
+    return gpu_vendors.load(entry_points(group=gpu_vendors.GROUP), taken)
 
 
 def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:

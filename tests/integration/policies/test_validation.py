@@ -197,7 +197,7 @@ ROWS = [
     *by_both(
         "topology",
         {NVIDIA: "2"},
-        f'annotation {TOPOLOGY}: "far"; allowed are nvlink, pcie, numa',
+        f'annotation {TOPOLOGY}: "far"; allowed are nvlink, xgmi, hccs, xelink, metaxlink, mlulink, pcie, numa',
         **annotated(**{TOPOLOGY: "far"}),
     ),
     *by_both(

@@ -14,19 +14,23 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "app.py": frozenset({"nvml"}),
     "configuration/__init__.py": frozenset({"nvidia"}),
     "configuration/options.py": frozenset({"nvidia", "nvml", "imex"}),
-    "configuration/settings.py": frozenset({"nvidia", "nvml", "xid", "cuda", "intel"}),
+    "configuration/settings.py": frozenset({"nvidia", "nvml", "xid", "cuda", "intel", "amd.com"}),
     "health/checks.py": frozenset({"nvidia", "xid"}),
     "usage/reporter.py": frozenset({"nvml"}),
     # The name of a metric, and the descriptions of others.
+    "inventory/completed.py": frozenset({"xid"}),
     "inventory/interface.py": frozenset({"xid"}),
+    "inventory/device_infos.py": frozenset({"xid"}),
     "inventory/plugins.py": frozenset({"xid"}),
     "metrics/exporter.py": frozenset({"xid"}),
     "metrics/series.py": frozenset({"nvidia", "nvenc", "nvdec", "xid", "dcgm"}),
     "vendor.py": frozenset({"nvidia", "xid"}),
+    # Integrated graphics and management displays, which are no GPUs.
+    "inventory/sysfs.py": frozenset({"intel"}),
     # FPGAs are no GPUs.
     "inventory/discovery/fpga.py": frozenset({"intel"}),
     # Names of resources that pods request.
-    "kubelet/admission/pods.py": frozenset({"nvidia", "cuda"}),
+    "kubelet/admission/pods.py": frozenset({"cuda"}),
     "kubelet/device_plugin/plugin_server.py": frozenset({"nvidia"}),
     # A type of links.
     "kubelet/device_plugin/preferred.py": frozenset({"nvidia", "nvlink", "nvswitch"}),

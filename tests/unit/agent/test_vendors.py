@@ -1,5 +1,6 @@
 """The PCI bus decides which vendor a node has, and another one becomes a condition."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -8,19 +9,23 @@ from typing import Final
 
 import pytest
 
+from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import sysfs
-from berth_agent.inventory.interface import CompletedInventory, NoGpus
+from berth_agent.inventory.completed import CompletedInventory
+from berth_agent.inventory.interface import NoGpus
 from berth_agent.inventory.plugins import InventoryWithPlugins
 from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver, Inventory
 from berth_agent.vendors import choice
 from berth_agent.vendors.nvidia.vendor import Nvidia
+from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.plugins import PluginError
 from tests.sysfs_tree import SysfsTree
 
 NVIDIA: Final = "0x10de"
 EXAMPLE: Final = "0x1234"
+READ: Final = Finding(type="InventoryRead", ok=True, reason="InventoryRead")
 
 
 class Found:
@@ -116,10 +121,71 @@ async def test_a_second_vendor_is_a_condition_of_the_device() -> None:
 
 
 async def test_a_discovery_without_other_parts_is_an_inventory() -> None:
-    inventory = CompletedInventory(Example().discovery(Settings(node_name="n")))
+    inventory = CompletedInventory(Example().discovery(Settings(node_name="n")), node="n", timeout=1)
     assert isinstance(inventory, Inventory)
     assert list(await inventory.read()) == ["n"]
     assert (await inventory.sample(), inventory.xids()) == ({}, {})
+
+
+class Scripted:
+    """A discovery that answers as the test says; None hangs until it is released."""
+
+    def __init__(self, *answers: Sequence[str] | Exception | None) -> None:
+        self.answers = list(answers)
+        self.released = asyncio.Event()
+
+    async def read(self) -> Mapping[str, Reading]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await self.released.wait()
+        cards = [DeviceInfo(type="gpu", minor=int(name[-1]), id=name, health=True) for name in answer or ()]
+        return {"n": Reading(spec=DeviceSpec(devices=cards), findings=(READ,))}
+
+    def close(self) -> None:
+        pass
+
+
+async def outcome(inventory: CompletedInventory) -> tuple[list[str], str, str]:
+    reading = (await inventory.read())["n"]
+    finding = reading.findings[-1]
+    return [device.id for device in reading.spec.devices], finding.reason, finding.message
+
+
+KEPT: Final = "; the devices are those of the last reading"
+
+
+async def test_a_reading_that_fails_leaves_the_last_cards_and_a_condition() -> None:
+    discovery = Scripted(RuntimeError("no driver"), ["GPU-0"], OSError("gone"), ["GPU-0", "GPU-A0"], ["GPU-1"])
+    inventory = CompletedInventory(discovery, node="n", timeout=60)
+    assert await outcome(inventory) == ([], "ReadFailed", f"RuntimeError: no driver{KEPT}")
+    assert await outcome(inventory) == (["GPU-0"], "InventoryRead", "")
+    assert await outcome(inventory) == (["GPU-0"], "ReadFailed", f"OSError: gone{KEPT}")
+    assert await outcome(inventory) == (["GPU-0"], "ReadFailed", f"ValueError: minor 0 stands 2 times{KEPT}")
+    assert await outcome(inventory) == (["GPU-1"], "InventoryRead", "")
+
+
+async def test_a_reading_that_hangs_is_not_begun_again() -> None:
+    discovery = Scripted(None, RuntimeError("a second one"))
+    inventory = CompletedInventory(discovery, node="n", timeout=0)
+    for _ in range(3):
+        assert await outcome(inventory) == ([], "ReadTimedOut", f"the driver did not answer within 0 s{KEPT}")
+    discovery.released.set()
+    while (await outcome(inventory))[1] == "ReadTimedOut":
+        pass
+    assert len(discovery.answers) == 1
+
+
+class Broken(Example):
+    def is_present(self, sysfs_root: Path) -> bool | None:
+        raise RuntimeError(f"{sysfs_root}: no")
+
+
+def test_a_vendor_that_fails_does_not_keep_the_agent_from_starting(tmp_path: Path) -> None:
+    SysfsTree(tmp_path).device("0000:11:00.0", vendor=EXAMPLE, **{"class": "0x030200"})
+    assert choice.choose((Nvidia(), Broken(), Example()), tmp_path).vendor.name == "example"
+    assert choice.choose((Nvidia(), Broken()), tmp_path).vendor.name == "nvidia"
 
 
 @pytest.mark.parametrize(
@@ -137,4 +203,4 @@ def test_a_vendor_that_cannot_be_used_is_named(name: str, problem: str) -> None:
 
 
 def test_a_vendor_of_another_distribution_comes_after_the_built_in_ones() -> None:
-    assert [vendor.name for vendor in choice.load(vendors())] == ["nvidia", "example"]
+    assert [vendor.name for vendor in choice.load(vendors())] == ["nvidia", "amd", "example"]

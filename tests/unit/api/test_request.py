@@ -277,7 +277,9 @@ def test_whether_gpus_may_be_a_mixture(text: str | None, *, mixed: bool) -> None
             id="subdevices in a partition",
         ),
         pytest.param(
-            {names.GPU_TOPOLOGY: "nvswitch"}, 'gpu-topology: "nvswitch"; allowed are nvlink, pcie, numa', id="level"
+            {names.GPU_TOPOLOGY: "nvswitch"},
+            'gpu-topology: "nvswitch"; allowed are nvlink, xgmi, hccs, xelink, metaxlink, mlulink, pcie, numa',
+            id="level",
         ),
         pytest.param({names.GPU_TOPOLOGY: ""}, 'gpu-topology: ""; allowed are', id="empty level"),
         pytest.param(

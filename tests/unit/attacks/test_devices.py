@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from berth_api import names
+from berth_api.links import DIRECT as NVLINK
 from berth_operator.core.allocators import locality, switches, topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
 from tests.attacks.work import counted

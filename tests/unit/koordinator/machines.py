@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
+from berth_api.links import DIRECT as NVLINK
+from berth_api.links import SCORES as LINKS
+from berth_api.links import score
 from berth_operator.core.values.inventory import CardInfo
 from tests.builders import card
 
@@ -77,7 +79,8 @@ def _over_pcie(one: tuple[int, int], other: tuple[int, int]) -> int:
 
 def way(one: CardInfo, other: CardInfo) -> int:
     """Return the score of the link between two cards, as either reports it."""
-    return max(dict(one.links).get(other.minor, 0), dict(other.links).get(one.minor, 0))
+    ends = ((one, other.minor), (other, one.minor))
+    return max((score(kind, count) for card, end in ends for to, kind, count in card.links if to == end), default=0)
 
 
 def inside(cards: Iterable[CardInfo]) -> int:

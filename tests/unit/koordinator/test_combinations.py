@@ -5,6 +5,7 @@ Some rows differ from Koordinator. There, Koordinator accepts a request that it 
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from berth_api import names
 from berth_api.request import Part, RequestError, of_resources
 from berth_api.resources import quantity
+from berth_api.values.selectors import LabelSelector, Requirement
 from tests.builders import CORE, FPGA, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, gpus
 
 AMD, DCU = "amd.com/gpu", "dcu.com/gpu"
 NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"
+UNDIVIDED = LabelSelector(requirements=(Requirement(key="berth.dev/partition", operator="DoesNotExist"),))
 SLICES, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 GPU_NAMES = (NVIDIA, AMD, DCU, GPU, SHARED, CORE, MEMORY, RATIO, NPU_CORE, NPU_CPU, NPU_DVPP, SLICES, MIG)
 
@@ -49,7 +52,7 @@ COMBINATIONS = [
     pytest.param({NVIDIA: 2}, gpus(2, unit="plugin unit", core=100, ratio=100), "nvidia", id="nvidia"),
     pytest.param({SLICES: 3}, gpus(3, unit="replica"), "nvidia", id="slices"),
     pytest.param({MIG: 2}, gpus(2, unit="instance", **{MIG: 1}), "nvidia", id="MIG"),
-    pytest.param({AMD: 1}, gpus(1, core=100, ratio=100), "amd", id="amd"),
+    pytest.param({AMD: 1}, replace(gpus(1, core=100, ratio=100), selector=UNDIVIDED), "amd", id="amd"),
     pytest.param({DCU: 3}, gpus(3, core=100, ratio=100), "hygon", id="dcu"),
     pytest.param({GPU: 50}, gpus(1, core=50, ratio=50), "", id="gpu, part"),
     pytest.param({GPU: 100}, gpus(1, core=100, ratio=100), "", id="gpu, one"),

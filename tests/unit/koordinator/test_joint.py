@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation.partitions import Partition
+from berth_api.links import DIRECT as NVLINK
 from berth_operator.core.allocators import switches
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (

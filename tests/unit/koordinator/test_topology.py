@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
+from berth_api.links import DIRECT as NVLINK
+from berth_api.links import SCORES as LINKS
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (

@@ -43,7 +43,7 @@ def test_a_card_has_what_the_device_says() -> None:
         {"gpu-core": 50, "gpu-memory": 40 * GI, "gpu-memory-ratio": 50},
         3,
     )
-    assert (first["numaNode"], first["pcie"], first["links"]) == (1, "pci:1", {"GPU-1": "NVLink"})
+    assert (first["numaNode"], first["pcie"], first["links"]) == (1, "pci:1", {"GPU-1": "NVLink x12"})
     assert (second["numaNode"], second["links"], second["free"]) == (-1, {}, {})
     assert row["models"] == {A100: 2}
 

@@ -133,7 +133,7 @@ def test_one_node_is_chosen_by_its_name() -> None:
         ),
         pytest.param(
             [fleet_node("a", card(0, links={"GPU-7": "NVLink"}), card(3, links={"GPU-7": "NVLink"}))],
-            [("whole", "2", "2", "2", "a", "no two free ones of a node have an NVLink")],
+            [("whole", "2", "2", "2", "a", "no two free ones of a node have NVLinks between them")],
             id="free cards whose NVLinks lead to others",
         ),
         pytest.param(

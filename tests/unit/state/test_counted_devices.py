@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import names
+from berth_api.request import Kinds
 from berth_operator.core.advice.explanation import explain
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
 from tests.builders import (
@@ -34,6 +36,7 @@ Raw = dict[str, Any]
 AMD: Final = "amd.com/gpu"
 DCU: Final = "dcu.com/gpu"
 OFFERED: Final = 8
+SELECTS_TWO: Final = '{"gpu": {"selector": {"matchLabels": {"two": "yes"}}}}'
 Sign = Literal["nothing", "a Lease", "a pod", "a Device", "a Device of AMD"]
 
 
@@ -91,6 +94,55 @@ def test_a_resource_is_counted_exactly_where_no_agent_is(
             enough = all(offered.get(name, 0) >= amount for name, amount in requests.items())
             expected = sign == "nothing" and is_counted and enough and not waits.error
             assert bool(fits[made.fleet.rows[f"n{number}"]]) == expected
+
+
+@pytest.mark.parametrize("sign", ["nothing", "a Device", "a Device of example"])
+def test_an_added_vendor_is_counted_and_allocated_like_a_built_in_one(sign: str) -> None:
+    name = "example.com/gpu"
+    of = Cluster(grace=20.0, clock=lambda: 0.0, fleet=Fleet(kinds=Kinds(gpus={name: "example"})))
+    of.node_cache.put_node(bare_node("n", offered={name: 4}))
+    if sign != "nothing":
+        labels = {names.VENDOR_LABEL: "example"} if sign == "a Device of example" else {}
+        of.node_cache.put_device(device("n", *map(entry, range(4)), labels=labels))
+        of.node_cache.put_lease(lease("n"))
+    outcome = outcome_of(of, pod("a", {name: 2}))
+    if sign == "a Device":
+        assert isinstance(outcome, Failure)
+        assert outcome.message.startswith("0/1 nodes are available: 1 node(s) have no example devices")
+    else:
+        assert isinstance(outcome, Placement)
+        assert [grant.minor for grant in outcome.grants] == ([] if sign == "nothing" else [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "expected"),
+    [
+        pytest.param({AMD: 1}, {}, [0], id="an undivided card"),
+        pytest.param({AMD: 2}, {}, "node(s) have too few healthy GPUs that match", id="partitions are no cards"),
+        pytest.param({"amd.com/cpx_nps4": 2}, {}, [1, 2], id="partitions"),
+        pytest.param(
+            {"amd.com/cpx_nps4": 1}, {names.ALLOCATE_HINT: SELECTS_TWO}, [2], id="a selector of the user's, too"
+        ),
+        pytest.param({"amd.com/cpx_nps4": 3}, {}, "berth.dev/partition=cpx_nps4 (3 requested", id="too few partitions"),
+        pytest.param({"amd.com/dpx_nps1": 1}, {}, "berth.dev/partition=dpx_nps1 (1 requested", id="of another mode"),
+    ],
+)
+def test_partitions_are_allocated_by_their_mode(
+    requests: Mapping[str, int], annotations: Mapping[str, str], expected: list[int] | str
+) -> None:
+    of = Cluster(grace=20.0, clock=lambda: 0.0)
+    of.node_cache.put_node(bare_node("n", offered=dict.fromkeys(requests, OFFERED)))
+    mode = {names.DEVICE_PARTITION: "cpx_nps4"}
+    cards = [entry(0), entry(1, labels=mode), entry(2, labels={**mode, "two": "yes"})]
+    of.node_cache.put_device(device("n", *cards, labels={names.VENDOR_LABEL: "amd"}))
+    of.node_cache.put_lease(lease("n"))
+    outcome = outcome_of(of, pod("a", requests, annotations=annotations))
+    if isinstance(expected, list):
+        assert isinstance(outcome, Placement)
+        assert [grant.minor for grant in outcome.grants] == expected
+    else:
+        assert isinstance(outcome, Failure)
+        assert expected in outcome.message
 
 
 def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_api import allocation, names
+from berth_api import allocation, links, names
 from berth_api.allocation.partitions import NVSWITCH, Partition, Table
 from berth_api.device import DeviceStatus
 from berth_operator.core.values.inventory import CardFacts, CardInfo
@@ -196,6 +196,9 @@ def test_a_card_without_a_reported_place(fields: Raw) -> None:
         pytest.param({"type": "NVLink", "count": 18}, 1800, id="eighteen NVLinks"),
         pytest.param({"type": "NVLink", "count": 1}, 100, id="one"),
         pytest.param({"type": "NVLink"}, 100, id="not counted"),
+        pytest.param({"type": "XGMI", "count": 1}, 100, id="one XGMI link"),
+        pytest.param({"type": "HCCS", "count": 2}, 200, id="two HCCS links"),
+        pytest.param({"type": "Unheard-of", "count": 9}, 10, id="a type of a newer agent"),
         pytest.param({"type": "SameBoard"}, 60, id="board"),
         pytest.param({"type": "SingleSwitch"}, 50, id="switch"),
         pytest.param({"type": "MultiSwitch"}, 40, id="switches"),
@@ -205,7 +208,8 @@ def test_a_card_without_a_reported_place(fields: Raw) -> None:
     ],
 )
 def test_links_are_as_good_as_their_way(link: Raw, strength: int) -> None:
-    assert only(entry(0, links=[{"minor": 1, **link}]), entry(1)).links == ((1, strength),)
+    ((other, link_type, count),) = only(entry(0, links=[{"minor": 1, **link}]), entry(1)).links
+    assert (other, links.score(link_type, count)) == (1, strength)
 
 
 def test_of_equal_links_and_labels_one_is_kept() -> None:

@@ -132,7 +132,7 @@ class World:
         if not isinstance(outcome, Placement):
             return
         self.cluster.placements.assume(outcome)
-        metadata = record.binding(outcome, 1, "lease")["metadata"]
+        metadata = record.binding(outcome, 1, "lease", now=0)["metadata"]
         raw = pod(
             f"p{self.binds}",
             requests,

@@ -14,8 +14,6 @@ from berth_agent.inventory import sysfs
 from berth_api import names
 from berth_api.device import DeviceInfo, VirtualFunction, VirtualFunctionGroup
 
-ACCELERATOR: Final = "0x1200"
-"""How the class of processing accelerators begins."""
 GONE: Final = b"\xff\xff"
 """What a device that fell off the bus reads as."""
 
@@ -49,7 +47,7 @@ class Fpgas:
         """Return the FPGAs among all processing accelerators."""
         cards: dict[str, Path] = {}
         for function in sysfs.entries(self._root / "bus/pci/devices"):
-            if not sysfs.text(function / "class").startswith(ACCELERATOR) or (function / "physfn").exists():
+            if not sysfs.text(function / "class").startswith(sysfs.ACCELERATOR) or (function / "physfn").exists():
                 continue
             pci_id = sysfs.pci_id(function)
             if self._ids & {pci_id, pci_id.partition(":")[0]}:

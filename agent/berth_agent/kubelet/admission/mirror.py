@@ -141,7 +141,8 @@ class Mirror:
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
         """Apply kubelet's reports, of a moment after `asked_at`; keep the pending allocations that they leave open."""
-        reports_before, self._reports = self._reports, {self._named(report): report for report in reports}
+        by_id = (self._by_id(report) for report in reports)
+        reports_before, self._reports = self._reports, {self._named(report): report for report in by_id}
         for key, report in reports_before.items():
             if key not in self._reports:
                 self._unreported.add(key.uid)
@@ -184,6 +185,16 @@ class Mirror:
         for (key, _), allocation in void.items():
             if allocation.never_reported:
                 self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
+
+    def _by_id(self, report: ContainerReport) -> ContainerReport:
+        """Return the report with the ids of cards, where a device plugin names them by their addresses."""
+        addresses = self.units.addresses
+        if all(addresses.keys().isdisjoint(ids) for ids in report.by_resource.values()):
+            return report
+        by_resource = {
+            name: frozenset(addresses.get(unit, unit) for unit in ids) for name, ids in report.by_resource.items()
+        }
+        return replace(report, by_resource=by_resource)
 
     def _named(self, report: ContainerReport) -> ContainerKey:
         """Return the container of a report.

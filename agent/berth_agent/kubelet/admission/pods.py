@@ -1,21 +1,21 @@
 """Pods of the node as the mirror needs them: their containers' requests to kubelet, and their allocations."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_api import allocation, names
+from berth_api import allocation, names, request
 from berth_api.allocation import Grant, mig
 from berth_api.resources import quantity
 from berth_api.values import keys
 
 Object = Mapping[str, Any]
 
-WHOLE: Final = "nvidia.com/gpu"
-PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
-"""Resources of the device plugin; MIG instances have one for each profile."""
-OF_GPUS: Final = ("nvidia.com/", "gpu", "cuda")
-"""Parts of the names of resources with which other device plugins may allocate cards."""
+PLUGIN: Final = frozenset(filter(request.is_counted_on_node, request.VENDORS))
+"""Resources of device plugins of the built-in vendors; MIG instances have one for each profile, too."""
+OF_GPUS: Final = ("gpu", "cuda")
+"""Parts of the names of resources with which other device plugins may allocate cards. So do the domains of the own
+plugin's names."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
 NCCL_IB_HCA: Final = "NCCL_IB_HCA"
@@ -103,12 +103,17 @@ class Pod:
         return keys.join(self.namespace, self.name)
 
 
-def of_object(raw: Object) -> Pod:
-    """Read a pod. An invalid annotation counts as absent, because the operator reports it."""
+def of_object(raw: Object, plugin: Collection[str] = PLUGIN) -> Pod:
+    """Read a pod. An invalid annotation counts as absent, because the operator reports it.
+
+    Args:
+        raw: the pod.
+        plugin: the device plugin's resources, besides partitions of cards.
+    """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
-    last = [_container(container, annotations, init=False) for container in spec.get("containers") or ()]
+    first = [_container(container, annotations, plugin, init=True) for container in spec.get("initContainers") or ()]
+    last = [_container(container, annotations, plugin, init=False) for container in spec.get("containers") or ()]
     allocated = _allocated(annotations.get(names.ALLOCATED) or "{}")
     gpus = [grant for grant in allocated or () if grant.type == names.GPU]
     grants = tuple(grant for grant in gpus if grant.id)
@@ -133,7 +138,7 @@ def of_object(raw: Object) -> Pod:
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
         may_hold_any=has_claims
-        or (not grants and _uses_other_plugin(spec))
+        or (not grants and _uses_other_plugin(spec, plugin))
         or (
             (allocated is None or len(grants) < len(gpus)) and not any(container.wants for container in (*first, *last))
         ),
@@ -143,9 +148,9 @@ def of_object(raw: Object) -> Pod:
     )
 
 
-def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> ContainerSpec:
+def _container(raw: Object, annotations: Mapping[str, str], plugin: Collection[str], *, init: bool) -> ContainerSpec:
     limits = (raw.get("resources") or {}).get("limits") or {}
-    wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name)}
+    wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name, plugin)}
     visible = annotations.get(raw["name"] + names.VISIBLE_SUFFIX) or ""
     by_mps = names.MPS_RESOURCE in limits
     return ContainerSpec(
@@ -160,17 +165,18 @@ def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> Co
     )
 
 
-def is_of_plugin(resource: str) -> bool:
-    """Return whether the device plugin offers a resource of this name."""
-    return resource in PLUGIN or resource.startswith(mig.PREFIX)
+def is_of_plugin(resource: str, plugin: Collection[str] = PLUGIN) -> bool:
+    """Return whether the device plugin with these resources offers a resource: one of them, or partitions of cards."""
+    return resource in plugin or mig.is_resource(resource)
 
 
-def _uses_other_plugin(spec: Object) -> bool:
+def _uses_other_plugin(spec: Object, plugin: Collection[str]) -> bool:
     """Return whether a container requests a resource with which another device plugin may allocate cards."""
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     requests = [(container.get("resources") or {}).get("limits") or {} for container in containers]
     wanted = {name for limits in requests for name, amount in limits.items() if quantity.parse(amount)}
-    return any(not is_of_plugin(name) and any(part in name for part in OF_GPUS) for name in wanted)
+    parts = (*OF_GPUS, *{name.partition("/")[0] + "/" for name in plugin})
+    return any(not is_of_plugin(name, plugin) and any(part in name for part in parts) for name in wanted)
 
 
 def _allocated(annotation: str) -> tuple[Grant, ...] | None:

@@ -1,5 +1,6 @@
 """The units that kubelet allocates by its ids (whole cards, instances and replicas), and which share a card."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -17,16 +18,22 @@ class Units:
     cards: frozenset[str] = frozenset()
     parents: Mapping[str, str] = field(default_factory=dict)
     """Id of an instance -> id of its card."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """PCI address -> id of the only card there. The device plugins of some vendors name cards by their addresses."""
 
     @classmethod
     def of(cls, spec: DeviceSpec) -> Self:
         """Return the units of a Device."""
         cards = [card for card in spec.devices if card.type == "gpu"]
+        at = Counter(card.topology.bus_id for card in cards if card.topology)
         instances = [(instance.id, card) for card in cards if card.mig for instance in card.mig.instances]
         return cls(
             minors={card.id: card.minor for card in cards} | {instance: card.minor for instance, card in instances},
             cards=frozenset(card.id for card in cards),
             parents={instance: card.id for instance, card in instances},
+            addresses={
+                card.topology.bus_id: card.id for card in cards if card.topology and at[card.topology.bus_id] == 1
+            },
         )
 
     def joined(self, more: "Units") -> "Units":
@@ -35,6 +42,7 @@ class Units:
             minors={**self.minors, **more.minors},
             cards=self.cards | more.cards,
             parents={**self.parents, **more.parents},
+            addresses=more.addresses,
         )
 
     def minor(self, unit: str) -> int | None:

@@ -1,6 +1,6 @@
 """The agent's own watch of its node's pods, of all schedulers, and the Events that it creates on them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import structlog
@@ -26,8 +26,9 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class NodePods:
     """The pods of one node on the API server."""
 
-    def __init__(self, *, client: ApiClient, node: str) -> None:
-        self._client = client
+    def __init__(self, *, client: ApiClient, node: str, plugin: Collection[str] = pods.PLUGIN) -> None:
+        """Read pods by the device plugin's resources (`pods.of_object`)."""
+        self._client, self._plugin = client, plugin
         self._node = node
         self._selector = f"spec.nodeName={node}"
         self._warned: set[tuple[str, str]] = set()
@@ -43,7 +44,7 @@ class NodePods:
             objects, version = await self._client.list(PODS, {"fieldSelector": self._selector})
         except CallError as error:
             raise UnavailableError(str(error)) from error
-        return [pods.of_object(obj) for obj in objects], int(version)
+        return [pods.of_object(obj, self._plugin) for obj in objects], int(version)
 
     async def warn(self, of: Sequence[Pod], text: str) -> None:
         """Create an Event on pods that kubelet was refused, once for each text."""
@@ -61,14 +62,14 @@ class NodePods:
         """Keep the mirror's pods up to date until cancelled."""
 
         def replace_pods(objects: list[Object], version: str) -> None:
-            present = [pods.of_object(obj) for obj in objects]
+            present = [pods.of_object(obj, self._plugin) for obj in objects]
             admission.replace_pods(present, int(version))
             uids = {pod.uid for pod in present}
             self._warned = {(uid, text) for uid, text in self._warned if uid in uids}
 
         def changed(event_type: EventType, obj: Object) -> None:
             update = admission.mirror.remove if event_type == "DELETED" else admission.mirror.put
-            if update(pods.of_object(obj)):
+            if update(pods.of_object(obj, self._plugin)):
                 admission.changed.set()
 
         await follow(self._client, PODS, selector=self._selector, listed=replace_pods, changed=changed)

@@ -71,18 +71,21 @@ class PluginManager:
         """Offer the devices of a reading from now on."""
         if self._spec is None:
             self._failure = _failure(reading, self._hand_over)
-        if reading.spec != self._spec:
-            self._spec, self._access = reading.spec, None
+        # GPUs that another plugin offers are none of ours.
+        spec = reading.spec if reading.offered else reading.spec.model_copy(update={"devices": []})
+        if spec != self._spec:
+            self._spec, self._access = spec, None
             self._wake.set()
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading as pods are to see it: with replicas of cards, and with the condition of the plugin."""
-        spec = self._hand_over.shown(reading.spec)
+        spec = self._hand_over.shown(reading.spec) if reading.offered else reading.spec
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
     def with_withheld(self, reading: Reading) -> Reading:
         """Return the reading; withhold all GPUs while kubelet would refuse pods that request some (decision 19)."""
-        if reading.use is None or (self._kubelet_ready and not self._is_leaving):
+        is_ready = self._kubelet_ready and not self._is_leaving
+        if reading.use is None or is_ready or not reading.offered:
             return reading
         gpus = tuple(device.minor for device in reading.spec.devices if device.type == "gpu")
         return replace(reading, use=replace(reading.use, withheld=gpus))

@@ -12,19 +12,10 @@ from math import comb
 from typing import Final, Literal
 
 from berth_agent.vendor import Offer, RefusedError
+from berth_api import links
 from berth_api.allocation import visible
 from berth_api.device import DeviceInfo, DeviceSpec
 
-PATHS: Final = {
-    "System": 10,
-    "SameNUMANode": 20,
-    "HostBridge": 30,
-    "MultiSwitch": 40,
-    "SingleSwitch": 50,
-    "SameBoard": 60,
-}
-NVLINK: Final = 100
-"""The score of each NVLink between two cards."""
 MAX_SETS: Final = 20_000
 """Maximum number of sets that are compared, in some 0.2 s. If there are more sets, cards are picked one by one."""
 
@@ -66,7 +57,7 @@ class LinkScores:
     def __init__(self, cards: dict[str, DeviceInfo]) -> None:
         ids = {card.minor: card.id for card in cards.values()}
         self._of: dict[tuple[str, str], int] = {
-            (card.id, ids[link.minor]): NVLINK * link.count if link.type == "NVLink" else PATHS[link.type]
+            (card.id, ids[link.minor]): links.score(link.type, link.count)
             for card in cards.values()
             for link in card.links
             if link.minor in ids

@@ -114,6 +114,8 @@ class SimulatedFleet:
             for profile in group.cards():
                 if profile not in self.profiles:
                     raise FleetError(f'{where}: no profile "{profile}"; there are {", ".join(sorted(self.profiles))}')
+            if len(vendors := {self.profiles[profile].vendor for profile in group.cards()}) > 1:
+                raise FleetError(f"{where}: cards of {' and '.join(sorted(vendors))}; a node has cards of one vendor")
             for minor in group.mig:
                 if not self.profiles[profile := group.cards()[minor]].mig:
                     raise FleetError(f"{where}.mig.{minor}: {profile} is not capable of MIG")

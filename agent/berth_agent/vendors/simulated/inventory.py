@@ -15,9 +15,10 @@ from berth_agent.conditions import Finding, unhealthy
 from berth_agent.inventory.interface import NothingMeasured
 from berth_agent.readings import Reading
 from berth_agent.vendor import FaultListener
+from berth_agent.vendors.amd import labels as amd_labels
 from berth_agent.vendors.nvidia import capabilities
+from berth_agent.vendors.nvidia import labels as nvidia_labels
 from berth_agent.vendors.nvidia.capabilities import Capabilities
-from berth_agent.vendors.nvidia.labels import labels_of
 from berth_agent.vendors.simulated import fleet, machine
 from berth_agent.vendors.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
 from berth_agent.vendors.simulated.machine import SimulatedMachine
@@ -30,6 +31,8 @@ FINDINGS: Final = (
     Finding(type=names.DRIVER_LOADED, ok=True, reason="Simulated"),
     Finding(type=names.INVENTORY_READ, ok=True, reason="Simulated"),
 )
+
+LABELS: Final = {"nvidia": nvidia_labels.labels_of, "amd": amd_labels.labels_of}
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -110,7 +113,8 @@ def simulate(node: str, group: NodeGroup, cards: Sequence[CardProfile]) -> Readi
     devices += [_other(names.FPGA, minor, "Xilinx Alveo U50", place) for minor, place in enumerate(fpgas)]
     driver, cuda = (cards[0].driver, cards[0].cuda) if cards else ("", "")
     spec = DeviceSpec(driver_version=driver, cuda_version=cuda, mig_strategy=group.mig_strategy, devices=devices)
-    return Reading(spec=spec, findings=FINDINGS, labels=labels_of(spec), heartbeat=group.heartbeat)
+    labels = LABELS[cards[0].vendor](spec) if cards else {}
+    return Reading(spec=spec, findings=FINDINGS, labels=labels, heartbeat=group.heartbeat)
 
 
 def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
@@ -127,7 +131,7 @@ def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
         type="gpu",
         minor=minor,
         id=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{minor}')}",
-        module_id=minor + 1 if profile.nvlinks or profile.mesh else -1,
+        module_id=minor + 1 if profile.nvlinks or profile.mesh or profile.hive else -1,
         health=True,
         model=profile.model,
         resources={

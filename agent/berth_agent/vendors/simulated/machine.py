@@ -70,7 +70,9 @@ class SimulatedMachine:
                 continue
             far = self.gpu(other)
             nvlinks = mesh.get(frozenset((minor, other)), 0) + min(card.nvlinks, self.cards[other].nvlinks)
-            if nvlinks:
+            if card.hive and minor // card.hive == other // card.hive:
+                links.append(Link(minor=other, type="XGMI", count=1, peer_to_peer=True))
+            elif nvlinks:
                 links.append(Link(minor=other, type="NVLink", count=nvlinks, peer_to_peer=True))
             elif near.pcie_id == far.pcie_id:
                 links.append(Link(minor=other, type="SingleSwitch", peer_to_peer=True))

@@ -1,6 +1,6 @@
-"""GPU models for simulated nodes, with the figures that `nvidia-smi` shows for the real ones."""
+"""GPU models for simulated nodes, with the figures that `nvidia-smi` and `amd-smi` show for the real ones."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -21,18 +21,22 @@ class CardProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    """Whose card it is; all cards of a node are of one vendor."""
     model: str
     """The driver's name for it."""
     memory: Annotated[str, AfterValidator(_amount)]
     """Memory of one card."""
     multiprocessors: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Streaming multiprocessors of one card."""
+    """Streaming multiprocessors of one card, or AMD's compute units."""
     memory_bandwidth: Annotated[str, AfterValidator(_quantity)] | None = None
     """Peak bandwidth of its memory in bytes per second."""
     nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
     """NVLinks of each card into an NVSwitch, which connects it with all other cards."""
     mesh: tuple[tuple[int, int, int], ...] = ()
     """Direct NVLinks without NVSwitch: one minor, another, and how many."""
+    hive: Annotated[int, Field(ge=0, le=64)] = 0
+    """Cards that are connected by XGMI, each with each other: minors 0 to 3, 4 to 7 and so on for a hive of 4."""
     per_switch: Annotated[int, Field(ge=0, le=6)] = 2
     """Cards behind one PCIe switch; 0 gives each card a root complex of its own."""
     mig: bool = False
@@ -40,7 +44,7 @@ class CardProfile(BaseModel):
     driver: str = "570.133.20"
     """Driver of the node."""
     cuda: str = "12.8"
-    """Newest CUDA of that driver."""
+    """Newest CUDA of that driver; empty for cards of AMD."""
 
 
 # Eight V100 in a hybrid cube mesh: each has six links, two of them to two of its neighbours.
@@ -92,5 +96,26 @@ BUILT_IN: Final = {
     ),
     "l40s": CardProfile(model="NVIDIA L40S", memory="46068Mi", multiprocessors=142, memory_bandwidth="864096M"),
     "a10": CardProfile(model="NVIDIA A10", memory="23028Mi", multiprocessors=72, memory_bandwidth="600096M"),
+    "mi210": CardProfile(
+        vendor="amd",
+        model="AMD Instinct MI210",
+        memory="65520Mi",
+        hive=4,
+        multiprocessors=104,
+        memory_bandwidth="1638400M",
+        driver="6.10.5",
+        cuda="",
+    ),
+    "mi300x": CardProfile(
+        vendor="amd",
+        model="AMD Instinct MI300X OAM",
+        memory="196592Mi",
+        hive=8,
+        per_switch=1,
+        multiprocessors=304,
+        memory_bandwidth="5324800M",
+        driver="6.10.5",
+        cuda="",
+    ),
     "a30": CardProfile(model="NVIDIA A30", memory="24576Mi", mig=True, multiprocessors=56, memory_bandwidth="933120M"),
 }

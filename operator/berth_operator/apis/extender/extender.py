@@ -7,6 +7,7 @@ bind decides again, on the one node that kube-scheduler has chosen.
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -273,7 +274,7 @@ class Extender:
         try:
             with self._without_reservation(pod.uid):
                 placement = self._decide_on(pod, node)
-            body = binding(placement, term, self._options.lease)
+            body = binding(placement, term, self._options.lease, now=time.time_ns())
         except (BindError, PluginFailedError, RecordError) as error:
             self.reservations.release(pod.uid)
             raise BindError(str(error)) from error

@@ -109,7 +109,8 @@ def main(arguments: Sequence[str]) -> int:
         logs.started(settings, os.environ)
         schedulers = tuple(settings.scheduler_names.split(","))
         units, nics = words.read_units(settings.memory_units), read_nics(settings.nic_resources)
-        kinds = kinds_of(device_plugins.installed(), units, nics)
+        plugins = device_plugins.installed()
+        kinds = kinds_of(plugins, units, nics, device_plugins.gpu_resources(plugins))
         asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
     except (StartError, CredentialsError, PluginError) as error:
         start.give_up(NAME, str(error))

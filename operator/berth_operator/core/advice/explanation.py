@@ -96,9 +96,7 @@ def explain(
             if filter_.NAME not in local:
                 near = near & filter_.passes(fleet, request)
         if request.devices:
-            of_cards = fleet.has_device & fleet.fresh
-            if request.devices.vendor:
-                of_cards = of_cards & fleet.of_vendor(request.devices.vendor)
+            of_cards = fleet.has_device & fleet.fresh & fleet.suits_vendor(request.devices)
             for part in request.devices.parts:
                 of_cards = of_cards & (fleet.cards[part.type].unknown == 0)
             without_grants = extended_resources.rows_without_grants(fleet, request)

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from berth_api import links
 from berth_api.allocation import held, mig, visible
 from berth_api.names import GPU, GPU_MEMORY, ISOLATION_KEY
 from berth_api.objects.visibility import Card, CardInstance, FleetNode, Metrics
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
-from berth_operator.core.advice import summary
 from berth_operator.core.advice.card_amounts import offers
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.filters.devices import silence
@@ -116,7 +116,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
     columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie, cards.bar)
     healthy, models, users, numa, pcie, bars = (column[row].tolist() for column in columns)
     minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
-    links = _links_by_card(table.wirings[int(cards.wiring[row])])
+    linked = _links_by_card(table.wirings[int(cards.wiring[row])])
     for slot in cards.slots(row):
         if not cards.present[row, slot]:
             continue
@@ -149,7 +149,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],
             "mig": mig_instances,
-            "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
+            "links": {ids.get(other, str(other)): kind for other, kind in linked.get(minor, ())},
         }
         if bar := table.bars[bars[slot]]:
             device["barred"] = bar
@@ -174,5 +174,6 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults, of_all: Seque
 def _links_by_card(wiring: Wiring) -> Mapping[int, tuple[tuple[int, str], ...]]:
     """Return (other card, kind of link) of each card that has links; nodes of one type have the same."""
     return {
-        minor: tuple((other, summary.link_name(strength)) for other, strength in links) for _, minor, links in wiring
+        minor: tuple((other, links.text(link_type, count)) for other, link_type, count in of_card)
+        for _, minor, of_card in wiring
     }

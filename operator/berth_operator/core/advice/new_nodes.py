@@ -61,10 +61,10 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
                     mask = mask & ~rows
         else:
             mask = filters.could_pass(filter_, fleet, request)
-            if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
+            if filter_.NAME == DeviceFilter.NAME and request.devices:
                 without_grants = extended_resources.rows_without_grants(fleet, request)
-                of_vendor = fleet.of_vendor(request.devices.vendor)
-                mask = mask & (of_vendor if without_grants is None else of_vendor | without_grants)
+                suits = fleet.suits_vendor(request.devices)
+                mask = mask & (suits if without_grants is None else suits | without_grants)
         masks[filter_.NAME] = mask
     return masks
 
@@ -129,7 +129,9 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
         if request.devices and not fits[DeviceFilter.NAME]:
             inventory = _inventory(fleet, request, row)
             is_default = row < 0 or not fleet.has_device[row] or bool(fleet.of_vendor(DEFAULT_VENDOR)[row])
-            words.append(f"with {_devices_text(request, is_default=is_default)}")
+            suitable = row < 0 or bool(fleet.suits_vendor(request.devices)[row])
+            vendor = request.devices.vendor or ("" if suitable else DEFAULT_VENDOR)
+            words.append(f"with {_devices_text(request, '' if is_default and vendor == DEFAULT_VENDOR else vendor)}")
         labels_only &= inventory is None and info.allocatable == base.allocatable
         if words and (inventory is not None or fits.get(DeviceFilter.NAME, True) or not request.devices):
             node = NewNode(node=info, like=model if inventory is None else "", inventory=inventory)
@@ -241,13 +243,12 @@ def _memory(part: Part) -> int:
     return max(-(-part.min_memory * CARD // amounts.get(GPU_MEMORY_RATIO, CARD)), amounts.get(GPU_MEMORY, 0))
 
 
-def _devices_text(request: PodRequest, *, is_default: bool) -> str:
+def _devices_text(request: PodRequest, vendor: str) -> str:
     """Return all devices that the pod requests, in words: `9 GPUs of model *H100*`.
 
-    `is_default`: whether a node like the named node has devices of the default vendor, unless the words differ.
+    `vendor` is empty if a node like the named node has devices of a vendor that suits.
     """
     devices, texts = request.devices, []
-    vendor = "" if is_default and devices.vendor == DEFAULT_VENDOR else devices.vendor
     for part in devices.parts:
         plural = shortage.plural(part.type)
         words = [f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"]

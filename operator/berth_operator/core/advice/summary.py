@@ -6,20 +6,19 @@ is still listed with what pods use of it. The fields `devices`, `ready` and `una
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from berth_api import allocation, names
+from berth_api import allocation, links, names
 from berth_operator.core.advice.card_amounts import offers
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
+from berth_operator.core.fleet.nodes.cards import Cards, card_id, is_listed, shown_minors
 
 Resources = dict[str, str]
 Amounts = Mapping[str, int]
 Detail = dict[str, dict[str, Resources]]
 """Device type -> minor -> resources."""
-_LINK_NAMES: Final = {strength: name for name, strength in LINKS.items()}
 
 
 def nodes(fleet: Fleet) -> list[str]:
@@ -115,21 +114,19 @@ class _Report:
         # Its NUMA node, PCIe switch and links, as far as its Device lists them.
         numa, switch = int(cards.numa[row, slot]), intern_table.switches[int(cards.pcie[row, slot])]
         wiring = intern_table.wirings[int(cards.wiring[row])]
-        links = {
-            str(other): link_name(strength) for _, own, links in wiring if own == minor for other, strength in links
+        linked = {
+            str(other): links.text(link_type, count)
+            for _, own, of_card in wiring
+            if own == minor
+            for other, link_type, count in of_card
         }
-        topology = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": links or None}
+        topology = {"nodeID": numa if numa >= 0 else None, "pcieID": switch or None, "links": linked or None}
         return {
             "id": cards.ids[row].get(minor, ""),
             "model": intern_table.models[int(cards.model[row, slot])],
             "health": bool(cards.healthy[row, slot]) or minor in cards.instances.get(row, ()),
             "topology": {name: value for name, value in topology.items() if value is not None},
         }
-
-
-def link_name(strength: int) -> str:
-    """Return the kind of link of a score."""
-    return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _LINK_NAMES[strength]
 
 
 def _has_devices(fleet: Fleet, row: int) -> bool:

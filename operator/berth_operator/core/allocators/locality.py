@@ -1,4 +1,4 @@
-"""Locality: what any two cards of a part must have in common, for example the model, a NUMA node or an NVLink.
+"""Locality: what any two cards of a part must have in common, for example the model, a NUMA node or a direct link.
 
 Locality divides a node's cards into groups, and any cards of one group can be combined. So it is enough to count the
 cards in each group, and array expressions do this for all nodes at once.
@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api import links
 from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_api.values.caching import sized_cache
@@ -19,13 +20,13 @@ from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.arrays.columns import sealed
 from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import NVLINK, Column, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
 
 LinkScores = npt.NDArray[np.float64]
 
 MAX_CLIQUES: Final = 256
-"""Maximum number of NVLink cliques that are computed for one node; real machines have a few."""
+"""Maximum number of cliques of linked cards that are computed for one node; real machines have a few."""
 MAX_CLIQUE_STEPS: Final = 2**16
 """Maximum number of cards that are looked at to find them, about 30 ms; 16 cards take some hundred."""
 MAX_CLIQUES_ONE_BY_ONE: Final = 8
@@ -42,13 +43,13 @@ class Locality:
 
     places: tuple[str, ...] = ()
     """Columns of cards that must have equal, known values."""
-    linked: bool = False
-    """Whether there must be NVLinks between them."""
+    link: str = ""
+    """The type of the direct links that must be between them."""
     alone: bool = False
     """Whether everything must be on a single card."""
 
     def __bool__(self) -> bool:
-        return bool(self.places) or self.linked or self.alone
+        return bool(self.places or self.link or self.alone)
 
     def __str__(self) -> str:
         """Return the words for a reason: `too few free GPUs …`."""
@@ -58,7 +59,7 @@ class Locality:
             "numa": "on one NUMA node",
         }
         phrases = [words[place] for place in self.places if place in words]
-        phrases += ["with NVLinks among all of them"] if self.linked else []
+        phrases += [f"with {links.DIRECT_LINKS[self.link]} among all of them"] if self.link else []
         return " ".join(["in one device"] if self.alone else phrases)
 
 
@@ -96,7 +97,7 @@ def of(part: Part, topology: GpuTopology | None, alike: tuple[str, ...] = ()) ->
     }
     return Locality(
         places=(*alike, *(name for name, required in places.items() if required)),
-        linked=level == "nvlink",
+        link=topology.link if topology else "",
         alone=part.scope == "Device",
     )
 
@@ -111,13 +112,13 @@ def max_colocated(fleet: Fleet, device_type: str, within: Locality, among: Mask,
     if within.alone:
         return one_card
     places = [(getattr(cards, name)[rows], UNKNOWN_PLACE[name]) for name in within.places]
-    if not within.linked:
+    if not within.link:
         return _max_in_one_place(places, among)
     wiring, largest = cards.wiring[rows], one_card
     for number in np.unique(wiring):
         rows_here = np.flatnonzero(wiring == number)
         local = [(column[rows_here], unknown) for column, unknown in places]
-        groups = cliques(fleet.intern_table.wirings[number], among.shape[1])
+        groups = cliques(fleet.intern_table.wirings[number], among.shape[1], within.link)
         if len(groups):
             largest[rows_here] = np.maximum(largest[rows_here], _max_in_one_clique(local, among[rows_here], groups))
     return largest
@@ -175,15 +176,15 @@ def shortage(
     return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {best} of {part.count})", too_few
 
 
-def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkScores) -> Mask:
+def pairs(within: Locality, places: Mapping[str, Sequence[int]], linked: Mask) -> Mask:
     """Return whether any two of some cards can be combined: shape (cards, cards).
 
-    `places` has each card's place by column, and `scores` the link score of any two cards.
+    `places` has each card's place by column, and `linked` whether any two cards have the required direct links.
     """
-    same = np.eye(len(scores), dtype=np.bool_)
+    same = np.eye(len(linked), dtype=np.bool_)
     if within.alone:
         return same
-    mask = scores >= NVLINK if within.linked else np.ones_like(same)
+    mask = linked.copy() if within.link else np.ones_like(same)
     for name in within.places:
         column = np.array(places[name])
         mask &= (column[:, np.newaxis] == column) & (column != UNKNOWN_PLACE[name])
@@ -192,11 +193,19 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
 
 
 @sized_cache(2**24)
-def link_scores(wiring: Wiring, slots: int) -> LinkScores:
-    """Return the score of the link between any two slots, as either card reports it; 0 if no card reports it."""
+def link_scores(wiring: Wiring, slots: int, only: str = "") -> LinkScores:
+    """Return the score of the link between any two slots, as either card reports it; 0 if no card reports it.
+
+    With `only`, links of other types are left out.
+    """
     scores = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
-    ends = [(slot, slot_of.get(minor, slot), strength) for slot, _, links in wiring for minor, strength in links]
+    ends = [
+        (slot, slot_of.get(minor, slot), links.score(link_type, count))
+        for slot, _, of_card in wiring
+        for minor, link_type, count in of_card
+        if link_type == (only or link_type)
+    ]
     own, other, strengths = np.array(ends).reshape(-1, 3).T
     np.maximum.at(scores, (own.astype(np.intp), other.astype(np.intp)), strengths)
     np.fill_diagonal(scores, 0.0)
@@ -204,12 +213,14 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
 
 
 @sized_cache(2**24)
-def cliques(wiring: Wiring, slots: int) -> Mask:
-    """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots).
+def cliques(wiring: Wiring, slots: int, link: str) -> Mask:
+    """Return the maximal groups of two or more slots with direct links of a type between all of them.
+
+    The shape is (groups, slots).
 
     If a node has more groups than can be computed, the first groups are returned.
     """
-    linked = link_scores(wiring, slots) >= NVLINK
+    linked = link_scores(wiring, slots, link) > 0
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
     linked_slots = sum(1 << slot for slot, others in enumerate(near) if others)
     groups = list(islice(_maximal(0, linked_slots, 0, near, [MAX_CLIQUE_STEPS]), MAX_CLIQUES))

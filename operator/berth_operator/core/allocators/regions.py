@@ -57,7 +57,7 @@ def _groups(
         for place, limit in (
             _on_nodes(fleet, part, alike, rows, max_switches) if "numa" in within.places else ((alike, max_switches),)
         ):
-            for linked in _linked(fleet, place, rows) if within.linked else (place,):
+            for linked in _linked(fleet, place, rows, within.link) if within.link else (place,):
                 for group in _partitions(fleet, request, part, linked, rows):
                     yield group, limit
 
@@ -78,11 +78,11 @@ def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, max_switches: in
             yield mask & (numa == node), 1
 
 
-def _linked(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:
+def _linked(fleet: Fleet, mask: Mask, rows: Rows, link: str) -> Iterator[Mask]:
     wiring = fleet.cards[GPU].wiring[rows]
     for number in np.unique(wiring).tolist():
         of_wiring = (wiring == number)[:, np.newaxis]
-        for clique in locality.cliques(fleet.intern_table.wirings[number], mask.shape[1]):
+        for clique in locality.cliques(fleet.intern_table.wirings[number], mask.shape[1], link):
             yield mask & of_wiring & clique
 
 

@@ -108,12 +108,12 @@ def _blocked_by_policy(fleet: Fleet, part: Part, rows: Rows) -> Mask:
 def within(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) -> Locality:
     """Return what any two cards must have in common if a pod gets subdevices of both.
 
-    Subdevices have no NVLinks. If the pod requires NVLinks, all subdevices must be on one card. Instances are requested
-    by their profile. Other subdevices are alike if their cards are of one kind.
+    Subdevices have no direct links. If the pod requires direct links, all subdevices must be on one card. Instances are
+    requested by their profile. Other subdevices are alike if their cards are of one kind.
     """
     part = replace(available[0][0], count=sum(part.count for part, _ in available))
     required = locality.required(fleet, request, part, rows)
-    if required.linked or required.alone:
+    if required.link or required.alone:
         return Locality(alone=True)
     if part.unit == INSTANCE or "model" not in required.places:
         return required

@@ -4,7 +4,7 @@ The sets that meet the required locality (`locality`) are compared by these rule
 rules before it:
 
 1. the most cards on PCIe switches near the pod's devices of other types
-2. the highest sum of link scores over all pairs of cards: each NVLink counts, including one through an NVSwitch
+2. the highest sum of link scores over all pairs of cards: each direct link counts, including one through an NVSwitch
 3. the lowest cost by the policy's strategy
 4. the lowest measured load, if the policy considers it (score `genius`)
 5. the fewest switches, if each of them must give cards of other types too
@@ -94,15 +94,18 @@ class Candidates:
     @property
     def link_scores(self) -> LinkScores:
         """Return the score of the link between any two cards: shape (cards, cards)."""
-        slots = np.array(self.slots)
-        scores: LinkScores = locality.link_scores(self.wiring, self.width)[np.ix_(slots, slots)]
-        return scores
+        return self._scores("")
 
     @property
     def pairs(self) -> Mask:
         """Return whether any two cards may be in one set: shape (cards, cards)."""
         places = {"model": self.model, "numa": self.numa, "pcie": self.pcie}
-        return locality.pairs(self.within, places, self.link_scores)
+        return locality.pairs(self.within, places, self._scores(self.within.link) > 0)
+
+    def _scores(self, only: str) -> LinkScores:
+        slots = np.array(self.slots)
+        scores: LinkScores = locality.link_scores(self.wiring, self.width, only)[np.ix_(slots, slots)]
+        return scores
 
 
 def has_topology(fleet: Fleet, device_type: str, row: int) -> bool:
@@ -242,9 +245,11 @@ def _groups(candidates: Candidates) -> Iterator[Mask]:
         yield fits
         return
     linked: Iterable[Mask] = [np.ones_like(fits)]
-    if candidates.within.linked:
-        linked = locality.cliques(candidates.wiring, candidates.width)[:, np.array(candidates.slots)]
-    places = np.unique(replace(candidates, within=replace(candidates.within, linked=False)).pairs, axis=0)
+    if candidates.within.link:
+        linked = locality.cliques(candidates.wiring, candidates.width, candidates.within.link)[
+            :, np.array(candidates.slots)
+        ]
+    places = np.unique(replace(candidates, within=replace(candidates.within, link="")).pairs, axis=0)
     for clique in linked:
         for own in places:
             yield fits & clique & own

@@ -10,6 +10,7 @@ from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.kubelet_allocation import Mismatch
 from berth_operator.core.fleet.nodes.cards import is_listed
 from berth_operator.core.values import limits
+from berth_operator.core.values.vendors import HUAWEI
 
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024
@@ -46,6 +47,9 @@ def annotations(placement: Placement) -> dict[str, str]:
         record[container + names.VISIBLE_SUFFIX] = ",".join(dict.fromkeys(grant.visible for grant in grants))
     for limit in request.limits:
         record |= limits.annotations(limit, seen.get(limit.container, ()), len(gpus))
+    if request.devices.vendor == HUAWEI and gpus:
+        # As Koordinator writes it. Huawei's device plugin gives the pod with the earliest time these cards.
+        record[names.NPU_MINORS] = ",".join(str(grant.minor) for grant in gpus)
     allowed = min(MAX_OWN, MAX_ALL - placement.pod.annotation_bytes)
     size = sum(len(key) + len(value) for key, value in record.items())
     if size > allowed:
@@ -87,13 +91,16 @@ def rewritten(
     return record
 
 
-def binding(placement: Placement, term: int, lease: str, bound_with: str = "") -> dict[str, Any]:
+def binding(placement: Placement, term: int, lease: str, bound_with: str = "", *, now: int) -> dict[str, Any]:
     """Return the Binding: node, cards and the leader's term in one object, valid only for this pod's UID.
 
-    `bound_with` is the record of a gang's member.
+    `bound_with` is the record of a gang's member, and `now` is the Unix time in nanoseconds.
     """
     pod = placement.pod
     of_gang = {names.BOUND_WITH: bound_with} if bound_with else {}
+    record = annotations(placement)
+    if names.NPU_MINORS in record:
+        record[names.PREDICATE_TIME] = str(now)
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -102,7 +109,7 @@ def binding(placement: Placement, term: int, lease: str, bound_with: str = "") -
             "namespace": pod.namespace,
             "uid": pod.uid,
             "labels": {names.FENCED_BY: lease},
-            "annotations": {names.EPOCH: str(term), **of_gang, **annotations(placement)},
+            "annotations": {names.EPOCH: str(term), **of_gang, **record},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
     }

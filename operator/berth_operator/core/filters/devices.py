@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from berth_api.request import NPU_CORE
 from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
 from berth_operator.core.filters.reasons import Reasons
@@ -13,7 +14,10 @@ from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.vendors import HUAWEI
 from berth_operator.core.values.verdict import Change, Verdict
+
+BY_RESOURCE: Final = f"{HUAWEI}, which pods request by {NPU_CORE}"
 
 
 class DeviceFilter:
@@ -36,9 +40,7 @@ class DeviceFilter:
             return fleet.present
 
         def of_rows(rows: Rows) -> Mask:
-            mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)
-            if request.devices.vendor:
-                mask &= fleet.of_vendor(request.devices.vendor, rows)
+            mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows) & fleet.suits_vendor(request.devices, rows)
             return mask & self._allocators.passes(fleet, request, rows)
 
         key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
@@ -64,10 +66,10 @@ class DeviceFilter:
         # One text for all rows whose agents are silent, which time alone does not change.
         silent = silence(fleet.heard[rejected & fleet.has_device & ~fleet.fresh])
         yield f"node(s) have a Device that is not ready ({silent})", ~fleet.fresh
-        if vendor := request.devices.vendor:
-            yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
-        known = fleet.has_device & fleet.fresh & fleet.of_vendor(vendor) if vendor else fleet.has_device & fleet.fresh
-        yield from self._allocators.reasons(fleet, request, rejected & known)
+        suits = fleet.suits_vendor(request.devices)
+        vendor = request.devices.vendor
+        yield f"node(s) have no {vendor} devices" if vendor else f"node(s) have GPUs of {BY_RESOURCE}", ~suits
+        yield from self._allocators.reasons(fleet, request, rejected & fleet.has_device & fleet.fresh & suits)
 
 
 def _or_without_grants(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:

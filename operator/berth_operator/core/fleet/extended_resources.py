@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from berth_api.request import VENDORS
+from berth_api.request import vendor_of
 from berth_operator.core.dra import extended
 from berth_operator.core.dra.extended import RequestMapping
 from berth_operator.core.dra.requests import Alternatives, ResourceClaim
@@ -63,17 +63,13 @@ def rows_by_count(fleet: Fleet, request: PodRequest) -> Mask | None:
     These are rows without an agent, for pods that request only resources of other vendors than NVIDIA and say nothing
     about their cards. Whether the resources suffice, the filter `resources` compares, as in kube-scheduler.
     """
-    if not request.plugin_requests or not all(is_counted(name) for name, _ in request.plugin_requests):
+    vendors = {vendor_of(name, fleet.kinds) for name, _ in request.plugin_requests}
+    if not vendors or not vendors.isdisjoint(("", DEFAULT_VENDOR)):
         return None
     # If annotations say more of the cards, only the Device of an agent shows which cards these are.
     if not {name for name, _ in request.plugin_requests} <= {wanted.resource for wanted in request.extended}:
         return None
     return ~(fleet.has_device | fleet.has_agent)
-
-
-def is_counted(name: str) -> bool:
-    """Return whether a resource is of cards of another vendor than NVIDIA, whose device plugin may work alone."""
-    return VENDORS.get(name, DEFAULT_VENDOR) != DEFAULT_VENDOR
 
 
 def requests_by_class(fleet: Fleet, request: PodRequest) -> list[tuple[Alternatives, Mask]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from berth_api.allocation import REPLICAS, Grant, partitions
 from berth_api.names import GPU
-from berth_api.request import BUILT_IN, NVIDIA_GPU, Kinds
+from berth_api.request import BUILT_IN, NVIDIA_GPU, DeviceRequest, Kinds
 from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
@@ -48,6 +48,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import Taint
+from berth_operator.core.values.vendors import HUAWEI
 
 ROWS: Final = 16
 """The initial number of rows."""
@@ -674,6 +675,14 @@ class Fleet(NodeColumns):
         """Return the rows whose Device is of this vendor."""
         matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
         return matching
+
+    def suits_vendor(self, devices: DeviceRequest, rows: Rows = ALL) -> Mask:
+        """Return the rows whose Device is of a vendor that may serve a request."""
+        if devices.vendor or all(part.type != GPU for part in devices.parts):
+            return self.of_vendor(devices.vendor, rows) if devices.vendor else np.ones_like(self.vendor[rows], np.bool_)
+        # Kubelet would not call this vendor's device plugin for the pod.
+        mask: Mask = ~self.of_vendor(HUAWEI, rows)
+        return mask
 
     @property
     def models(self) -> int:

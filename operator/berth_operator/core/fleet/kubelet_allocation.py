@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from berth_api.allocation import MAX_MINOR, Grant
-from berth_api.names import GPU, GPU_MEMORY, NVIDIA_PREFIX
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.request import VENDORS, is_counted_on_node
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes that hold no card"
 """The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
+_DOMAINS: Final = tuple({f"{name.partition('/')[0]}/" for name in VENDORS if is_counted_on_node(name)})
+"""How the resources begin by which kubelet gives GPUs."""
 BEYOND: Final = 2**31 - 1
 """A priority above any pod's priority, for charges without an existing pod, so that they are never victims."""
 
@@ -67,7 +70,7 @@ def is_pod(charge: Charge) -> bool:
 
 def count_plugin_devices(charge: Charge) -> int:
     """Return the number of devices that kubelet must allocate to a pod, by resources that the agent announces."""
-    return sum(amount for name, amount in charge.plugin_requests if name.startswith(NVIDIA_PREFIX))
+    return sum(amount for name, amount in charge.plugin_requests if name.startswith(_DOMAINS))
 
 
 def is_grant_of(grant: Grant, device: KubeletDevice) -> bool:

@@ -105,12 +105,16 @@ NO_PLUGINS: Final[Mapping[str, DevicePlugin]] = {}
 """Device type -> plug-in."""
 USUAL_UNITS: Final[Mapping[str, int]] = {}
 NO_NICS: Final[Mapping[str, int]] = {}
+NO_GPUS: Final[Mapping[str, str]] = {}
 SCORE_WEIGHT: Final = 10.0
 """The weight of a plug-in's score: the same as the card strategies have."""
 
 
 def kinds_of(
-    plugins: Mapping[str, DevicePlugin], units: Mapping[str, int] = USUAL_UNITS, nics: Mapping[str, int] = NO_NICS
+    plugins: Mapping[str, DevicePlugin],
+    units: Mapping[str, int] = USUAL_UNITS,
+    nics: Mapping[str, int] = NO_NICS,
+    gpus: Mapping[str, str] = NO_GPUS,
 ) -> Kinds:
-    """Return the built-in device types and the plug-ins' types, and what other systems' resources mean."""
-    return Kinds(tuple(plugin.kind for plugin in plugins.values()), units, nics)
+    """Return the built-in device types and the plug-ins' types, and what other resources mean."""
+    return Kinds(tuple(plugin.kind for plugin in plugins.values()), units, nics, gpus)

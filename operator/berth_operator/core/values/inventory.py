@@ -12,8 +12,8 @@ ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
 """The vendor of a Device that does not name one."""
 
-Links = tuple[tuple[int, int], ...]
-"""(minor of the other card, score of the link to it; see `LINKS`)."""
+Links = tuple[tuple[int, str, int], ...]
+"""(minor of the other card, type of the link to it, number of links). `berth_api.links` has the types."""
 Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
 """Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
 

@@ -52,7 +52,7 @@ class Requested:
 
 def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested:
     """Return what a pod with these total resource requests requests of each device type."""
-    built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
+    built_in = {name: amount for name, amount in total.items() if request.is_device(name) or name in kinds.gpus}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
     others = {name: amount * kinds.nics[name] for name, amount in total.items() if name in kinds.nics}
@@ -60,7 +60,7 @@ def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested
         simple[RDMA] = simple.get(RDMA, 0) + sum(others.values())
     added = (kind.name for kind in kinds.requested(total))
     try:
-        parts = request.of_resources(gpus).parts
+        parts = request.of_resources(gpus, kinds=kinds).parts
     except RequestError:
         parts = ()  # no allocation satisfies an invalid request
     return Requested(

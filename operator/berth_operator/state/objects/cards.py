@@ -14,8 +14,7 @@ from berth_api.resources import quantity
 from berth_api.values import interning
 from berth_api.values.caching import sized_cache
 from berth_api.values.selectors import Labels
-from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
-from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, Functions, Links
+from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, Functions
 
 Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]
@@ -23,7 +22,7 @@ Amounts = tuple[tuple[str, int], ...]
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
 MAX_CACHED_LINKS: Final = 16
-"""Maximum number of a card's links for which equal links are parsed once."""
+"""Maximum number of a card's links for which equal links are kept once."""
 MAX_CARDS: Final = 64
 """Cards of one type on a node: the node with the most sets the width of the columns of all nodes."""
 MAX_PROFILES: Final = 16
@@ -116,8 +115,8 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         pcie=sys.intern(topology.pcie_id),
         module=device.module_id,
         labels=_labels(tuple(device.labels.items()), device.model, topology.node_id, topology.pcie_id),
-        # To weigh more links than any real machine has would take longer than to parse them.
-        links=_links(links) if len(links) <= MAX_CACHED_LINKS else _links.uncached(links),
+        # To compare more links than any real machine has would take longer than to keep them.
+        links=interning.intern(links) if len(links) <= MAX_CACHED_LINKS else links,
         functions=functions,
         instances=instances,
         instance_memory=tuple(sorted(smallest.items())),
@@ -136,15 +135,6 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
         (names.DEVICE_PCIE_SWITCH, pcie),
     )
     return tuple(sorted({**{key: value for key, value in known if value}, **dict(own)}.items()))
-
-
-@sized_cache(ALIKE)
-def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
-    """Return the link score to each linked card, by its minor."""
-    return tuple(
-        (minor, NVLINK * max(count, 1) if link_type == "NVLink" else LINKS[link_type])
-        for minor, link_type, count in links
-    )
 
 
 @sized_cache(ALIKE)

@@ -13,8 +13,8 @@ from berth_api.device import Condition, DeviceSpec, DeviceStatus
 from berth_api.objects import faults
 from berth_api.objects.faults import Fault
 from berth_api.values.caching import compact
-from berth_operator.core.values import refused
-from berth_operator.core.values.inventory import DEFAULT_VENDOR, DeviceInventory
+from berth_operator.core.values import refused, vendors
+from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
 from berth_operator.state.objects import cards, kubelet
 
 Object = Mapping[str, Any]
@@ -150,6 +150,15 @@ def _with_problems(read: DeviceRecord) -> DeviceRecord:
     return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.report_problems))
 
 
+def _barred(card: CardInfo, vendor: str) -> CardInfo:
+    """Return a GPU as one that is given to pods of this scheduler, or not, as its vendor's device plugin allows."""
+    if card.bar is not None:
+        # By the vendor that the label named before.
+        card = replace(card, bar=None, healthy=True)
+    bar = vendors.bar(vendor, card.model) if card.type == names.GPU else None
+    return replace(card, bar=bar, healthy=False) if bar and card.healthy else card
+
+
 def _marked(read: DeviceRecord, marks: DeviceMarks) -> DeviceRecord:
     """Apply the marks; an invalid partition table is not replaced by the built-in one."""
     table: partitions.Table = ()
@@ -164,5 +173,11 @@ def _marked(read: DeviceRecord, marks: DeviceMarks) -> DeviceRecord:
         except partitions.PartitionError as error:
             where = f"metadata.annotations.{names.PARTITIONS}"
             problems = (f"{where}: {error}; the node is treated as having no partitions",)
-    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.partitions_only)
+    inventory = replace(
+        read.inventory,
+        cards=tuple(_barred(card, marks.vendor) for card in read.inventory.cards),
+        vendor=marks.vendor,
+        partitions=table,
+        partitions_only=marks.partitions_only,
+    )
     return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))

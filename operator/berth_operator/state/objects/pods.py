@@ -281,7 +281,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
         devices=devices,
         plugin_requests=_plugin_requests(visible, kinds),
-        shares=share.of_pod(containers, devices),
+        shares=share.of_pod(containers, devices, kinds),
         model=interning.intern(requested_model),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),

@@ -61,6 +61,27 @@ async def test_a_card_is_described_in_full(tmp_path: Path) -> None:
     )
 
 
+async def test_cards_of_amd_have_hives_and_their_vendor(tmp_path: Path) -> None:
+    readings = await fleet_of(
+        tmp_path, "- {names: a, profile: mi210, gpus: 8}", "- {names: b, profile: mi300x, gpus: 8}"
+    ).read()
+    of_hive = [
+        {link.minor for link in card.links if link.type == "XGMI"}
+        for node in ("a", "b")
+        for card in readings[node].spec.devices
+    ]
+    assert of_hive[0] == {1, 2, 3}
+    assert of_hive[7] == {4, 5, 6}
+    assert of_hive[8:] == [set(range(8)) - {minor} for minor in range(8)]
+    assert readings["b"].labels == {
+        names.VENDOR_LABEL: "amd",
+        names.MODEL_LABEL: "Instinct-MI300X-OAM",
+        names.DRIVER_LABEL: "6.10.5",
+    }
+    with pytest.raises(FleetError, match=r"nodes\[0\]: cards of amd and nvidia; a node has cards of one vendor"):
+        fleet_of(tmp_path, "- {names: a, profile: [mi210, t4]}")
+
+
 async def test_ids_survive_a_restart_and_differ_between_nodes(tmp_path: Path) -> None:
     lines = "- {names: 'node-[0-49]', profile: t4, gpus: 4}"
     first = await fleet_of(tmp_path, lines).read()

@@ -50,6 +50,36 @@ def test_a_machine_without_sysfs_has_no_topology(tmp_path: Path) -> None:
     assert sysfs.bound_cards(tmp_path) == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("address", "kind", "device_class", "expected"),
+    [
+        pytest.param("0000:01:00.0", "10de:1b06", "0x030000", True, id="a card for screens, too"),
+        pytest.param("0000:01:00.0", "10de:2330", "0x030200", True, id="a card without screens"),
+        pytest.param("0000:01:00.0", "1002:740f", "0x038000", True, id="an MI210"),
+        pytest.param("0000:01:00.0", "1002:74a1", "0x120000", True, id="an MI300X"),
+        pytest.param("0000:04:00.0", "1002:74a0", "0x120000", True, id="an MI300A, which shares its slot"),
+        pytest.param("0000:04:00.0", "1002:164e", "0x030000", False, id="an APU, which shares its slot"),
+        pytest.param("0000:01:00.0", "1002:515e", "0x030000", False, id="a management display by AMD"),
+        pytest.param("0000:01:00.0", "19e5:1711", "0x030000", False, id="a management display by Huawei"),
+        pytest.param("0000:01:00.0", "19e5:d802", "0x120000", True, id="an accelerator by Huawei"),
+        pytest.param("0000:00:02.0", "8086:a780", "0x030000", False, id="integrated graphics by Intel"),
+        pytest.param("0000:03:00.0", "8086:56c0", "0x038000", True, id="a card by Intel"),
+        pytest.param("0000:01:00.0", "10de:22a3", "0x068000", False, id="an NVSwitch"),
+        pytest.param("0000:01:00.0", "10de:228b", "0x040300", False, id="a sound function"),
+    ],
+)
+def test_which_functions_are_gpus(
+    tmp_path: Path, address: str, kind: str, device_class: str, *, expected: bool
+) -> None:
+    tree = SysfsTree(tmp_path)
+    vendor, device = (f"0x{part}" for part in kind.split(":"))
+    tree.device(address, vendor=vendor, device=device, **{"class": device_class})
+    tree.device("0000:04:00.2", vendor="0x1022", device="0x1649", **{"class": "0x108000"})
+    tree.device("0000:02:00.0", vendor="0x1a03", device="0x2000", **{"class": "0x030000"})
+    assert sysfs.has_gpus(tmp_path, vendor) is expected
+    assert [folder.name for folder in sysfs.gpus(tmp_path, vendor) or ()] == [address] * expected
+
+
 class Vanishing(PosixPath):
     """A folder that the kernel removes after it was found, before it is read."""
 

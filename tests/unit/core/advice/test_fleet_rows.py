@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from berth_api.links import DIRECT as NVLINK
 from berth_api.objects.visibility import Card
 from berth_operator.core.advice.fleet_rows import fleet_row, nodes
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import Bar
 from tests.builders import (

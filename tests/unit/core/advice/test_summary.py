@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from berth_api.links import DIRECT as NVLINK
+from berth_api.links import SCORES as LINKS
 from berth_operator.core.advice.summary import nodes, summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100,

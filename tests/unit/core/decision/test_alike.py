@@ -599,7 +599,9 @@ def test_what_passes_can_be_allocated_and_is_alike(
     nics = tuple(other_card("rdma", minor, pcie=switch) for minor, switch in enumerate(("s", "t", "")))
     made = Fleet()
     for name, infos in world.nodes.items():
-        linked = [replace(each, links=((each.minor + 1, 500),)) if each.minor % 2 == 0 else each for each in infos]
+        linked = [
+            replace(each, links=((each.minor + 1, "NVLink", 5),)) if each.minor % 2 == 0 else each for each in infos
+        ]
         table = (
             (1, tuple(Partition(minors=(each.minor,)) for each in infos)),
             (2, (Partition(minors=(0, 1)), Partition(minors=(2, 3), score=2), Partition(minors=(1, 2)))),

@@ -69,7 +69,7 @@ def test_a_container_sees_all_its_instances() -> None:
 
 def test_a_binding_says_everything_at_once() -> None:
     placement = place(fleet(), waiting("pod", {GPU: 50}))
-    assert binding(placement, 7, "berth") == {
+    assert binding(placement, 7, "berth", now=0) == {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {
@@ -84,7 +84,7 @@ def test_a_binding_says_everything_at_once() -> None:
 
 
 def test_the_term_is_recorded_for_pods_without_devices_too() -> None:
-    assert binding(Placement(pod=waiting(), node="node"), 7, "berth")["metadata"]["annotations"] == {
+    assert binding(Placement(pod=waiting(), node="node"), 7, "berth", now=0)["metadata"]["annotations"] == {
         "berth.dev/epoch": "7"
     }
 

@@ -95,8 +95,8 @@ def test_links_are_known_by_slot() -> None:
 
 
 def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
-    for one, other in ((500, 10), (10, 500)):
-        ways = locality.link_scores(((0, 0, ((1, one),)), (1, 1, ((0, other),))), 2)
+    for one, other in (("NVLink", "System"), ("System", "NVLink")):
+        ways = locality.link_scores(((0, 0, ((1, one, 5),)), (1, 1, ((0, other, 5),))), 2)
         assert ways.tolist() == [[0, 500], [500, 0]]
 
 

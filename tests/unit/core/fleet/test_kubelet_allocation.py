@@ -101,6 +101,12 @@ CHARGED: dict[str, tuple[Charge, ActualAllocation, bool, list[tuple[str, dict[st
     "a part of it": (whole("p", 0, 1), gave("p", "GPU-1"), False, all_of("GPU-0", "GPU-1")),
     "nothing yet": (whole("p", 0), gave("p"), False, all_of("GPU-0")),
     "another": (whole("p", 0), gave("p", "GPU-2"), False, all_of("GPU-2")),
+    "another of AMD's": (
+        replace(whole("p", 0), plugin_requests=(("amd.com/gpu", 1),)),
+        gave("p", "GPU-2"),
+        False,
+        all_of("GPU-2"),
+    ),
     "another's": (whole("p", 0), gave("p", "GPU-2"), True, all_of("GPU-0", "GPU-2")),
     "one of two": (whole("p", 0, 1), gave("p", "GPU-1", "GPU-2"), False, all_of("GPU-1", "GPU-2")),
     "another, and more to come": (whole("p", 0, 1), gave("p", "GPU-2"), False, all_of("GPU-0", "GPU-1", "GPU-2")),

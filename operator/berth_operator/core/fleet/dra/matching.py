@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
+from berth_api.links import is_direct
 from berth_operator.core.dra.slices import Device
 from berth_operator.core.fleet.dra.drivers import DRIVERS, OTHER, Driver
-from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.inventory import CardInfo
 
 _ADDRESS: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
@@ -51,7 +51,7 @@ class CardIndex:
     broken: frozenset[CardKey]
     """Cards that are not healthy."""
     linked: Mapping[CardKey, frozenset[int]]
-    """For cards with NVLinks: the minors at their ends, and the card's own. Equal sets are linked all with all."""
+    """For cards with direct links: the minors at their ends, and the card's own. Equal sets are linked all with all."""
 
     @classmethod
     def of(cls, cards: Collection[CardInfo]) -> Self:
@@ -71,7 +71,7 @@ class CardIndex:
             linked={
                 CardKey(card.type, card.minor): ends | {card.minor}
                 for card in cards
-                if (ends := frozenset(minor for minor, strength in card.links if strength >= NVLINK))
+                if (ends := frozenset(minor for minor, link_type, _ in card.links if is_direct(link_type)))
             },
         )
 

@@ -28,7 +28,7 @@ class NodeDevices:
     cards: Mapping[DeviceID, Match]
     """The cards behind the devices of all pools, for devices that are or may be cards."""
     links: Mapping[DeviceID, Hashable]
-    """A number for each whole card with NVLinks, equal for cards that are all linked with each other."""
+    """A number for each whole card with direct links, equal for cards that are all linked with each other."""
     products: frozenset[tuple[str, Hashable]]
     """The drivers of the own devices, with the devices' products; None for devices that name none."""
 

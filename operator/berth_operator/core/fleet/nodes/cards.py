@@ -49,18 +49,6 @@ RESOURCES: Final = {
     FPGA: (FPGA,),
 }
 """Device type -> the resources of each card. Resources that only some cards have are added when one is first seen."""
-NVLINK: Final = 100
-LINKS: Final = {
-    "System": 10,
-    "SameNUMANode": 20,
-    "HostBridge": 30,
-    "MultiSwitch": 40,
-    "SingleSwitch": 50,
-    "SameBoard": 60,
-    "NVLink": NVLINK,
-}
-"""Type of a link -> its score; several NVLinks between two cards add up."""
-
 SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 """The resources that the replicas of a GPU share equally."""
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}

@@ -37,10 +37,12 @@ def test_a_card_is_its_last_function(sysfs: SysfsTree) -> None:
         ("0x120000", "0x8086", "0x0b30", "Intel PAC N3000"),
         ("0x120000", "0x8086", "0x4940", None),
         ("0x120000", "0x1da3", "0x1020", None),
+        ("0x120000", "0x1002", "0x74a1", None),
+        ("0x120000", "0x19e5", "0xd802", None),
         ("0x030200", "0x10ee", "0x5001", None),
         ("0x020000", "0x10ee", "0x9034", None),
     ],
-    ids=["known", "unknown", "altera", "intel", "other intel", "gaudi", "a display", "a nic"],
+    ids=["known", "unknown", "altera", "intel", "other intel", "gaudi", "mi300x", "ascend", "a display", "a nic"],
 )
 def test_which_accelerators_are_fpgas(sysfs: SysfsTree, kind: str, vendor: str, device: str, model: str | None) -> None:
     sysfs.device("0000:1b:00.0", **{"class": kind}, vendor=vendor, device=device)

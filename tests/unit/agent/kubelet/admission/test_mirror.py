@@ -14,7 +14,7 @@ from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api.allocation import Grant
-from berth_api.device import ClaimedDevice
+from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Topology
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
 
 INSTANCE = "nvidia.com/mig-1g.10gb"
@@ -23,6 +23,21 @@ Node = Callable[..., Agent]
 
 def report(name: str, container: str, *ids: str) -> ContainerReport:
     return ContainerReport(namespace="ns", pod=name, container=container, by_resource={GPU: frozenset(ids)})
+
+
+def test_cards_that_a_plugin_names_by_their_addresses_are_those_cards() -> None:
+    """AMD's plugin does. Partitions of one card share an address, which then names none of them."""
+    addresses = ["0000:63:00.0", "0000:43:00.0", "0000:05:00.0", "0000:05:00.0"]
+    devices = [
+        DeviceInfo(type="gpu", minor=minor, id=f"GPU-{minor}", topology=Topology(bus_id=address))
+        for minor, address in enumerate(addresses)
+    ]
+    mirror = Mirror()
+    mirror.units = mirror.units.joined(Units.of(DeviceSpec(devices=devices)))
+    mirror.put(pod("a", 2))
+    mirror.apply_reports([report("a", "c0", "0000:43:00.0", "0000:05:00.0")], 0.0)
+    [holding] = mirror.holdings()
+    assert holding.ids == ("0000:05:00.0", "GPU-1")
 
 
 def named(*minors: int) -> list[str]:

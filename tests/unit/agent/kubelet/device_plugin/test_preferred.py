@@ -10,6 +10,7 @@ from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet.device_plugin.preferred import LinkScores, PreferenceError
 from berth_agent.vendor import Offer
 from berth_agent.vendors.nvidia.hand_over import resources
+from berth_api import links
 from berth_api.device import DeviceSpec, Link
 from tests.devices import options, spec
 
@@ -80,6 +81,7 @@ WAYS = [
     *map(way, ("System", "SameNUMANode", "HostBridge", "MultiSwitch", "SingleSwitch", "SameBoard")),
     way("NVLink", 1),
     way("NVLink", 2),
+    way("XGMI", 3),
 ]
 
 
@@ -174,7 +176,7 @@ def test_of_too_many_cards_they_are_picked_one_by_one() -> None:
     assert len(set(chosen)) == 8
     assert chosen[0] in _all_but(node, 0)
     affinity = LinkScores({card.id: card for card in node.devices})
-    assert affinity.between(chosen[0], chosen[1]) == preferred.PATHS["SingleSwitch"]
+    assert affinity.between(chosen[0], chosen[1]) == links.SCORES["SingleSwitch"]
 
 
 def _all_but(node: DeviceSpec, minor: int) -> Sequence[str]:

@@ -1,4 +1,5 @@
-// How the cards of a node are connected, in the words of `nvidia-smi topo --matrix`.
+// How the cards of a node are connected, in the words of `nvidia-smi topo --matrix`. Direct links of all types come
+// with their number (`XGMI x1`), by which they are known here.
 
 import { linksOf } from "../../data/fleet.js";
 import { pathOf, readNamed } from "../../data/requests.js";
@@ -13,7 +14,6 @@ const SHORT = {
   System: "SYS",
 };
 const MEANS = {
-  NV: "NVLinks, with their number",
   PSB: "on one board",
   PIX: "through one PCIe switch",
   PXB: "through several PCIe switches",
@@ -21,14 +21,21 @@ const MEANS = {
   NODE: "on one NUMA node",
   SYS: "between NUMA nodes",
 };
-const CLASSES = { NV: "nvlink", PSB: "near", PIX: "near", PXB: "middle", PHB: "middle", NODE: "middle", SYS: "far" };
+const CLASSES = { PSB: "near", PIX: "near", PXB: "middle", PHB: "middle", NODE: "middle", SYS: "far" };
 
-function shortOf(kind) {
-  return kind.startsWith("NVLink") ? `NV${kind.replace(/^NVLink x?/, "")}` : (SHORT[kind] ?? kind);
+const DIRECT = /^(.+) x(\d+)$/;
+const ABBREVIATED = { NVLink: "NV" };
+
+/** The family of a kind of connection, `NV`, and what stands in its cell, `NV12`. */
+function namesOf(kind) {
+  const [, type, number] = kind.match(DIRECT) ?? [];
+  if (!type) return { family: SHORT[kind] ?? kind, short: SHORT[kind] ?? kind };
+  const family = ABBREVIATED[type] ?? type;
+  return { family, short: `${family}${number}`, means: `${type}, with the number of links` };
 }
 
-function familyOf(short) {
-  return short.startsWith("NV") ? "NV" : short;
+function classOf(kind) {
+  return DIRECT.test(kind) ? "direct" : (CLASSES[namesOf(kind).family] ?? "middle");
 }
 
 /** The matrix of links; nothing if no card has any. They are read for one node: of all nodes they would be too much. */
@@ -38,7 +45,7 @@ export function LinkTable({ name, cards }) {
   const shown = cards.map((card, index) => ({ card, index })).filter(({ index }) => links[index]?.some(Boolean));
   if (!shown.length) return null;
   const kinds = shown.flatMap(({ index }) => links[index].filter(Boolean));
-  const families = new Set(kinds.map((kind) => familyOf(shortOf(kind))));
+  const families = new Map(kinds.map((kind) => [namesOf(kind).family, kind]));
   return html`<section>
     <h3>Links</h3>
     <div class="table-box plain" tabindex="0" role="region" aria-label="Links between cards">
@@ -61,7 +68,7 @@ export function LinkTable({ name, cards }) {
       </table>
     </div>
     <p class="link-legend">
-      ${[...families].map((family) => html`<span key=${family}><i class="link-${CLASSES[family] ?? "middle"}">${family}</i> ${MEANS[family] ?? ""}</span>`)}
+      ${[...families].map(([family, kind]) => html`<span key=${family}><i class="link-${classOf(kind)}">${family}</i> ${namesOf(kind).means ?? MEANS[family] ?? ""}</span>`)}
     </p>
   </section>`;
 }
@@ -90,6 +97,5 @@ function nameOf(card) {
 function LinkCell({ kind, isSelf }) {
   if (isSelf) return html`<td class="link-self"></td>`;
   if (!kind) return html`<td class="none">–</td>`;
-  const short = shortOf(kind);
-  return html`<td class="link-${CLASSES[familyOf(short)] ?? "middle"}" title=${kind}>${short}</td>`;
+  return html`<td class="link-${classOf(kind)}" title=${kind}>${namesOf(kind).short}</td>`;
 }

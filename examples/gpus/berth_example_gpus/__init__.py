@@ -1,0 +1,1 @@
+"""GPUs of another vendor for Berth: a complete example."""
