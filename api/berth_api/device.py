@@ -15,6 +15,7 @@ from berth_api.allocation import TYPE
 DeviceType = Annotated[str, Field(max_length=32, pattern=f"^{TYPE}$")]
 """`gpu`, `rdma`, `fpga`, or a type of a plug-in (docs/plugins.md)."""
 MigStrategy = Literal["none", "single", "mixed"]
+ReplicaChoice = Literal["scheduler", "kubelet", "one"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=1024)]
@@ -201,6 +202,10 @@ class DeviceSpec(Model):
     mig_strategy: MigStrategy = "mixed"
     """How cards in MIG mode are offered: as whole cards (none), each instance as `nvidia.com/gpu` (single), or each
     instance as `nvidia.com/mig-<profile>` (mixed)."""
+    replica_choice: ReplicaChoice = "scheduler"
+    """Who chooses the time-sliced replicas of a container. `scheduler`: the agent gives those that the scheduler chose.
+    `kubelet`: kubelet, which may choose several of one card. `one`: the device plugin refuses containers that request
+    several (failRequestsGreaterThanOne)."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
     """The boot in which the devices were read. Faults are not carried over to another boot."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
