@@ -25,6 +25,8 @@ class PodResourcesServer:
         self.given: ActualAllocation = {}
         self.claimed: Mapping[tuple[str, str, str], list[tuple[str, ...]]] = {}
         """(namespace, pod, container) -> (claim, driver, pool, device) of each device of a claim in its namespace."""
+        self.offered: Mapping[str, list[str]] = {}
+        """Resource -> ids of the devices that kubelet can allocate."""
         self.requests = 0
 
     def __enter__(self) -> Self:
@@ -71,7 +73,13 @@ class PodResourcesServer:
             )
         return messages.ListPodResourcesResponse(pod_resources=pods.values())
 
+    def GetAllocatableResources(self, request: Any, context: Any) -> messages.AllocatableResourcesResponse:  # noqa: ARG002, N802 -- its name
+        devices = [
+            messages.ContainerDevices(resource_name=resource, device_ids=[unit])
+            for resource, ids in self.offered.items()
+            for unit in ids
+        ]
+        return messages.AllocatableResourcesResponse(devices=devices)
+
     def Get(self, request: Any, context: Any) -> Any:  # noqa: N802 -- its name
         raise NotImplementedError("no test calls this method")
-
-    GetAllocatableResources = Get

@@ -339,7 +339,7 @@ class Agent:
             if reading := self._readings.get(name):
                 self._observe({name: reading})
             if self._usage:
-                self._usage.restore(earlier.unheld)
+                self._usage.restore(earlier.spec, earlier.unheld)
 
     def _use_changed(self) -> None:
         """Offer kubelet all devices that are not withheld at once, and publish what pods hold."""

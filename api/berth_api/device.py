@@ -15,6 +15,8 @@ from berth_api.allocation import TYPE
 DeviceType = Annotated[str, Field(max_length=32, pattern=f"^{TYPE}$")]
 """`gpu`, `rdma`, `fpga`, or a type of a plug-in (docs/plugins.md)."""
 MigStrategy = Literal["none", "single", "mixed"]
+ReplicaChoice = Literal["scheduler", "kubelet", "one"]
+ReplicaResource = Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=1024)]
@@ -41,6 +43,7 @@ DeviceId = Annotated[str, Field(min_length=1, max_length=128)]
 MAX_DEVICES = 256
 MAX_HOLDERS = 128
 MAX_INSTANCES = 16
+MAX_REPLICAS = 100
 MAX_HELD = 256
 
 
@@ -137,7 +140,7 @@ class MigInstance(Model):
     """Id of the compute instance in its GPU instance, as `nvidia-smi mig -lci` shows it."""
     memory: Quantity
     """Memory of the instance."""
-    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Number of time-sliced replicas of the instance; 1 if it is not time-sliced."""
     replica_resource: Annotated[str, Field(max_length=63)] = ""
     """The resource by which kubelet counts the replicas, such as `nvidia.com/mig-1g.10gb.shared`. Empty if it is not
@@ -187,9 +190,9 @@ class DeviceInfo(Model):
     """SR-IOV virtual functions of a NIC or FPGA, grouped by their labels."""
     mig: Mig | None = None
     """Only on cards that support MIG."""
-    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Number of time-sliced replicas of the card; 1 if it is not time-sliced."""
-    replica_resource: Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"] = ""
+    replica_resource: ReplicaResource = ""
     """The resource by which kubelet counts the replicas. Empty if it is not known: then pods may request either."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
     """Faults of the card and what clears them."""
@@ -205,6 +208,10 @@ class DeviceSpec(Model):
     mig_strategy: MigStrategy = "mixed"
     """How cards in MIG mode are offered: as whole cards (none), each instance as `nvidia.com/gpu` (single), or each
     instance as `nvidia.com/mig-<profile>` (mixed)."""
+    replica_choice: ReplicaChoice = "scheduler"
+    """Who chooses the time-sliced replicas of a container. `scheduler`: the agent gives those that the scheduler chose.
+    `kubelet`: kubelet, which may choose several of one card. `one`: the device plugin refuses containers that request
+    several (failRequestsGreaterThanOne)."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
     """The boot in which the devices were read. Faults are not carried over to another boot."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)

@@ -15,7 +15,8 @@ import pytest
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.podresources import PodResources
-from berth_api.device import ClaimedDevice
+from berth_agent.usage.replicas import OfferedReplicas
+from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig
 from tests.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
@@ -52,6 +53,38 @@ async def test_devices_of_the_plugin_are_listed_across_numa_nodes(
         by_resource = {GPU: frozenset({"GPU-1", "GPU-2"}), "nvidia.com/mig-1g.10gb": frozenset({"MIG-1"})}
         reports = ContainerReport(namespace="ns", pod="a", container="x", by_resource=by_resource)
         assert await client.list_containers() == (reports,)
+
+
+async def test_replicas_of_another_plugin_are_shown(client: PodResources, kubelet: PodResourcesServer) -> None:
+    cards = [DeviceInfo(type="gpu", minor=minor, id=f"GPU-{minor}") for minor in range(3)]
+    cards.append(DeviceInfo(type="gpu", minor=3, id="GPU-3", mig=Mig(enabled=True)))
+    replicas, spec = OfferedReplicas(client), DeviceSpec(devices=cards)
+
+    def shown() -> tuple[str, list[tuple[int, str]]]:
+        view = replicas.shown(spec)
+        return view.replica_choice, [(card.replicas, card.replica_resource) for card in view.devices]
+
+    whole, other = (1, ""), f"{GPU}.shared"
+    assert not await replicas.refresh()
+    assert replicas.shown(spec) is spec
+    with kubelet:
+        kubelet.offered = {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1::1", "GPU-1::0", "GPU-3::0", "GPU-3::1"]}
+        kubelet.offered |= {"rdma/hca": ["GPU-2::0", "GPU-2::1"]}
+        assert await replicas.refresh()
+        assert shown() == ("kubelet", [(2, GPU), (2, GPU), whole, whole])
+        # The plugin is away, or one card is unhealthy.
+        for listed in ([], ["GPU-1::0", "GPU-1::1"]):
+            kubelet.offered = {GPU: listed}
+            assert not await replicas.refresh()
+        assert shown() == ("kubelet", [(2, GPU), (2, GPU), whole, whole])
+        kubelet.offered = {GPU: ["GPU-0"], other: ["GPU-1::0", "GPU-1::1", "GPU-1::2"]}
+        assert await replicas.refresh()
+        assert shown() == ("kubelet", [whole, (3, other), whole, whole])
+    assert not await replicas.refresh()
+    # The next agent begins with what this one has published.
+    replicas = OfferedReplicas(client)
+    replicas.restore([cards[0].model_copy(update={"replicas": 2, "replica_resource": GPU})])
+    assert shown() == ("kubelet", [(2, GPU), whole, whole, whole])
 
 
 async def test_devices_of_claims_are_listed_once_and_in_order(

@@ -100,6 +100,8 @@ async def test_the_cards_of_any_vendor_are_offered_and_given() -> None:
             while (last := plugin.view(Reading(spec=DeviceSpec(), findings=())).findings[-1]).ok:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (last.reason, last.message) == ("Misconfigured", "/dev/example: not there")
+        # Such a plugin does not follow the choice of the scheduler.
+        assert plugin.view(Reading(spec=DeviceSpec(), findings=())).spec.replica_choice == "kubelet"
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

@@ -108,6 +108,7 @@ def test_upgrade_and_rollback(site: Site) -> None:
     apis = {"listWatchApi": {"enabled": True}, "visibility": {"enabled": False}}
     isolation = {"mps": {"enabled": True}, "hamiCore": {"enabled": True, "image": "berth.dev/hami-core:1"}}
     values = {"operator": {"replicas": 1}, "routing": {"enabled": False}, "isolation": isolation, **apis}
+    values["nics"] = {"enabled": True, "ncclIbHca": True, "resources": {"nvidia.com/hostdev": 100}}
     site.helm("upgrade", "berth", chart.CHART, "--wait", "--timeout=120s", values=values)
     assert '"replicas": 1' in site.spec("berth-operator")
     assert served(site.api) == {path: not by_default for path, by_default in SWITCHED.items()}

@@ -69,7 +69,7 @@ def opened(folder: Path, chosen: Sequence[Controller] = ()) -> Iterator["Trial"]
         for name in GANGS_OF:
             for document in installation.documents(COMPONENTS / f"gangs-{name}" / "rbac.yaml"):
                 cluster.api.apply(document)
-        flags = (f"--config={configuration}", f"--nic-resources={RDMA}=100", *(f"--{name}-gangs" for name in GANGS_OF))
+        flags = (f"--config={configuration}", f"--nic-resources={RDMA}=1", *(f"--{name}-gangs" for name in GANGS_OF))
         operator = installation.start(cluster, *flags)
         nodes = fleet.start(cluster, FLEET)
         for node, resource in VENDORS.items():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import NoDecode
 
-from berth_api.device import MigStrategy
+from berth_api.device import MAX_REPLICAS, MigStrategy
 from berth_base import documents
 from berth_base.documents import DocumentError
 
@@ -24,8 +24,6 @@ KUBELET_SOCKET: Final = "/var/lib/kubelet/device-plugins/kubelet.sock"
 VERSION: Final = "v1"
 VENDOR: Final = "nvidia.com"
 MAX_NAME: Final = 63
-MAX_REPLICAS: Final = 100
-"""The limit of a Device."""
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _REFUSED_MPS: Final = "MPS is not supported; use sharing.timeSlicing, or fractions of a card by kubernetes.io/gpu"

@@ -1,11 +1,12 @@
 """kubelet's PodResources: which devices it gave to which containers."""
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from google.protobuf.message import Message
 from grpc import aio
 from pydantic import ValidationError
 
@@ -16,6 +17,9 @@ from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet_api import podresources_pb2 as messages
 from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.device import MAX_DEVICES, ClaimedDevice
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 ANSWER_SECONDS: Final = 2.0
 """Kubelet answers in a millisecond, or hangs."""
@@ -38,9 +42,28 @@ class PodResources:
         Raises:
             UnavailableError: kubelet does not answer, or with what cannot be parsed.
         """
+        method, request = PodResourcesListerStub(self._channel).List, messages.ListPodResourcesRequest()
+        answer = await self._call(method, request, messages.ListPodResourcesResponse)
+        in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
+        self.claimed = tuple(in_order[:MAX_DEVICES])
+        return tuple(_reports(answer, self._plugin))
+
+    async def list_allocatable(self) -> dict[str, frozenset[str]]:
+        """Return the ids of the healthy devices that kubelet can allocate, held or not, by the plugin's resources.
+
+        Raises:
+            UnavailableError: kubelet does not answer, or with what cannot be parsed.
+        """
+        method = PodResourcesListerStub(self._channel).GetAllocatableResources
+        request = messages.AllocatableResourcesRequest()
+        answer = await self._call(method, request, messages.AllocatableResourcesResponse)
+        return _ids_by_resource(answer.devices, self._plugin)
+
+    async def _call(
+        self, method: "aio.UnaryUnaryMultiCallable[Request, Response]", request: Request, response: type[Response]
+    ) -> Response:
         try:
-            request = messages.ListPodResourcesRequest()
-            answer = await PodResourcesListerStub(self._channel).List(request, timeout=self._timeout)
+            answer: Response | None = await method(request, timeout=self._timeout)
         except aio.AioRpcError as error:
             # After a failed attempt to connect a channel pauses before the next; a new one finds kubelet at once.
             await self._channel.close()
@@ -48,12 +71,8 @@ class PodResources:
             raise UnavailableError(f"{self._socket}: {reason(error)}") from error
         if answer is None:
             # gRPC for Python returns None where an answer cannot be parsed, though its types say otherwise.
-            raise UnavailableError(
-                f"{self._socket}: the answer is no {messages.ListPodResourcesResponse.DESCRIPTOR.name}"
-            )
-        in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
-        self.claimed = tuple(in_order[:MAX_DEVICES])
-        return tuple(_reports(answer, self._plugin))
+            raise UnavailableError(f"{self._socket}: the answer is no {response.DESCRIPTOR.name}")
+        return answer
 
     async def close(self) -> None:
         """Close the connection."""
@@ -78,14 +97,19 @@ def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevic
 def _reports(answer: messages.ListPodResourcesResponse, plugin: Collection[str] = PLUGIN) -> Iterator[ContainerReport]:
     for pod in answer.pod_resources:
         for container in pod.containers:
-            ids_by_resource: dict[str, frozenset[str]] = {}
-            for devices in container.devices:
-                if is_of_plugin(devices.resource_name, plugin):
-                    # Devices of several NUMA nodes stand in an entry each.
-                    ids_by_resource[devices.resource_name] = ids_by_resource.get(
-                        devices.resource_name, frozenset()
-                    ).union(devices.device_ids)
-            if ids_by_resource:
+            if ids_by_resource := _ids_by_resource(container.devices, plugin):
                 yield ContainerReport(
                     namespace=pod.namespace, pod=pod.name, container=container.name, by_resource=ids_by_resource
                 )
+
+
+def _ids_by_resource(
+    entries: Iterable[messages.ContainerDevices], plugin: Collection[str]
+) -> dict[str, frozenset[str]]:
+    ids_by_resource: dict[str, frozenset[str]] = {}
+    for devices in entries:
+        name = devices.resource_name
+        if is_of_plugin(name, plugin):
+            # Devices of several NUMA nodes stand in an entry each.
+            ids_by_resource[name] = ids_by_resource.get(name, frozenset()).union(devices.device_ids)
+    return ids_by_resource

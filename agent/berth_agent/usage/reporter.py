@@ -24,6 +24,7 @@ from berth_agent.readings import NodeUse, Reading
 from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
+from berth_agent.usage.replicas import OfferedReplicas
 from berth_agent.usage.summary import Summaries
 from berth_agent.usage.unheld import UnheldUses
 from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
@@ -44,7 +45,14 @@ class UsageReporter:
     """Publishes what one node's pods hold."""
 
     def __init__(
-        self, settings: Settings, *, boot_id: str, pods: NodePods, admission: Admission, gpu_pods: GpuPods
+        self,
+        settings: Settings,
+        *,
+        boot_id: str,
+        pods: NodePods,
+        admission: Admission,
+        gpu_pods: GpuPods,
+        replicas: OfferedReplicas | None = None,
     ) -> None:
         self._settings = settings
         self._boot_id = boot_id
@@ -52,6 +60,8 @@ class UsageReporter:
         self.admission = admission
         """The mirror of kubelet's admission, which the device plugin asks."""
         self._gpu_pods = gpu_pods
+        self._replicas = replicas
+        """What another device plugin offers; None if the agent is the node's device plugin."""
         self._reading: Reading | None = None
         """The last reading; None before the first."""
         self._unheld = UnheldUses(proc=settings.proc_root, own_namespace=own_namespace())
@@ -73,13 +83,16 @@ class UsageReporter:
         self._summaries = Summaries.of(reading.spec)
         self._is_due = True
 
-    def restore(self, unheld: Iterable[UnheldUse]) -> None:
-        """Restore what an earlier run published of pods that use cards which they do not hold."""
+    def restore(self, spec: DeviceSpec, unheld: Iterable[UnheldUse]) -> None:
+        """Restore what an earlier run published: replicas, and pods that use cards which they do not hold."""
         self._unheld.restore(unheld)
+        if self._replicas:
+            self._replicas.restore(spec.devices)
 
     def with_use(self, reading: Reading) -> Reading:
-        """Return the reading with what pods hold."""
-        return replace(reading, use=self._use)
+        """Return the reading with what pods hold, and with the replicas that another device plugin offers."""
+        spec = self._replicas.shown(reading.spec) if self._replicas else reading.spec
+        return replace(reading, spec=spec, use=self._use)
 
     def holders(self) -> tuple[Holder, ...]:
         """Return who holds the cards of the last reading."""
@@ -101,6 +114,8 @@ class UsageReporter:
         while True:
             await self.admission.refresh()
             self._is_due |= self.admission.has_news
+            if self._is_due and self._replicas and await self._replicas.refresh():
+                publish()
             if self._is_due and self._reading and self.admission.is_ready:
                 # Reset first: a reading may come while this is published.
                 self._is_due = False
@@ -175,11 +190,19 @@ def of(settings: Settings, *, client: ApiClient, plugin: Collection[str]) -> Usa
         return None
     boot = boot_id(settings.proc_root)
     pods = NodePods(client=client, node=settings.node_name, plugin=plugin)
+    kubelet = PodResources(settings.pod_resources_socket, plugin=plugin)
     admission = Admission(
-        kubelet=PodResources(settings.pod_resources_socket, plugin=plugin),
+        kubelet=kubelet,
         server=pods,
         memory=Checkpoint(path=settings.checkpoint, boot_id=boot),
         running=lambda: processes.pods_with_processes(settings.proc_root),
     )
     gpu_pods = GpuPods(client=client, node=settings.node_name)
-    return UsageReporter(settings, boot_id=boot, pods=pods, admission=admission, gpu_pods=gpu_pods)
+    return UsageReporter(
+        settings,
+        boot_id=boot,
+        pods=pods,
+        admission=admission,
+        gpu_pods=gpu_pods,
+        replicas=None if settings.device_plugin else OfferedReplicas(kubelet),
+    )

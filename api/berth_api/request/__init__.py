@@ -118,7 +118,9 @@ def of_pod(
         by_type = hints.of_types(annotations, kinds.names)
         requested = (name for name in total if is_device(name, kinds))
         devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds, written)
-        joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
+        by_others = not kinds.nics.keys().isdisjoint(total)
+        types = (part.type for part in devices.parts)
+        joint = hints.joint(annotations, types, by_type, kinds.names, by_others=by_others)
         partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
         memory, mixed = topology.min_memory(annotations), topology.mixed(annotations)
         gpus = [part for part in devices.parts if part.type == GPU]

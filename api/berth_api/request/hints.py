@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from berth_api import allocation, names
-from berth_api.names import GPU
+from berth_api.names import GPU, RDMA
 from berth_api.request.annotations import Annotations, Body, body, check_fields, choice
 from berth_api.request.values import Exclusive, Joint, Part, PartitionSpec, RequestError, Scope
 from berth_api.resources import quantity
@@ -87,16 +87,21 @@ def joint(
     requested: Iterable[str],
     hints: Mapping[str, Hint],
     types: Collection[str] = allocation.TYPES,
+    *,
+    by_others: bool = False,
 ) -> Joint | None:
     """Return which of the requested types are allocated jointly; None if the annotation names fewer than two of them.
 
-    A type whose devices are all requested (ApplyForAll) is left out, because there is no choice to make.
+    A type whose devices are all requested (ApplyForAll) is left out, because there is no choice to make. Pods that
+    request NICs by names of other plugins (`by_others`) have no annotations of Berth: their GPUs and NICs are joint.
 
     Raises:
         RequestError: the annotation is invalid.
     """
     name = names.JOINT_ALLOCATE
-    fields = body(annotations, name, "deviceTypes", "requiredScope") or {}
+    fields = body(annotations, name, "deviceTypes", "requiredScope")
+    if fields is None:
+        fields = {"deviceTypes": [GPU, RDMA]} if by_others else {}
     same = choice(fields, f"annotation {name}", "requiredScope", SAME_PCIE) == SAME_PCIE
     placed = {kind for kind in requested if hints.get(kind, NO_HINT).strategy != APPLY_FOR_ALL}
     named, allowed = fields.get("deviceTypes") or [], ", ".join(types)
@@ -105,7 +110,7 @@ def joint(
     if unknown := [kind for kind in named if kind not in types]:
         raise RequestError(f'annotation {name}: deviceTypes "{unknown[0]}"; allowed are {allowed}')
     joined = tuple(dict.fromkeys(kind for kind in named if kind in placed))
-    return Joint(types=joined, same_pcie=same) if len(joined) > 1 else None
+    return Joint(types=joined, same_pcie=same, exact=by_others and RDMA in joined) if len(joined) > 1 else None
 
 
 def partition(annotations: Annotations) -> PartitionSpec | None:

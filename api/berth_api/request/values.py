@@ -116,6 +116,8 @@ class Joint:
     """At least two types. The first is allocated first."""
     same_pcie: bool = False
     """Whether each PCIe switch with a card of one type must have one of each other type; else this is preferred."""
+    exact: bool = False
+    """Whether the pod gets exactly as many devices as it requests, because another device plugin gives the NICs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

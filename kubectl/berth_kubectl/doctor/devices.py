@@ -11,11 +11,12 @@ from berth_api.request import NVIDIA_GPU, ONLY
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.fleet import faults_of
 from berth_kubectl.reading.objects import Object, condition, key_of, name_of
+from berth_kubectl.reading.queue import group_of
 
 SHOWN: Final = 4
 """Pods or nodes that a finding names before it counts the others."""
-MAX_SLICED: Final = 32
-"""Pods with several slices of one card that are read."""
+MAX_SLICED: Final = 64
+"""Maximum number of pods with slices that are read."""
 REBOOT: Final = "UntilReboot"
 RESET: Final = "UntilReset"
 REPORTED: Final = (
@@ -90,38 +91,77 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
 
 
 def slices_of_one_card(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each pod that holds several slices of one card as `nvidia.com/gpu` without the annotation."""
-    held = pods_with_slices(facts.all_of("devices"))
-    for pod in facts.all_of("sliced"):
-        containers = [*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ())]
-        by_name = any(NVIDIA_GPU in ((each.get("resources") or {}).get("limits") or {}) for each in containers)
-        says_so = (pod["metadata"].get("annotations") or {}).get(names.GPU_SUBDEVICES) == ONLY
-        if by_name and not says_so and key_of(pod) in held:
-            namespace, pod_name = key_of(pod)
+    """Yield a finding for each pod, and for the members of each gang, that hold several slices of one card.
+
+    Only slices that were requested as `nvidia.com/gpu` without the annotation count.
+    """
+    pods = {key_of(pod): pod for pod in facts.all_of("sliced") if _requests_cards(pod)}
+    reported: set[tuple[str, str]] = set()
+    for card, holders in _slice_holders(facts.all_of("devices")):
+        read = sorted(holders.keys() & pods.keys())
+        for key in read:
+            pod = pods[key]
+            members = [other for other in read if other != key and _is_same_gang(pod, pods[other])]
+            if key in reported or _allows_several(pod) or (holders[key] == 1 and not members):
+                continue
+            reported.update((key, *members))
+            if holders[key] > 1:
+                what = f"it requested {NVIDIA_GPU} and holds {holders[key]} slices of {card}: such a pod would"
+            else:
+                others = ", ".join(name for _, name in members[:SHOWN])
+                more = f" and {len(members) - SHOWN} more" if len(members) > SHOWN else ""
+                what = f"it and other members of its gang ({others}{more}) hold slices of {card}: such a gang would"
+            namespace, name = key
             yield Finding(
                 check="SlicesOfOneCard",
-                object=f"pod/{namespace}/{pod_name}",
-                message=f"it requested {NVIDIA_GPU} and holds {held[key_of(pod)]}: such a pod would wait now",
-                fix=f"kubectl get pod -n {namespace} {pod_name} -o yaml   # if several slices of one card are right, "
+                object=f"pod/{namespace}/{name}",
+                message=f"{what} wait now",
+                fix=f"kubectl get pod -n {namespace} {name} -o yaml   # if several slices of one card are right, "
                 f"set the annotation {names.GPU_SUBDEVICES}: {ONLY} in its template",
             )
 
 
-def pods_with_slices(devices: Sequence[Object]) -> dict[tuple[str, str], str]:
-    """Return (namespace, name) of pods that hold several slices of one card -> which; at most `MAX_SLICED`."""
-    found: dict[tuple[str, str], str] = {}
+def pods_with_slices(devices: Sequence[Object]) -> list[tuple[str, str]]:
+    """Return (namespace, name) of the pods to read: at most `MAX_SLICED`, with several slices of one card first.
+
+    The others hold a slice of a card of which another pod of the namespace holds one. They may be of one gang.
+    """
+    several, sharing = set[tuple[str, str]](), set[tuple[str, str]]()
+    for _, holders in _slice_holders(devices):
+        in_namespace = Counter(namespace for namespace, _ in holders)
+        several.update(key for key, count in holders.items() if count > 1)
+        sharing.update(key for key in holders if in_namespace[key[0]] > 1)
+    return [*sorted(several), *sorted(sharing - several)][:MAX_SLICED]
+
+
+def _slice_holders(devices: Sequence[Object]) -> Iterator[tuple[str, Counter[tuple[str, str]]]]:
+    """Yield each sliced card, as messages name it, with (namespace, name) of its holders -> number of slices."""
     for device in devices:
         for use in (device.get("status") or {}).get("devices") or ():
-            slices = Counter(
+            holders = Counter(
                 (str(holder["namespace"]), str(holder["name"]))
                 for holder in use.get("holders") or ()
                 if use["type"] == names.GPU and REPLICA_MARK in (holder.get("id") or "")
             )
-            for key, count in slices.items():
-                if count > 1:
-                    card = device_text.of_device(use["type"], use["minor"], "")
-                    found.setdefault(key, f"{count} slices of {card} on {name_of(device)}")
-    return dict(sorted(found.items())[:MAX_SLICED])
+            if holders:
+                yield f"{device_text.of_device(use['type'], use['minor'], '')} on {name_of(device)}", holders
+
+
+def _requests_cards(pod: Object) -> bool:
+    containers = (*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ()))
+    return any(NVIDIA_GPU in ((container.get("resources") or {}).get("limits") or {}) for container in containers)
+
+
+def _allows_several(pod: Object) -> bool:
+    return (pod["metadata"].get("annotations") or {}).get(names.GPU_SUBDEVICES) == ONLY
+
+
+def _is_same_gang(pod: Object, other: Object) -> bool:
+    """Return whether two pods name one group, or were bound as members of one gang, which a controller may define."""
+    bound_with = (pod["metadata"].get("annotations") or {}).get(names.BOUND_WITH, "").split(" ")[1:]
+    is_bound_with = any(end and str(other["metadata"].get("uid")).endswith(end) for end in bound_with)
+    in_namespace = pod["metadata"]["namespace"] == other["metadata"]["namespace"]
+    return in_namespace and (is_bound_with or (group_of(pod) != "" and group_of(pod) == group_of(other)))
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:

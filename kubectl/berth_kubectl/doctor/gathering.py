@@ -110,7 +110,7 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
         source = Source(resource=RESOURCE_CLAIMS)
         [answer] = api.get_all([source.request])
         lists.take("resourceclaims", source, answer)
-    # What pods with several slices of one card requested.
+    # What pods requested that may hold, alone or as a gang, several slices of one card.
     of_slices = [
         Source(resource=PODS, namespace=namespace, fields=f"metadata.name={name}")
         for namespace, name in devices.pods_with_slices(lists.read.get("devices", ()))

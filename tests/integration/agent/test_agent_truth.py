@@ -113,6 +113,29 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
     arena.wait(lambda: held(arena, node) == [], deadline=SOON, what="the end of what was held")
 
 
+def test_slices_of_another_device_plugin_stand_in_the_device(
+    arena: Arena, begin: Start, resources: PodResourcesServer
+) -> None:
+    (node,) = arena.nodes(1)
+    agent = begin(node)
+
+    def shown() -> tuple[str, list[int]]:
+        path = f"/apis/{names.API_VERSION}/devices/{node}"
+        spec = arena.cluster.api.get(path)["spec"] if arena.cluster.api.exists(path) else {}
+        return spec.get("replicaChoice", ""), [card.get("replicas", 1) for card in spec.get("devices", ())]
+
+    arena.wait(lambda: shown() == ("", [1] * 4), deadline=START, what="the Device")
+    resources.offered = {GPU: [f"{card}::{number}" for card in IDS for number in range(4)]}
+    arena.wait(lambda: shown() == ("kubelet", [4] * 4), deadline=SOON, what="the slices")
+    assert agent.stop() == 0
+    resources.offered = {}
+    agent = begin(node)
+    arena.wait(lambda: "inventory read" in agent.log, deadline=START, what="the next agent")
+    assert shown() == ("kubelet", [4] * 4)
+    resources.offered = {GPU: list(IDS)}
+    arena.wait(lambda: shown() == ("", [1] * 4), deadline=SOON, what="the end of the slices")
+
+
 def test_a_pod_that_was_removed_by_force_is_held_while_it_runs_over_a_restart_too(
     arena: Arena, begin: Start, resources: PodResourcesServer, proc: Path
 ) -> None:

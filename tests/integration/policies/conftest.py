@@ -9,6 +9,9 @@ from devcluster import Arena, Cluster, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from tests import policies
 
+Enforce = Callable[..., None]
+"""File of policies, probe, and expressions that replace those of variables -> nothing."""
+
 ACTIVE_SECONDS = 30.0
 """Longest time in seconds until policies are in force: the API server reads them once a second, slower if busy."""
 
@@ -37,12 +40,12 @@ def enforce_built(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="module")
-def enforce(arena: Arena) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
+def enforce(arena: Arena) -> Iterator[Enforce]:
     """Apply a file of policies, and wait until a probe shows that they are in force."""
     applied: list[Manifest] = []
 
-    def apply(file: str, probe: Callable[[], bool]) -> None:
-        applied.extend(arena.apply(policies.policies(file, arena)))
+    def apply(file: str, probe: Callable[[], bool], **variables: str) -> None:
+        applied.extend(arena.apply(policies.policies(file, arena, variables)))
 
         def is_in_force() -> bool:
             with contextlib.suppress(ApiError):  # what refuses may be in force before what changes

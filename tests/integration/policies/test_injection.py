@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_api.admission import injection
+from berth_api.admission import injection, nics
 from berth_operator.apis.webhook.mutations import patch
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
@@ -21,11 +21,11 @@ MAKES = {"name": "MAKES", "value": f"$({VARIABLE})"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) -> None:
+def _in_force(arena: Arena, enforce: Callable[..., None]) -> None:
     arena.create([arena.pod("early", containers=[container("main", HALF)])])
     debugged(arena, "early", debugger("d0", "main", LITERAL))
     probe = pod(arena, container("main", HALF))
-    enforce("injection.yaml", lambda: envs(arena.admitted(probe)) == {"main": [seen("main")]})
+    enforce("injection.yaml", lambda: envs(arena.admitted(probe)) == {"main": [seen("main")]}, nics="true")
 
 
 def container(name: str, requests: dict[str, str] | None = None, *env: Manifest, **fields: Any) -> Manifest:
@@ -40,6 +40,11 @@ def pod(arena: Arena, *containers: Manifest, labels: dict[str, str] | None = Non
 def envs(pod: Manifest) -> dict[str, list[Manifest]]:
     spec = pod["spec"]
     return {each["name"]: each.get("env", []) for each in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+def amounts(pod: Manifest) -> dict[str, Manifest]:
+    spec = pod["spec"]
+    return {each["name"]: each.get("resources", {}) for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
 
 def seen(name: str) -> Manifest:
@@ -199,7 +204,16 @@ def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Ar
 
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
 AMOUNTS = st.dictionaries(
-    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu", NVIDIA, "nvidia.com/nic", "nvidia.com/mig-1g.5gb"]),
+    st.sampled_from(
+        [
+            *sorted(injection.RESOURCES),
+            *[RDMA, "koordinator.sh/rdma"] * 3,
+            "cpu",
+            NVIDIA,
+            "nvidia.com/nic",
+            "nvidia.com/mig-1g.5gb",
+        ]
+    ),
     st.sampled_from(["0", "1", "50", "1Gi"]),
     max_size=2,
 )
@@ -227,5 +241,6 @@ def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
     as_sent = arena.admitted(arena.pod(labels=labels, schedulerName="volcano", **spec))
     by_policy = arena.admitted(arena.pod(labels=labels, **spec))
     assert envs(injection.injected(as_sent)) == envs(by_policy)
-    assert patch(by_policy, injection.injected(by_policy)) == []
+    assert amounts(nics.with_device_files(as_sent)) == amounts(by_policy)
+    assert patch(by_policy, nics.with_device_files(injection.injected(by_policy))) == []
     assert injection.lacking(by_policy["spec"], labels) == ()

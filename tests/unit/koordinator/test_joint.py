@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_api.allocation.partitions import Partition
 from berth_api.links import DIRECT as NVLINK
+from berth_api.request import Kinds, of_pod
+from berth_api.request.kinds import read_nics
 from berth_operator.core.allocators import switches
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
@@ -455,6 +457,68 @@ def test_a_preference_keeps_no_pod_waiting(
     assert counts[1] <= len(preferred["rdma"]) <= max(counts)
     same = placed(made, wants(amounts))
     assert isinstance(same, str) or same == preferred
+
+
+MAPPED = Kinds(nics=read_nics("nvidia.com/hostdev=100,rdma/a=1,rdma/b=1"))
+SWITCHES = st.sampled_from(["", "A", "B", "C"])
+
+
+@given(
+    st.lists(st.tuples(st.lists(SWITCHES, max_size=4), st.lists(SWITCHES, max_size=4)), min_size=1, max_size=2),
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.sampled_from(
+                [{"rdma/a": 1}, {"rdma/a": 1, "rdma/b": 1}, {"nvidia.com/hostdev": 1}, {"nvidia.com/hostdev": 2}]
+            ),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_pods_with_nics_of_another_plugin_get_them_next_to_their_gpus(
+    nodes: list[tuple[list[str], list[str]]], pods: list[tuple[int, dict[str, int]]]
+) -> None:
+    boards = {
+        f"node-{number}": [
+            *(card(minor, pcie=at) for minor, at in enumerate(of_gpus)),
+            *(other_card("rdma", minor, pcie=at) for minor, at in enumerate(of_nics)),
+        ]
+        for number, (of_gpus, of_nics) in enumerate(nodes)
+    }
+    made = fleet(boards)
+    switch = {(name, each.type, each.minor): each.pcie for name, cards in boards.items() for each in cards}
+    left = dict.fromkeys(switch, 100)
+    for number, (gpu_count, names_) in enumerate(pods):
+        [nic_part] = of_pod(names_, {}, {}, MAPPED).parts
+        nic_amount = dict(nic_part.amounts)["rdma"]
+        request = replace(asks({}), devices=of_pod({NVIDIA: gpu_count, **names_}, {}, {}, MAPPED))
+        sets = [
+            (name, (*gpu_set, *nic_set))
+            for name in boards
+            for gpu_set in combinations(
+                [key for key in left if key[:2] == (name, "gpu") and left[key] == 100], gpu_count
+            )
+            for nic_set in combinations(
+                [key for key in left if key[:2] == (name, "rdma") and left[key] >= nic_amount], nic_part.count
+            )
+        ]
+        next_to = [(name, chosen) for name, chosen in sets if is_next_to(switch, chosen)]
+        outcome = decide(made, waiting(f"pod-{number}", request), Policy())
+        if isinstance(outcome, Failure):
+            assert not sets
+            continue
+        given_ = [(outcome.node, each.type, each.minor) for each in outcome.grants]
+        assert (outcome.node, tuple(sorted(given_))) in (next_to or sets)
+        for each in outcome.grants:
+            left[outcome.node, each.type, each.minor] -= dict(each.amounts).get("rdma", 100)
+        made.charge(outcome.charge)
+
+
+def is_next_to(switch: Mapping[tuple[str, str, int], str], chosen: Sequence[tuple[str, str, int]]) -> bool:
+    """Return whether the GPUs and the NICs are under the same switches."""
+    under = {kind: {switch[key] for key in chosen if key[1] == kind} for kind in ("gpu", "rdma")}
+    return under["gpu"] == under["rdma"] and "" not in under["gpu"]
 
 
 # --- what GPUs ask of each other --------------------------------------------------------------------------------

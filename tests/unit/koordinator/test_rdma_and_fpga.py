@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from berth_api import names
-from berth_api.request import Kinds, Part, RequestError, of_pod
+from berth_api.request import Joint, Kinds, Part, RequestError, of_pod
 from berth_api.request.kinds import KindError, read_nics
 from tests.builders import FPGA, NVIDIA, RDMA
 
@@ -98,7 +98,12 @@ def test_names_of_other_plugins_are_nics_where_they_are_configured(
     assert (part_.type, part_.count, part_.amounts) == ("rdma", count, (("rdma", each),))
     assert of_pod(total, {}, {}).parts == ()
     joint = {names.JOINT_ALLOCATE: orjson.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}).decode()}
-    assert of_pod({**total, NVIDIA: 2}, joint, {}, OTHERS).joint == of_pod({RDMA: 1, NVIDIA: 2}, joint, {}).joint
+    types = ("gpu", "rdma")
+    of_gpus = {**total, NVIDIA: 2}
+    assert of_pod(of_gpus, joint, {}, OTHERS).joint == Joint(types=types, same_pcie=True, exact=True)
+    # Manifests of others have no annotation.
+    assert of_pod(of_gpus, {}, {}, OTHERS).joint == Joint(types=types, exact=True)
+    assert of_pod(total, {}, {}, OTHERS).joint is of_pod({RDMA: 1, NVIDIA: 2}, {}, {}).joint is None
 
 
 @pytest.mark.parametrize(

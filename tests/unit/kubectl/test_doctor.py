@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -230,6 +230,42 @@ def two_slices(resource: str = "nvidia.com/gpu", **annotations: str) -> Callable
         put("sliced", pod)(lists)
 
     return show
+
+
+def members(pods: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[Lists], None]:
+    """Return what shows pods with a slice each of one card; each with its name and metadata."""
+    holders = [{"namespace": "a", "name": name, "id": f"GPU-0::{at}"} for at, (name, _) in enumerate(pods)]
+    spec = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+
+    def show(lists: Lists) -> None:
+        put("devices", raw_device("n", raw_card(), uses=[{"type": "gpu", "minor": 0, "holders": holders}]))(lists)
+        own = [{"namespace": "a", "name": name, "uid": name, **metadata} for name, metadata in pods]
+        put("sliced", *({"metadata": metadata, "spec": spec} for metadata in own))(lists)
+
+    return show
+
+
+GROUPED: Any = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+ALLOWING: Any = {**GROUPED, "annotations": {"berth.dev/gpu-subdevices": "only"}}
+
+
+def of_record(*others: str) -> Mapping[str, Any]:
+    return {"annotations": {"gang.devices.berth.dev/bound-with": " ".join(("2/2/2", *others))}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([("x", GROUPED), ("y", GROUPED), ("z", {})], "x", id="of one group"),
+        pytest.param([("x", of_record("x", "y")), ("y", of_record("y", "x"))], "x", id="that were bound together"),
+        pytest.param([("x", {}), ("y", {})], "", id="of no gang"),
+        pytest.param([("x", ALLOWING), ("y", ALLOWING)], "", id="that allow it"),
+        pytest.param([("x", ALLOWING), ("y", GROUPED)], "y", id="one of which does not"),
+    ],
+)
+def test_members_of_a_gang_with_slices_of_one_card(pods: list[tuple[str, Any]], expected: str) -> None:
+    findings = changed(members(pods)).findings
+    assert [finding.object for finding in findings] == ([f"pod/a/{expected}"] if expected else [])
 
 
 def test_several_slices_of_a_card_are_right_by_their_own_name_or_by_the_annotation() -> None:

@@ -361,6 +361,16 @@ def test_under_strategy_single_all_slots_are_alike(entries: list[Raw], problems:
     assert [card.minor for card in gpus if card.healthy or card.instances] == given
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("scheduler", (False, False)), ("kubelet", (True, False)), ("one", (False, True))]
+)
+def test_who_chooses_replicas_is_read(choice: str, expected: tuple[bool, bool]) -> None:
+    raw = device("n", entry(0))
+    raw["spec"]["replicaChoice"] = choice
+    inventory = devices.record(raw).inventory
+    assert (inventory.kubelet_chooses, inventory.one_replica) == expected
+
+
 def test_virtual_functions_are_read_by_group() -> None:
     groups = [
         {"labels": {"b": "2", "a": "1"}, "vfs": [{"minor": 0, "busID": "x"}, {"minor": -1, "busID": "y"}]},

@@ -18,7 +18,7 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET, OptionsError
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin.cdi_folder import CdiFolder
-from berth_agent.kubelet.device_plugin.chooser import Chooser
+from berth_agent.kubelet.device_plugin.chooser import Chooser, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
@@ -79,7 +79,12 @@ class PluginManager:
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading as pods are to see it: with replicas of cards, and with the condition of the plugin."""
-        spec = self._hand_over.shown(reading.spec) if reading.offered else reading.spec
+        if reading.offered:
+            spec = self._hand_over.shown(reading.spec)
+            if isinstance(self._chooser, NoPreference) and spec.replica_choice == "scheduler":
+                spec = spec.model_copy(update={"replica_choice": "kubelet"})
+        else:
+            spec = reading.spec
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
     def with_withheld(self, reading: Reading) -> Reading:

@@ -16,6 +16,7 @@ from typing import Final
 from berth_agent.inventory.interface import label_value
 from berth_agent.readings import NodeFacts
 from berth_api import names
+from berth_api.allocation import REPLICAS
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.resources import quantity
 
@@ -141,7 +142,7 @@ def _whole(gpus: Sequence[DeviceInfo], facts: Mapping[str, CardFacts], *, rename
     major, minor = facts[first.id].compute
     sharing = {"replicas": 0, "sharing-strategy": "none"} if _is_divided(first) else _sharing(first)
     values: dict[str, object] = {
-        "product": _product(model, shared=first.replicas > 1 and not renamed),
+        "product": _product(model, shared=first.replicas > 1 and not renamed and first.replica_resource != REPLICAS),
         "count": counts[model],
         "memory": quantity.parse(first.resources.get(names.PREFIX + names.GPU_MEMORY, 0)) >> 20,
         **sharing,

@@ -92,12 +92,25 @@ class Allocators:
         return (*grants, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
 
     def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
-        """Return the fitting rows to choose from: rows with whole cards, if subdevices come last."""
+        """Return the fitting rows to choose from.
+
+        These are rows with whole cards, if subdevices come last, and among them rows with switches for joint parts.
+        """
         for part in self.parts(request):
             if part.unit == PLUGIN_UNIT and part.subdevices in ("", LAST) and in_subdevices(fleet, part):
                 with_cards = fits & takes_cards(fleet, request, part)
                 fits = with_cards if with_cards.any() else fits
+        if parts := joint.preferring(request):
+            under_switches = fits & self._serves_jointly(fleet, request, parts)
+            fits = under_switches if under_switches.any() else fits
         return fits
+
+    def _serves_jointly(self, fleet: Fleet, request: PodRequest, parts: joint.Parts) -> Mask:
+        def of_rows(rows: Rows) -> Mask:
+            return joint.passes(fleet, request, parts, rows, plugin_types=self.plugin_allocators)
+
+        alike = not request.devices.names_cards
+        return fleet.column_cache.column(("joint", request.devices, request.model), of_rows, alike=alike)
 
 
 @sized_cache(2**22)
@@ -123,7 +136,7 @@ def subdevices_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -
 def subdevices_apart(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return how many of each card's free subdevices members of the gang that is decided may get."""
     left = subdevices_left(fleet, request, part, rows)
-    return left if part.unit == INSTANCE else slices.apart(fleet, part, left, rows)
+    return left if part.unit == INSTANCE else slices.of_members(fleet, request, part, left, rows)
 
 
 def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:

@@ -9,6 +9,8 @@ switches is feasible under three conditions:
 * Each switch serves all types.
 * The switches together have enough cards of each type.
 
+If another device plugin gives the NICs (`Joint.exact`), every type gets exactly the requested number.
+
 Without `SamePCIe`, a feasible set is preferred. If there is none, cards near the cards of the first type are preferred.
 """
 
@@ -53,6 +55,11 @@ def parts_of(request: PodRequest) -> Parts:
 def bound(request: PodRequest) -> Parts:
     """Return the parts that must be under the same PCIe switches (`SamePCIe`); empty for most pods."""
     return parts_of(request) if request.devices.joint is not None and request.devices.joint.same_pcie else ()
+
+
+def preferring(request: PodRequest) -> Parts:
+    """Return the parts for which nodes with PCIe switches that serve all of them are preferred, and not required."""
+    return () if bound(request) else parts_of(request)
 
 
 def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, plugin_types: Types) -> Mask:
@@ -133,7 +140,7 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
     Any cards of a group can be combined.
     """
     first = parts_of(request)[0]
-    fixed = [part == first or part.type == GPU for part in parts]
+    fixed = [part == first or part.type == GPU or _is_exact(request) for part in parts]
     groups = (
         regions.of_part(fleet, request, part, mask, rows, more=not counted)
         for part, mask, counted in zip(parts, masks, fixed, strict=True)
@@ -141,6 +148,10 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
     max_switches = min((part.count for part, counted in zip(parts, fixed, strict=True) if counted), default=ANY_NUMBER)
     for chosen in islice(product(*groups), MAX_CHOICES):
         yield [mask for mask, _ in chosen], min(max_switches, *(limit for _, limit in chosen))
+
+
+def _is_exact(request: PodRequest) -> bool:
+    return request.devices.joint is not None and request.devices.joint.exact
 
 
 # --- which cards --------------------------------------------------------------------------------------------------
@@ -186,7 +197,7 @@ class _JointRequest:
                 continue
             [mask] = simple.able(self.fleet, self.request, part, np.array([self.row]))
             slots = np.flatnonzero(mask)
-            chosen += simple.take(self.fleet, self.row, part, self.policy, slots, near=near, up_to=len(near))
+            chosen += self._near(part, slots, near)
         return chosen
 
     def _choices(self, parts: Parts) -> Iterator[tuple[Masks, int]]:
@@ -270,6 +281,10 @@ class _JointRequest:
                 turns = simple.in_turns([slot for slot, _ in self._ranked(part, slots)], own, chosen)
                 chosen_grants += grants.of_slots(cards, self.row, part, turns[: part.count])
             else:
-                up_to = len(chosen)
-                chosen_grants += simple.take(self.fleet, self.row, part, self.policy, slots, near=chosen, up_to=up_to)
+                chosen_grants += self._near(part, slots, chosen)
         return tuple(chosen_grants)
+
+    def _near(self, part: Part, slots: Indices, near: Collection[int]) -> tuple[Grant, ...]:
+        """Return grants of these cards, under these switches first: one for each switch if that is more."""
+        up_to = 0 if _is_exact(self.request) else len(near)
+        return simple.take(self.fleet, self.row, part, self.policy, slots, near=near, up_to=up_to)

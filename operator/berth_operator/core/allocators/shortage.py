@@ -17,6 +17,8 @@ from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
+_REFUSES: Final = "failRequestsGreaterThanOne of the device plugin"
+_CHOOSES: Final = "agent.devicePlugin: true lets Berth choose"
 _SEVERAL: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
 
 
@@ -110,6 +112,16 @@ def divided(part: Part) -> str:
 def of_one_card(part: Part) -> str:
     """Return the reason for rows that have enough slices, but on too few GPUs, with the setting that allows them."""
     return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {_SEVERAL})"
+
+
+def one_replica(part: Part) -> str:
+    """Return the reason for rows whose device plugin refuses containers with several slices."""
+    return f"node(s) refuse containers with several slices ({part.count} requested; {_REFUSES})"
+
+
+def chosen_by_kubelet(part: Part) -> str:
+    """Return the reason for rows where kubelet may choose slices of one card, with the settings that end this."""
+    return f"node(s) let kubelet choose the slices, maybe of one GPU ({part.count} requested; {_CHOOSES}, {_SEVERAL})"
 
 
 def of_gang(part: Part) -> str:

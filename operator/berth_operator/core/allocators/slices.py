@@ -4,9 +4,9 @@ A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` 
 card, and an instance if the MIG strategy is single. Otherwise it is a card, which gpu.py allocates. The units of a pod
 are of one kind unless the pod accepts mixed ones: whole cards if there are enough, else subdevices (`Part.subdevices`).
 The replicas that a pod gets as `nvidia.com/gpu` are of different cards, because NCCL fails on two of one card. A pod
-with `berth.dev/gpu-subdevices: only` accepts several of one card. The same holds for the members of a gang. Units are
-on different cards if possible, as NVIDIA's plugin distributes them. The policy determines whether pods are packed or
-spread.
+with `berth.dev/gpu-subdevices: only` accepts several of one card. The same holds for the members of a gang. Where
+kubelet chooses the replicas, such a pod or gang gets at most one replica of the node. Units are on different cards if
+possible, as NVIDIA's plugin distributes them. The policy determines whether pods are packed or spread.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the rows with enough free cards, units or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
-    left = apart(fleet, part, _free_subdevices(fleet, request, part, rows), rows)
+    left = apart(fleet, request, part, _free_subdevices(fleet, request, part, rows), rows)
     mask = subdevices.enough(fleet, request, [(part, left)], rows)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -45,7 +45,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
     serving = subdevices.serving(fleet, request, part, ALL)
-    offered = _of_one_pod(fleet, part, _offered_subdevices(fleet, request, part, ALL), ALL) * serving
+    offered = _of_one_pod(fleet, request, part, _offered_subdevices(fleet, request, part, ALL), ALL) * serving
     mask = subdevices.enough(fleet, request, [(part, offered)], ALL)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -77,10 +77,12 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
         listed = listed + _whole(fleet, part)
     unused = free(fleet, request, part, ALL)
     serves = listed * subdevices.serving(fleet, request, part, ALL)
-    yield shortage.of_one_card(part), rejected & _only_of_one_card(fleet, request, part, (serves, unused))
-    unshared = apart(fleet, part, unused, ALL)
-    mates = subdevices.enough(fleet, request, [(part, _of_one_pod(fleet, part, unused, ALL))], ALL)
-    yield shortage.of_gang(part), rejected & mates & ~subdevices.enough(fleet, request, [(part, unshared)], ALL)
+    yield from _of_several(fleet, request, part, (serves, unused))
+    unshared = apart(fleet, request, part, unused, ALL)
+    mates = subdevices.enough(fleet, request, [(part, _of_one_pod(fleet, request, part, unused, ALL))], ALL)
+    of_gang = rejected & mates & ~subdevices.enough(fleet, request, [(part, unshared)], ALL)
+    yield shortage.chosen_by_kubelet(part), of_gang & fleet.kubelet_chooses
+    yield shortage.of_gang(part), of_gang
     available = [(part, unshared)]
     for reason, mask in subdevices.reasons(fleet, request, available, listed, name, rejected=rejected):
         yield reason, mask & rejected
@@ -94,7 +96,7 @@ def choose(
     if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and _takes_cards(fleet, request, part, rows)):
         return gpu.choose(fleet, row, request, part, policy, near=near)
     units = free(fleet, request, part, rows)
-    left = apart(fleet, part, units, rows)
+    left = apart(fleet, request, part, units, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
     if part.count > 1 and (left < units).any():
         # The cards with the most free replicas first, so that the next pod finds replicas of as many cards as possible.
@@ -143,30 +145,66 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     return left + _free_cards(fleet, request, part, rows) if part.unit == PLUGIN_UNIT else left
 
 
-def _of_one_pod(fleet: Fleet, part: Part, units: Column, rows: Rows) -> Column:
+def _of_one_pod(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
     """Return how many of each card's units one pod may get."""
+    sliced = _sliced(fleet.cards[GPU], rows)
+    if part.count > 1 and request.most_gpus_of_a_container > 1:
+        units = np.where(sliced & fleet.one_replica[rows][:, np.newaxis], 0, units)
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
-    return np.where(_sliced(fleet.cards[GPU], rows), np.minimum(units, 1), units)
+    if part.count > 1:
+        units = np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
+    return _of_each_card(units, sliced)
 
 
-def apart(fleet: Fleet, part: Part, units: Column, rows: Rows) -> Column:
-    """Return how many of each card's free units the next pod may get: none of cards whose slices its gang has."""
-    units = _of_one_pod(fleet, part, units, rows)
+def _of_each_card(units: Column, sliced: Mask) -> Column:
+    """Return the units with at most one replica of each card."""
+    return np.where(sliced, np.minimum(units, 1), units)
+
+
+def apart(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
+    """Return how many of each card's free units the next pod may get: none of cards whose slices its gang has.
+
+    Where kubelet chooses the slices, the pod gets none if its gang has a slice of the node.
+    """
+    units = _of_one_pod(fleet, request, part, units, rows)
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
-    return np.where(fleet.cards[GPU].of_gang[rows] > 0, 0, units)
+    of_gang = fleet.cards[GPU].of_gang[rows] > 0
+    of_gang |= (of_gang.any(axis=1) & fleet.kubelet_chooses[rows])[:, np.newaxis] & _sliced(fleet.cards[GPU], rows)
+    return np.where(of_gang, 0, units)
 
 
-def _only_of_one_card(fleet: Fleet, request: PodRequest, part: Part, columns: Sequence[Column]) -> Mask:
-    """Return the rows where, by one of these numbers of units, only several replicas of one card would be enough."""
-    rows = np.zeros_like(fleet.present)
+def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
+    """Return how many of each card's free units members of the gang may get together.
+
+    Where kubelet chooses the slices, this is one slice of the node. Any card counts for it.
+    """
+    units = apart(fleet, request, part, units, rows)
+    if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
+        return units
+    sliced = _sliced(fleet.cards[GPU], rows) & (units > 0)
+    beyond_one = sliced & (np.cumsum(sliced, axis=1) > 1)
+    return np.where(beyond_one & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
+
+
+def _of_several(fleet: Fleet, request: PodRequest, part: Part, columns: Sequence[Column]) -> Iterator[tuple[str, Mask]]:
+    """Yield the reasons for rows where, by one of these numbers of units, several replicas are not given to the pod."""
+    if part.count == 1:
+        return
+    sliced = _sliced(fleet.cards[GPU], ALL)
+    refused, of_one_card, chosen = (np.zeros_like(fleet.present) for _ in range(3))
     for units in columns:
-        of_one_pod = _of_one_pod(fleet, part, units, ALL)
-        rows |= subdevices.enough(fleet, request, [(part, units)], ALL) & ~subdevices.enough(
-            fleet, request, [(part, of_one_pod)], ALL
-        )
-    return rows
+        enough = subdevices.enough(fleet, request, [(part, units)], ALL)
+        of_one_pod = _of_one_pod(fleet, request, part, units, ALL)
+        lacks = enough & ~subdevices.enough(fleet, request, [(part, of_one_pod)], ALL)
+        one_of_each = subdevices.enough(fleet, request, [(part, _of_each_card(units, sliced))], ALL)
+        refused |= lacks & fleet.one_replica & (request.most_gpus_of_a_container > 1)
+        of_one_card |= lacks & ~one_of_each
+        chosen |= lacks & fleet.kubelet_chooses
+    yield shortage.one_replica(part), refused
+    yield shortage.of_one_card(part), of_one_card
+    yield shortage.chosen_by_kubelet(part), chosen
 
 
 def _free_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:

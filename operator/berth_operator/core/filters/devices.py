@@ -43,7 +43,9 @@ class DeviceFilter:
             mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows) & fleet.suits_vendor(request.devices, rows)
             return mask & self._allocators.passes(fleet, request, rows)
 
-        key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
+        # Containers with several slices are refused on some nodes.
+        of_container = request.most_gpus_of_a_container if fleet.one_replica.any() else 0
+        key = (self.NAME, request.devices, request.model, self._allocators.subdevices, of_container)
         alike = not request.devices.names_cards
         return _or_without_grants(fleet, request, fleet.column_cache.column(key, of_rows, alike=alike))
 

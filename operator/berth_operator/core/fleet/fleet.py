@@ -61,7 +61,15 @@ _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float
 _NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))
 _EVERYWHERE: Final = (CPU, MEMORY, PODS)
 """The resources that every node has."""
-_OF_DEVICES: Final = ("has_device", "vendor", "partitions", "partitions_only", "mig_single")
+_OF_DEVICES: Final = (
+    "has_device",
+    "vendor",
+    "partitions",
+    "partitions_only",
+    "mig_single",
+    "kubelet_chooses",
+    "one_replica",
+)
 
 
 def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
@@ -256,6 +264,8 @@ class Fleet(NodeColumns):
             own.node_partitions_only[row] if inventory.partitions_only is None else inventory.partitions_only
         )
         own.mig_single[row] = inventory.mig_single
+        own.kubelet_chooses[row] = inventory.kubelet_chooses
+        own.one_replica[row] = inventory.one_replica
 
     def _set_node_policy(self, row: int, *, partitions_only: bool) -> None:
         self._own.node_partitions_only[row] = partitions_only

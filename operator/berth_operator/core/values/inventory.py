@@ -108,6 +108,10 @@ class DeviceInventory:
     """Whether whole cards are allocated by partition only, instead of by preference; None to use the Node's label."""
     mig_single: bool = False
     """Whether `nvidia.com/gpu` is a MIG instance on cards that have instances (MIG strategy single)."""
+    kubelet_chooses: bool = False
+    """Whether kubelet chooses the time-sliced replicas of a container, maybe several of one card."""
+    one_replica: bool = False
+    """Whether the device plugin refuses containers that request several replicas."""
 
 
 NO_DEVICE: Final = DeviceInventory(vendor=ANY_VENDOR)

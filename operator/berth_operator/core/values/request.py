@@ -145,6 +145,12 @@ class PodRequest:
         return self._hash
 
     @property
+    def most_gpus_of_a_container(self) -> int:
+        """Return the number of units of GPUs of the container that gets the most; all of them if it is not known."""
+        total = sum(part.count for part in self.devices.parts if part.type == names.GPU)
+        return max((share.end - share.first for share in self.shares), default=total)
+
+    @property
     def alike_key(self) -> AlikeKey | None:
         """Return what members of a gang whose GPUs must be alike have in common; None if the pod needs no alike GPUs.
 

@@ -122,7 +122,12 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation") or 0,
-        inventory=DeviceInventory(cards=card_infos, mig_single=spec.mig_strategy == "single"),
+        inventory=DeviceInventory(
+            cards=card_infos,
+            mig_single=spec.mig_strategy == "single",
+            kubelet_chooses=spec.replica_choice == "kubelet",
+            one_replica=spec.replica_choice == "one",
+        ),
         spec_problems=(*unread, *problems),
         reported=status_json,
         conditions=conditions,

@@ -7,6 +7,7 @@ import pytest
 
 from berth_agent.vendors.nvidia import labels
 from berth_agent.vendors.nvidia.labels import CardFacts, Facts, family, sanitised
+from berth_api.allocation import REPLICAS
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 
 PARTS = {
@@ -21,6 +22,9 @@ PARTS = {
 }
 AMPERE = CardFacts(compute=(8, 0), pci_class="0x030200")
 A100 = "NVIDIA A100-SXM4-80GB"
+
+
+PRODUCT = "NVIDIA-A100-SXM4-80GB"
 
 
 def gpu(minor: int = 0, *, model: str = A100, memory: str = "80Gi", replicas: int = 1) -> DeviceInfo:
@@ -175,6 +179,14 @@ def test_replicas_of_instances_are_labelled_with_them(
     node_labels = labelled(divided(0, "1g.10gb", replicas=3), strategy=strategy, renamed=renamed)
     values = [node_labels[f"{name}.{suffix}"] for suffix in ("product", "count", "replicas", "sharing-strategy")]
     assert values == [product, "1", "3", "time-slicing"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "product"), [("", f"{PRODUCT}-SHARED"), ("nvidia.com/gpu", f"{PRODUCT}-SHARED"), (REPLICAS, PRODUCT)]
+)
+def test_a_product_is_shared_unless_its_replicas_have_a_name_of_their_own(resource: str, product: str) -> None:
+    card = gpu(replicas=4).model_copy(update={"replica_resource": resource})
+    assert labelled(card)["gpu.product"] == product
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, Grant
+from berth_api.request.share import Share
 from berth_api.values.selectors import EVERYTHING
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters.devices import BUILT_IN
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import REPLICA_NAMES
 from berth_operator.core.values.inventory import CardInfo
@@ -67,9 +69,9 @@ def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
     ]
 
 
-def node(*card_infos: CardInfo, single: bool = False) -> Fleet:
+def node(*card_infos: CardInfo, single: bool = False, **fields: Any) -> Fleet:
     made = Fleet()
-    add(made, node_info("node"), replace(inventory(*card_infos), mig_single=single))
+    add(made, node_info("node"), inventory(*card_infos, mig_single=single, **fields))
     return made
 
 
@@ -402,6 +404,53 @@ def test_why_slices_of_one_card_are_not_enough(card_infos: list[CardInfo], held:
     made = node(*card_infos)
     made.charge(charge("holder", *held))
     assert why(made, {NVIDIA: 2}) == words
+
+
+KUBELET, ONE = {"kubelet_chooses": True}, {"one_replica": True}
+CHOSEN = (
+    "node(s) let kubelet choose the slices, maybe of one GPU (2 requested; agent.devicePlugin: true lets Berth choose, "
+    "annotation berth.dev/gpu-subdevices: only allows several slices of one GPU)"
+)
+REFUSED = "node(s) refuse containers with several slices (2 requested; failRequestsGreaterThanOne of the device plugin)"
+
+
+@pytest.mark.parametrize(
+    ("card_infos", "choice", "wanted", "annotations", "expected"),
+    [
+        pytest.param(FOURS, KUBELET, {NVIDIA: 2}, {}, CHOSEN, id="kubelet chooses"),
+        pytest.param(FOUR, KUBELET, {NVIDIA: 2}, {}, ONE_OF_EACH, id="and there is one card"),
+        pytest.param(FOURS, KUBELET, {NVIDIA: 1}, {}, 1, id="one slice"),
+        pytest.param(FOURS, KUBELET, {NVIDIA: 2}, SEVERAL, 2, id="the annotation"),
+        pytest.param(FOURS, KUBELET, {REPLICAS: 2}, {}, 2, id="slices by their own name"),
+        pytest.param([card(0), card(1)], KUBELET, {NVIDIA: 2}, {}, 2, id="whole cards"),
+        pytest.param(FOURS, ONE, {NVIDIA: 2}, {}, REFUSED, id="the plugin refuses several"),
+        pytest.param(FOURS, ONE, {NVIDIA: 2}, SEVERAL, REFUSED, id="whatever the annotation is"),
+        pytest.param(FOURS, ONE, {REPLICAS: 2}, {}, REFUSED, id="by any name"),
+        pytest.param(FOURS, ONE, {NVIDIA: 1}, {}, 1, id="but not one"),
+        pytest.param([card(0), card(1)], ONE, {NVIDIA: 2}, {}, 2, id="nor whole cards"),
+    ],
+)
+def test_who_chooses_the_slices(
+    card_infos: list[CardInfo],
+    choice: dict[str, bool],
+    wanted: dict[str, int],
+    annotations: dict[str, str],
+    expected: str | int,
+) -> None:
+    made, request = node(*card_infos, **choice), asks(wanted, annotations=annotations)
+    if isinstance(expected, int):
+        assert len(ids(made, request)) == expected
+        return
+    assert why(made, wanted, annotations=annotations) == expected
+    # No eviction would help.
+    assert not BUILT_IN.could_pass(made, request)[made.rows["node"]]
+
+
+def test_the_device_plugin_counts_the_slices_of_each_container() -> None:
+    made = node(*FOURS, **ONE)
+    of_one = asks({NVIDIA: 2})
+    of_two = replace(of_one, shares=(Share(container="a", first=0, end=1), Share(container="b", first=1, end=2)))
+    assert [len(ids(made, request)) for request in (of_one, of_two, of_one)] == [0, 2, 0]
 
 
 # --- laws -------------------------------------------------------------------------------------------------------

@@ -70,13 +70,22 @@ def halves(*minors: int) -> tuple[CardInfo, ...]:
 
 
 def mixture(
-    nodes: Mapping[str, Sequence[CardInfo]], *, single: Sequence[str] = (), labels: Mapping[str, str] | None = None
+    nodes: Mapping[str, Sequence[CardInfo]],
+    *,
+    single: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    choices: Mapping[str, str] | None = None,
 ) -> Fleet:
-    """Return a fleet; `single` has the nodes with MIG strategy single, `labels` the value of each node's `pool`."""
+    """Return a fleet.
+
+    `single` has the nodes with MIG strategy single, `labels` the value of each node's `pool`, `choices` the field of
+    DeviceInventory that says who chooses its slices.
+    """
     made = Fleet()
     for name, card_infos in nodes.items():
         pool = {"pool": labels[name]} if labels else {}
-        add(made, node_info(name, labels=pool), replace(inventory(*card_infos), mig_single=name in single))
+        fields: Any = {choice: True} if (choice := (choices or {}).get(name)) else {}
+        add(made, node_info(name, labels=pool), inventory(*card_infos, mig_single=name in single, **fields))
     return made
 
 
@@ -395,6 +404,16 @@ def test_members_get_slices_of_different_cards() -> None:
         assert len(decided(made, *pods)) == 8
 
 
+def test_where_kubelet_chooses_members_share_no_node() -> None:
+    cards_of = {name: [sliced(0, 4), sliced(1, 4)] for name in ("a", "b")}
+    made = mixture(cards_of, choices={"a": "kubelet_chooses"})
+    assert sorted(each.node for each in decided(made, *members(3, {NVIDIA: 1}))) == ["a", "b", "b"]
+    outcome = decide_gang(made, gang(*members(4, {NVIDIA: 1})), POLICY)
+    assert isinstance(outcome, Failure)
+    assert "1 node(s) let kubelet choose the slices, maybe of one GPU (1 requested; " in outcome.message
+    assert len(decided(made, *members(16, {NVIDIA: 1}, annotations=SEVERAL))) == 16
+
+
 @pytest.mark.parametrize(
     ("plugin_requests", "key", "fits"),
     [
@@ -438,19 +457,21 @@ def test_a_gang_preempts_slices_of_different_cards() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Nodes with their cards, and which of them have MIG strategy single."""
+    """Nodes with their cards, which of them have MIG strategy single, and who chooses the slices of the others."""
 
     nodes: Mapping[str, tuple[CardInfo, ...]]
     single: tuple[str, ...]
+    choices: Mapping[str, str]
 
     def fleet(self) -> Fleet:
-        return mixture(self.nodes, single=self.single)
+        return mixture(self.nodes, single=self.single, choices=self.choices)
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    nodes, single = {}, []
+    nodes, single, choices = {}, [], {}
     for number in range(draw(st.integers(1, 3))):
+        choices[f"node-{number}"] = draw(st.sampled_from(["", "kubelet_chooses", "one_replica"]))
         name, is_single = f"node-{number}", draw(st.sampled_from([False, False, True]))
         models = draw(st.sampled_from([(A100,), (T4,), (A100, T4)]))
         infos = []
@@ -467,7 +488,7 @@ def worlds(draw: st.DrawFn) -> World:
             infos.append(replace(info, model=draw(st.sampled_from(models)), **where))
         nodes[name] = tuple(infos)
         single += [name] if is_single else []
-    return World(nodes=nodes, single=tuple(single))
+    return World(nodes=nodes, single=tuple(single), choices=choices)
 
 
 MANY = 1000
@@ -530,7 +551,12 @@ def test_kinds_and_models_are_never_mixed_unasked(
         apart = resource == NVIDIA and rule != "only"
         able: Counter[tuple[str, str]] = Counter()
         # One slice of each card, whichever member gets it.
-        for counts in free_units(world, held, resource, 1 if apart else MANY).values():
+        for name, counts in free_units(world, held, resource, 1 if apart else MANY).items():
+            for unit_ in (unit_ for unit_ in counts if unit_[1].startswith("1/")):
+                if world.choices[name] == "one_replica" and count > 1:
+                    counts[unit_] = 0
+                elif world.choices[name] == "kubelet_chooses" and apart:
+                    counts[unit_] = min(counts[unit_], 1) if count == 1 else 0
             able.update({unit_: left // count for unit_, left in counts.items() if allowed(unit_[1], rule, resource)})
         if isinstance(outcome, Failure):
             assert all(capacity < size for capacity in able.values()), (able, outcome.message)
@@ -545,6 +571,8 @@ def test_kinds_and_models_are_never_mixed_unasked(
             assert all(capacity < size for (_, kind), capacity in able.items() if kind == "whole")
         of_slices = [(each.node, part.minor) for each in placements for part in each.grants if "::" in part.id]
         assert not apart or len(of_slices) == len(set(of_slices))
+        by_kubelet = [name for name, _ in of_slices if world.choices[name] == "kubelet_chooses"]
+        assert not apart or len(by_kubelet) == len(set(by_kubelet))
         for each in placements:
             assert each.pod.request == request
             ids = [grant_.id for grant_ in each.grants]

@@ -109,24 +109,28 @@ def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
-        pytest.param({}, (0, False, False), id="nothing"),
-        pytest.param({"partitions": NVSWITCH}, (1, False, False), id="partitions"),
-        pytest.param({"partitions_only": True}, (0, True, False), id="policy"),
-        pytest.param({"mig_single": True}, (0, False, True), id="MIG strategy single"),
+        pytest.param({}, [], id="nothing"),
+        pytest.param({"partitions": NVSWITCH}, ["partitions"], id="partitions"),
+        pytest.param({"partitions_only": True}, ["partitions_only"], id="policy"),
+        pytest.param({"mig_single": True}, ["mig_single"], id="MIG strategy single"),
+        pytest.param({"kubelet_chooses": True}, ["kubelet_chooses"], id="kubelet chooses replicas"),
+        pytest.param({"one_replica": True}, ["one_replica"], id="one replica for a container"),
     ],
 )
-def test_what_a_device_says_of_its_node(fields: Any, shown: tuple[int, bool, bool]) -> None:
+def test_what_a_device_says_of_its_node(fields: Any, shown: list[str]) -> None:
     made = fleet({"node": cards(1)})
     made.put_device("node", replace(inventory(card()), **fields))
     row = made.rows["node"]
 
-    def now() -> tuple[int, bool, bool]:
-        return int(made.partitions[row]), bool(made.partitions_only[row]), bool(made.mig_single[row])
+    columns = ("partitions", "partitions_only", "mig_single", "kubelet_chooses", "one_replica")
+
+    def now() -> list[str]:
+        return [name for name in columns if getattr(made, name)[row]]
 
     assert now() == shown
     assert made.intern_table.tables[int(made.partitions[row])] == fields.get("partitions", ())
     made.remove_device("node")
-    assert now() == (0, False, False)
+    assert now() == []
 
 
 @pytest.mark.parametrize("device", [None, False, True])

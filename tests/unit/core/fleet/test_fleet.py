@@ -94,7 +94,8 @@ def rich(name: str) -> Fleet:
     place: Any = {"numa": 1, "pcie": "s", "labels": (("x", "y"),)}
     nic = other_card("rdma", functions=(((), ((0, "a"), (1, "b"))),), **place)
     listed = (card(0, links=((1, 5),), **place), card(1), divided(2, "1g.10gb"), sliced(3, 4), nic)
-    tables: Any = {"partitions": NVSWITCH, "partitions_only": True, "mig_single": True}
+    tables: Any = {"partitions": NVSWITCH, "partitions_only": True, "mig_single": True, "one_replica": True}
+    tables["kubelet_chooses"] = True
     add(made, node, inventory(*listed, **tables))
     made.withhold(name, (1,))
     held = (grant(0, ratio=10), instance(2, 0), replica(3, 1), with_functions(0, "b"), grant(7, ratio=10))

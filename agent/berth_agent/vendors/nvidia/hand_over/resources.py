@@ -86,7 +86,10 @@ def shown(spec: DeviceSpec, options: Options) -> DeviceSpec:
                 mig_state = device.mig.model_copy(update={"instances": instances})
                 shown_device = device.model_copy(update={"mig": mig_state})
         shown_devices.append(shown_device)
-    return spec.model_copy(update={"mig_strategy": strategy, "devices": shown_devices})
+    update: dict[str, object] = {"mig_strategy": strategy, "devices": shown_devices}
+    if options.sharing.one_at_most:
+        update["replica_choice"] = "one"
+    return spec.model_copy(update=update)
 
 
 def is_divided(gpu: DeviceInfo) -> bool:

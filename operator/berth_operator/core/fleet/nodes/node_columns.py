@@ -33,6 +33,10 @@ class NodeColumns:
     """As in `DeviceInventory`, or from the Node's label if the Device does not set it."""
     mig_single: Mask
     """As in `DeviceInventory`."""
+    kubelet_chooses: Mask
+    """As in `DeviceInventory`."""
+    one_replica: Mask
+    """As in `DeviceInventory`."""
     node_partitions_only: Mask
     """Rows whose Node has the label for partitions only."""
     device_decides: Mask
@@ -53,7 +57,8 @@ def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
     masks = ("present", "ready", "unreachable", "cordoned", "has_device", "has_agent", "fresh", "starting", "was_used")
-    for name in (*masks, "partitions_only", "mig_single", "node_partitions_only", "device_decides"):
+    of_device = ("partitions_only", "mig_single", "kubelet_chooses", "one_replica", "device_decides")
+    for name in (*masks, *of_device, "node_partitions_only"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.heard = np.zeros(rows, np.int64)
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)

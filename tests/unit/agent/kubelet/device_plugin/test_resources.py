@@ -160,6 +160,8 @@ def test_a_device_lists_the_replicas_of_its_cards() -> None:
     assert [device.replicas for device in shown.devices] == [4, 4, 1]
     assert shown.mig_strategy == "none"
     assert [device.replica_resource for device in shown.devices] == [GPU, GPU, ""]
+    assert shown.replica_choice == "scheduler"
+    assert resources.shown(shown, options(slices=4, one_at_most=True)).replica_choice == "one"
     again = resources.shown(shown, options(mig_strategy="none"))
     assert [(device.replicas, device.replica_resource) for device in again.devices] == 3 * [(1, "")]
 
