@@ -77,9 +77,9 @@ def test_the_pods_of_a_controller_start_together(world: World, cluster: Cluster,
 def test_pods_that_come_later_get_their_places_with_the_first(world: World, cluster: Cluster, tmp_path: Path) -> None:
     """Two leaders with LeaderReady, and a JobSet with dependsOn: their controllers create the other pods later."""
     define(cluster, tmp_path, "JobSet", GROUP)
+    first = world.operator(jobset_gangs=True, lws_gangs=True)
     world.agent()
     world.nodes(2, gpus=4)
-    first = world.operator(jobset_gangs=True, lws_gangs=True)
     template = {"size": 3, "workerTemplate": WORKER}
     world.arena.apply(
         {
@@ -95,7 +95,7 @@ def test_pods_that_come_later_get_their_places_with_the_first(world: World, clus
     world.pod("vllm-1", CARD, **worker(1, 0))
     assert "2 pod(s) that are created once these run" in world.waits("vllm-1", "This counts")
     [event] = world.wait(lambda: world.events("vllm-0", "PlacesPromised"), what="the Event")
-    assert "for 2 pod(s) that come later are kept until" in event["note"]
+    assert "for 2 pod(s) that come later are kept until" in event["message"]
     # The next leader knows what the first one has promised.
     lease = world.arena.lease_name
     world.wait(lambda: world.arena.get("leaderleases", lease).get("status", {}).get("promisedGangs"), what="the record")

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from berth_api.objects.leader_lease import MAX_PLACES, MAX_PROMISED_GANGS, JoinedGang, PromisedGang
 from berth_api.values import keys
-from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
 from berth_operator.core.decision import promise, promise_note
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
@@ -39,6 +39,13 @@ class _Kept:
     """Seconds since 1970."""
 
 
+class PromiseReports(Protocol):
+    """The subset of `Reporter` that is used here."""
+
+    def promise_ended(self, charge: Charge, why: str) -> None:
+        """Report on a bound member that pods that come later have no promised places any more."""
+
+
 class GangPromises:
     """The promises to gangs, for one term."""
 
@@ -48,7 +55,7 @@ class GangPromises:
         cluster: Cluster,
         policy: Callable[[str], Policy],
         seconds: Callable[[], float],
-        reporter: Reporter,
+        reporter: PromiseReports,
     ) -> None:
         """Create the promises; `seconds` returns for how long places are kept."""
         self._cluster, self._policy, self._seconds, self._reporter = cluster, policy, seconds, reporter
