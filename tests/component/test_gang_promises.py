@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from berth_operator.core.advice.gang_explanation import explain_gang
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.controller_gangs import OWNED
+from berth_operator.core.values.request import Membership
 from berth_operator.state.watches import gang_owners
 from tests.builders import NVIDIA, Raw, pod, whole
 from tests.component.world import EPOCH, World, now
@@ -39,6 +42,10 @@ def of_job(job: str, number: int, **fields: Any) -> Raw:
     return pod(f"{job}-{number}", fields.pop("requests", {NVIDIA: "1"}), labels=labels, **fields)
 
 
+def membership() -> Membership:
+    return Membership(group="ns/vllm-0", controller="LeaderWorkerSet group")
+
+
 def replicated_job(name: str, replicas: int = 1, **fields: Any) -> Raw:
     """Return a ReplicatedJob whose pods request a card each and name no scheduler."""
     containers = [{"name": "main", "resources": {"limits": {NVIDIA: "1"}}}]
@@ -66,6 +73,10 @@ async def test_a_leader_is_placed_where_its_workers_will_fit_and_they_get_these_
         await asyncio.sleep(PATIENCE)
         assert not api.bound(), "two workers will need places, too"
         assert api.messages("vllm-0-0")[-1].endswith("This counts 2 pod(s) that are created once these run.")
+        unit, _ = world.cluster.gang_tracker.waiting(membership())
+        assert unit is not None
+        explanation = explain_gang(world.fleet, unit, Policy())
+        assert explanation.placed == 2, "two of the three have a place"
         world.add_node("b", cards=1)
         await asyncio.sleep(5)
         assert api.bound().keys() == {"vllm-0-0"}
@@ -114,9 +125,22 @@ async def test_the_places_of_a_group_that_is_gone_are_released_at_once() -> None
         assert api.events_of("vllm-0-0", "PromiseEnded") == []
 
 
-async def test_the_next_leader_keeps_the_promise() -> None:
+def group_set(world: World) -> None:
+    """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready."""
+    dict(gang_owners.sources(world.cluster, {"leaderworkerset.x-k8s.io"}))
+    template = replicated_job("worker")["template"]["spec"]["template"]
+    spec = {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
+    kind = "LeaderWorkerSet group"
+    world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
+async def test_the_next_leader_keeps_the_promise(*, is_read: bool) -> None:
     first = World(wall=wall)
     first.add_node("a", cards=3)
+    if is_read:
+        group_set(first)
     first.submit(member(0, exclusive_topology="rack"))
     async with first.running():
         await asyncio.sleep(10)
@@ -128,6 +152,8 @@ async def test_the_next_leader_keeps_the_promise() -> None:
     second = World(api=first.api, wall=wall)
     second.add_node("a", cards=3)
     second.inherited = left
+    if is_read:
+        group_set(second)
     second.submit(pod("other", {NVIDIA: "1"}), member(1, exclusive_topology="rack"), *second.api.pods.values())
     async with second.running() as api:
         await asyncio.sleep(10)

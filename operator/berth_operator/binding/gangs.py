@@ -111,7 +111,7 @@ class GangBinder:
         self._attempts.decided(gang.members[0])
         existing = {pod.uid for pod in gang.members}
         later = [placement for placement in outcome if placement.pod.uid not in existing]
-        outcome = [placement for placement in outcome if placement.pod.uid in existing]
+        outcome = gang.without_expected(outcome)
         bodies: list[dict[str, object]] = []
         records = gang.records([placement.pod.uid for placement in outcome])
         for placement, record in zip(outcome, records, strict=True):

@@ -102,7 +102,7 @@ def test_pods_that_come_later_get_their_places_with_the_first(world: World, clus
     first.stop()
     world.operator(jobset_gangs=True, lws_gangs=True)
     world.pod("other", {"nvidia.com/gpu": "4"})
-    world.waits("other", "Insufficient")
+    world.waits("other", "too few free GPUs")
     for index in (1, 2):
         world.pod(f"vllm-0-{index}", {"nvidia.com/gpu": "2"}, **worker(0, index))
         world.bound(f"vllm-0-{index}")
@@ -127,6 +127,6 @@ def test_pods_that_come_later_get_their_places_with_the_first(world: World, clus
     world.bound("driver")
     world.wait(lambda: world.events("driver", "PlacesPromised"), what="the Event")
     world.pod("small", {"nvidia.com/gpu": "2"})
-    world.waits("small", "Insufficient")
+    world.waits("small", "too few free GPUs")
     world.pod("node", {"nvidia.com/gpu": "2"}, labels=of_job("node"))
     world.bound("node")

@@ -155,6 +155,11 @@ class Gang:
         """Return the members' requests, and those of the pods that come later."""
         return tuple(pod.request for pod in (*self.members, *self.expected))
 
+    def without_expected(self, placements: Sequence[Placement]) -> list[Placement]:
+        """Return the placements of the members, without those of pods that come later."""
+        uids = {member.uid for member in self.members}
+        return [placement for placement in placements if placement.pod.uid in uids]
+
     @property
     def size(self) -> int:
         """Return the number of members."""
