@@ -183,6 +183,20 @@ async def test_jobs_that_depend_on_others_get_their_places_with_them() -> None:
         assert api.bound().keys() == {"driver-0", "worker-0", "worker-1"}
 
 
+async def test_a_single_pod_that_comes_later_takes_its_place() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    job_set(world, replicated_job("driver"), replicated_job("node"), startupPolicy={"startupPolicyOrder": "InOrder"})
+    world.submit(of_job("driver", 0))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        world.submit(of_job("node", 0))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"driver-0", "node-0"}
+
+
 async def test_each_first_pod_of_an_exclusive_job_gets_places_for_the_others() -> None:
     world = World(wall=wall)
     world.add_node("a", cards=2)

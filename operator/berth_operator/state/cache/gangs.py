@@ -102,6 +102,7 @@ class Gangs:
         key, metadata = (kind, keys.of(raw)), raw["metadata"]
         known, sizes = self._sizes.get(key, {}), dict[str, int]()
         self._sizes[key] = sizes
+        following = {part.gang for parts in raw["later"].values() for part in parts}
         for name, size in raw["sizes"].items():
             later = raw["later"].get(name, ())
             group = Group(
@@ -114,8 +115,9 @@ class Gangs:
             )
             self._gang_tracker.put_group(group)
             gang = Membership(group=group.name, controller=kind)
-            # A single pod is a gang, too, if others come after it.
-            sizes[group.name] = self._gang_sizes[gang.key] = size + sum(part.count for part in group.later)
+            # A single pod is a gang, too, if others come after it, or if it comes after others.
+            others = sum(part.count for part in group.later) + (name in following)
+            sizes[group.name] = self._gang_sizes[gang.key] = size + others
             self.gather(gang)
         for name in known.keys() - sizes.keys():
             self._forget_group(kind, name)
