@@ -88,6 +88,7 @@ PARTS: Final = {
     "gangs-grove": Part(("gangs-grove",), r"ClusterRole(Binding)?/berth-gangs-grove"),
     "gangs-jobset": Part(("gangs-jobset",), r"ClusterRole(Binding)?/berth-gangs-jobset"),
     "gangs-kubeflow": Part(("gangs-kubeflow",), r"ClusterRole(Binding)?/berth-gangs-kubeflow"),
+    "gangs-lws": Part(("gangs-lws",), r"ClusterRole(Binding)?/berth-gangs-lws"),
     "gangs-ray": Part(("gangs-ray",), r"ClusterRole(Binding)?/berth-gangs-ray"),
     "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),

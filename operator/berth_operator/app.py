@@ -179,6 +179,7 @@ class App:
             work=self._notifier.work,
             inherited=lambda: inherited.read(self._election.inherited, self._cluster),
             fits=fits if self._settings.kueue else None,
+            promise_seconds=lambda: self._configured.admission_check.promise,
             slow=self._slow_selectors,
         )
 
@@ -215,6 +216,7 @@ class App:
             route=self._settings.routing,
             served=frozenset(filter(None, self._settings.routed_resources.split(","))),
         )
+        self._cluster.gangs.templates = templates
         return QuotaObjects(self._cluster, templates)
 
     def _make_check_writer(self) -> CheckWriter:

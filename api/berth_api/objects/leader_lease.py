@@ -22,8 +22,9 @@ VERSION: Final = 1
 MAX_RESERVED_NODES: Final = 25
 MAX_BACKOFFS: Final = 512
 MAX_PLACES: Final = 1000
-"""Of all workloads together. With the other bounds, the object stays below 0.9 MiB even if all names are as long as
-Kubernetes allows."""
+"""Of all workloads and gangs together. With the other bounds, the object stays below 0.9 MiB even if all names are as
+long as Kubernetes allows."""
+MAX_PROMISED_GANGS: Final = 250
 MAX_LOST_PLACES: Final = 325
 MAX_TAKERS: Final = 3
 MAX_PREEMPTOR: Final = 320
@@ -46,6 +47,8 @@ Moment = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """Whole seconds since 1970; in JSON a time in RFC 3339."""
+GangName = Annotated[str, Field(min_length=1, max_length=127)]
+"""Of two labels."""
 Uid = Annotated[str, Field(min_length=1, max_length=MAX_UID)]
 
 _NEVER_FALLS: JsonDict = {
@@ -135,6 +138,30 @@ class PromisedWorkload(Model):
     """The pod sets that have places."""
 
 
+class JoinedGang(Model):
+    """The promised places of pods that join one gang."""
+
+    name: GangName
+    """The gang."""
+    nodes: Annotated[list[PromisedNode], Field(max_length=MAX_PLACES)]
+    """The nodes."""
+
+
+class PromisedGang(Model):
+    """The promised places of pods that a controller creates after others."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=63)]
+    """The kind of the gang whose members come first, as messages call it."""
+    namespace: Name
+    """The gang's namespace."""
+    name: GangName
+    """The gang's name."""
+    until: Moment
+    """When the places are given up."""
+    places: Annotated[list[JoinedGang], Field(max_length=MAX_PLACES)]
+    """The places, by the gang that the pods join."""
+
+
 class LostPlace(Model):
     """What one preemptor has lost on one node, or on all nodes together, since it last ran there."""
 
@@ -165,6 +192,8 @@ class LeaderLeaseStatus(Model):
     """The pods that wait for their next node reservation, because the last one was in vain."""
     promised_places: Annotated[list[PromisedWorkload], Field(max_length=MAX_PLACES)] = Field(default_factory=list)
     """The promised places of pods that do not exist yet."""
+    promised_gangs: Annotated[list[PromisedGang], Field(max_length=MAX_PROMISED_GANGS)] = Field(default_factory=list)
+    """The promised places of pods that controllers create after others."""
     lost_places: Annotated[list[LostPlace], Field(max_length=MAX_LOST_PLACES)] | None = None
     """The places that evictions freed and other pods took; absent if they are not known."""
 

@@ -25,6 +25,7 @@ from berth_operator.binding.prebind.claims import ClaimBinder
 from berth_operator.binding.prebind.volumes import VolumeBinder, VolumeError
 from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.binding.workloads.gang_promises import GangPromises
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang, not_ready
 from berth_operator.core.decision.policy import Policy
@@ -34,6 +35,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.gangs import gangs_of
 
 PERIOD: Final = 1.0
 """Seconds between two checks by the keeper."""
@@ -81,15 +83,19 @@ class GangBinder:
         policy: Callable[[str], Policy],
         lease: str,
         binds: Binds,
+        promises: GangPromises,
     ) -> None:
         self._cluster, self._reporter = cluster, reporter
         self._volumes, self._claims = volumes, claims
         self._preemptor, self._attempts = preemptor, attempts
-        self._policy, self._lease, self._binds = policy, lease, binds
+        self._policy, self._lease, self._binds, self._promises = policy, lease, binds, promises
 
     def schedule(self, gang: Gang, term: int) -> None:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
+        if gang.expected:
+            # Those of members that are gone.
+            self._promises.release(gang.membership)
         policy = self._policy(gang.members[0].scheduler)
         outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
@@ -104,6 +110,9 @@ class GangBinder:
             self._binds.deallocate(gang.members, outcome, term)
             return
         self._attempts.decided(gang.members[0])
+        existing = {pod.uid for pod in gang.members}
+        later = [placement for placement in outcome if placement.pod.uid not in existing]
+        outcome = gang.without_expected(outcome)
         bodies: list[dict[str, object]] = []
         records = gang.records([placement.pod.uid for placement in outcome])
         for placement, record in zip(outcome, records, strict=True):
@@ -115,6 +124,8 @@ class GangBinder:
                 self._cluster.gangs.back_off_and_gather(gang.membership)
                 return
         self._cluster.placements.assume_all(outcome)
+        if later and (places := self._promises.keep(gang.membership, later)):
+            self._reporter.places_promised(outcome[0], places)
         self._binds.start_task(self._bind_members(outcome, bodies, term))
 
     async def _bind_members(
@@ -144,6 +155,8 @@ class GangBinder:
             self._attempts.failed(placement.pod for placement in placements)
             for placement in placements:
                 self._cluster.placements.forget(placement.pod.uid)
+            for gang in gangs_of(placements):
+                self._promises.release(gang)
             return
         self._cluster.gangs.binding_started(placements)
         for placement, body in zip(placements, bodies, strict=True):

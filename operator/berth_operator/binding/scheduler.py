@@ -28,6 +28,7 @@ from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
 from berth_operator.binding.selectors.slow import SlowSelectors
 from berth_operator.binding.workloads.fits_check import FitsCheck
+from berth_operator.binding.workloads.gang_promises import GangPromises
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of
@@ -35,6 +36,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.quota_workload import CheckSettings
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
@@ -81,6 +83,7 @@ class Scheduler:
         work: asyncio.Event,
         inherited: Callable[[], LeaderLeaseStatus],
         fits: FitsCheck | None = None,
+        promise_seconds: Callable[[], float] = lambda: CheckSettings().promise,
         slow: SlowSelectors | None = None,
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
@@ -89,7 +92,8 @@ class Scheduler:
 
         `work` is set whenever a pod may be decided. `wall` returns seconds since 1970. `inherited` returns the record
         of the last leader, once the first lists are read. `fits` decides Kueue's Workloads, if any have our
-        AdmissionCheck. `slow` evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds
+        AdmissionCheck. `promise_seconds` returns for how long places are kept for pods that controllers create after
+        others. `slow` evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds
         of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
@@ -112,6 +116,7 @@ class Scheduler:
         self.turn_at = cluster.clock()
         """When the loop last ran, for the liveness probe."""
         self.recent_binds = RecentBinds()
+        self._promises = GangPromises(cluster=cluster, policy=policy, seconds=promise_seconds, reporter=reporter)
         self._gangs = GangBinder(
             cluster=cluster,
             preemptor=preemptor,
@@ -122,6 +127,7 @@ class Scheduler:
             policy=policy,
             lease=lease,
             binds=self,
+            promises=self._promises,
         )
 
     async def run(self) -> None:
@@ -132,6 +138,7 @@ class Scheduler:
         self._preemptor.restore(inherited.lost_places)
         if self._fits is not None:
             self._fits.restore(inherited.promised_places)
+        self._promises.restore(inherited.promised_gangs)
         self.reserver.restore(inherited)
         self._restored = term
         left = 0.0
@@ -142,6 +149,7 @@ class Scheduler:
             self.turn_at = self._cluster.clock()
             self._preemptor.progress.follow()
             self.reserver.follow()
+            self._promises.follow()
             # What events took since the last turn.
             self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
             self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
@@ -174,6 +182,7 @@ class Scheduler:
             node_reservations=list(self.reserver.reservations()),
             reservation_backoffs=list(self.reserver.backoffs()),
             promised_places=[] if self._fits is None else self._fits.record(),
+            promised_gangs=self._promises.record(),
             lost_places=self._preemptor.progress.record(),
         )
 

@@ -24,12 +24,12 @@ RESERVED_FREE_DEVICES: Final = Gauge(
 VAIN_RESERVATIONS: Final = Counter(
     "berth_node_reservations_in_vain_total", "Node reservations that ended because nothing was freed for 15 minutes"
 )
-PROMISED_PLACES: Final = Gauge("berth_promised_places", "Places that are promised to pods of admitted workloads")
+PROMISED_PLACES: Final = Gauge("berth_promised_places", "Places that are promised to pods that do not exist yet")
 CHECK_ANSWERS: Final = Counter(
     "berth_admission_check_answers_total", "Answers of the AdmissionCheck, by state", ["state"]
 )
 LOST_PLACES: Final = Counter(
-    "berth_promised_places_lost_total", "Workloads that lost promised places, for which there were no others"
+    "berth_promised_places_lost_total", "Workloads and gangs that lost promised places, for which there were no others"
 )
 PREEMPTION_PLACES_LOST: Final = Counter(
     "berth_preemption_places_lost_total", "Sets of victims whose place was lost before the pod ran for which they left"

@@ -219,6 +219,10 @@ class Settings(BaseSettings):
     """Whether to read the jobs of Kubeflow's training operator and MPI operator, whose pods then start together
     (docs/gangs-of-controllers.md). Requires the component `gangs-kubeflow`."""
 
+    lws_gangs: bool = False
+    """Whether to read LeaderWorkerSets, to place leaders only where their workers will fit
+    (docs/gangs-of-controllers.md). Requires the component `gangs-lws`."""
+
     ray_gangs: bool = False
     """Whether to read RayClusters, whose pods then start together (docs/gangs-of-controllers.md). Requires the
     component `gangs-ray`."""
@@ -469,6 +473,7 @@ metrics."""
         groups = {
             "jobset.x-k8s.io": self.jobset_gangs,
             "kubeflow.org": self.kubeflow_gangs,
+            "leaderworkerset.x-k8s.io": self.lws_gangs,
             "ray.io": self.ray_gangs,
             "scheduler.grove.io": self.grove_gangs,
         }

@@ -76,8 +76,8 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         },
     ),
     "gangs": (
-        ("gangs-grove", "gangs-jobset", "gangs-kubeflow", "gangs-ray"),
-        {"gangs": {"grove": True, "jobset": True, "kubeflow": True, "ray": True}},
+        ("gangs-grove", "gangs-jobset", "gangs-kubeflow", "gangs-lws", "gangs-ray"),
+        {"gangs": {"grove": True, "jobset": True, "kubeflow": True, "lws": True, "ray": True}},
     ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }

@@ -171,6 +171,13 @@ def test_the_minimum_of_another_systems_group_counts_and_the_rest_is_answered() 
     assert groups.group(pod_group(), VOLCANO).notes == groups.group(raw).notes == ""
 
 
+@pytest.mark.parametrize("phase", ["", "Pending", "Inqueue", "Running"])
+def test_the_phase_that_volcanos_scheduler_writes_does_not_matter(phase: str) -> None:
+    """Volcano's controller creates no pods before the phase is Inqueue. Once there are pods, the gang is decided."""
+    group = groups.group(pod_group(status={"phase": phase} if phase else {}), VOLCANO)
+    assert (group.minimum, group.formed, group.problem) == (2, False, "")
+
+
 @pytest.mark.parametrize("name", ["scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"])
 def test_a_missing_pod_group_is_reported_with_the_annotation_that_the_pod_has(name: str) -> None:
     membership = pods.pending(pod(annotations={name: "g"})).gang

@@ -191,12 +191,14 @@ class Preemptor:
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[victim.pod for victim in preemption.victims])
         members, nominees_by_node = {member.uid: member for member in gang.members}, {}
-        for nominee in preemption.nominees:
+        # Pods that come later cannot be nominated. Their places are promised once the gang is decided again.
+        nominees = [nominee for nominee in preemption.nominees if nominee.uid in members]
+        for nominee in nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
         if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
-            self._keep_from_others(gang, preemption.nominees, victims)
-            self.progress.began(gang, preemption.nominees, len(victims))
+            self._keep_from_others(gang, nominees, victims)
+            self.progress.began(gang, nominees, len(victims))
         for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))

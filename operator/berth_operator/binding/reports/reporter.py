@@ -196,6 +196,25 @@ class Reporter:
         # Named, so that it is reported once and not by each leader.
         self._warn(_bound(charge), "PodGroupUnknown", "Keeping", note, suffix=f"{charge.uid}.unknown")
 
+    def places_promised(self, placement: Placement, places: str) -> None:
+        """Report on a member that is being bound which places are promised to pods that come later."""
+        pod = placement.pod
+        self._events.put(
+            Event(
+                subject=Subject.of(pod),
+                name=event_name(pod.name, f"{pod.uid}.places"),
+                type="Normal",
+                reason="PlacesPromised",
+                action="Promising",
+                note=places,
+            )
+        )
+
+    def promise_ended(self, charge: Charge, why: str) -> None:
+        """Report on a bound member that pods that come later have no promised places any more."""
+        note = f"{why}; pods that are created from now on wait as any others"
+        self._warn(_bound(charge), "PromiseEnded", "Promising", note, suffix=f"{charge.uid}.promise")
+
     def evicted(self, charge: Charge, device: str) -> None:
         """Report that a pod was evicted because its card needs a reset or a reboot."""
         note = f"{device} failed; only a reset or a reboot repairs it, and this pod would prevent that"

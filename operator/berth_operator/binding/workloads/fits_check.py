@@ -151,12 +151,11 @@ class FitsCheck:
             # End what has waited for too long, and search lost places again.
             for late in [examined for examined in self._examined.values() if examined.until <= now]:
                 self._end_in_time(late)
-            for key, uids in self._places.doubtful().items():
+            for key, uids in self._places.doubtful(self._examined).items():
                 self._search_again(self._examined[key], uids)
             if self._gathering is not None:
                 # Its reserved nodes may have changed, though none of its pods fits yet.
                 self._decide_now(self._gathering)
-            counters.PROMISED_PLACES.set(len(self._promises))
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
         return is_more
 
@@ -268,7 +267,7 @@ class FitsCheck:
             self._promises.keep(key, places.placed[:MAX_PLACES])
             self._ready(examined)
             # Search the places again that it has taken from workloads of lower priority.
-            for other, uids in self._places.taken_for(key, examined.unit.priority).items():
+            for other, uids in self._places.taken_for(key, examined.unit.priority, self._examined).items():
                 self._search_again(self._examined[other], uids)
             return
         if not examined.may_fit:

@@ -1,12 +1,12 @@
 """Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Final
 
-from berth_api.objects.leader_lease import MAX_PLACES, PromisedNode, PromisedPodSet, PromisedWorkload
+from berth_api.objects.leader_lease import MAX_PLACES, JoinedGang, PromisedNode, PromisedPodSet, PromisedWorkload
 from berth_api.values import keys
 from berth_client import times
 from berth_operator.core.decision import promise, promise_note, reservation
@@ -54,14 +54,7 @@ class PromisedPlaces:
 
     def record(self, workload: QuotaWorkload) -> PromisedWorkload:
         """Return the places of a workload, for the next leader."""
-        pod_sets = [
-            PromisedPodSet(
-                name=name, nodes=[PromisedNode(node=node, pods=pods) for node, pods in Counter(nodes).items()]
-            )
-            for name, nodes in self._nodes(workload).items()
-            if nodes
-        ]
-        return PromisedWorkload(uid=workload.uid, pod_sets=pod_sets)
+        return PromisedWorkload(uid=workload.uid, pod_sets=pod_sets_of(self._nodes(workload)))
 
     def ready(self, seconds: float) -> list[QuotaWorkload]:
         """Return the workloads whose pods have promised places, in the order in which they get them.
@@ -91,14 +84,13 @@ class PromisedPlaces:
         The record may lack a workload that has just got its places. Return why the first other pod has none; None if
         all have one.
         """
-        sets = () if recorded is None else recorded.pod_sets
-        nodes_of = {of_set.name: Counter({on.node: on.pods for on in of_set.nodes}) for of_set in sets}
+        nodes_of_sets = nodes_of(() if recorded is None else recorded.pod_sets)
         wanted: list[PendingPod] = []
         for pod_set in workload.pod_sets:
             of_set = keys.join(workload.name_in_pods, pod_set.name)
             on_nodes = placed.get(keys.join(workload.namespace, of_set), ())
             waiting = [pod for pod in pods if pod.workload == of_set][len(on_nodes) :]
-            nodes = nodes_of.get(pod_set.name, Counter())
+            nodes = nodes_of_sets.get(pod_set.name, Counter())
             for node in on_nodes:
                 # The pod may have got its place after the record was written.
                 if nodes.total() > len(waiting):
@@ -192,8 +184,8 @@ class PromisedPlaces:
 
     # --- lost places --------------------------------------------------------------------------------------------
 
-    def doubtful(self) -> dict[str, list[str]]:
-        """Return workloads with the UIDs of pods whose places may be lost, a limited number at a time."""
+    def doubtful(self, workloads: Container[str]) -> dict[str, list[str]]:
+        """Return some of these workloads with the UIDs of pods whose places may be lost."""
         fleet, seen = self._cluster.fleet, self._seen
         # The rows that have changed since the last time; all may have, if that is not known.
         cache = fleet.column_cache
@@ -201,7 +193,11 @@ class PromisedPlaces:
         changed = cache.moved_since(seen[1]) if seen is not None and seen[0] is cache else None
         moved = None if changed is None else set(changed)
         for workload, pod, place in self._cluster.promises.all():
-            if (moved is None or fleet.rows.get(place.node) in moved) and self._is_doubtful(pod, place):
+            if (
+                workload in workloads
+                and (moved is None or fleet.rows.get(place.node) in moved)
+                and self._is_doubtful(pod, place)
+            ):
                 self._doubtful[pod.uid] = workload
         chosen: dict[str, list[str]] = {}
         for uid, workload in list(self._doubtful.items())[:SEARCHES]:
@@ -210,12 +206,12 @@ class PromisedPlaces:
                 chosen.setdefault(workload, []).append(uid)
         return chosen
 
-    def taken_for(self, workload: str, priority: int) -> dict[str, list[str]]:
-        """Return workloads of lower priority with the UIDs of pods whose places a workload has taken."""
+    def taken_for(self, workload: str, priority: int, workloads: Container[str]) -> dict[str, list[str]]:
+        """Return those of some workloads of lower priority whose places a workload has taken, with the pods' UIDs."""
         nodes = {place.node for place in self._cluster.promises.places(workload)}
         taken: dict[str, list[str]] = {}
         for other, pod, place in self._cluster.promises.all():
-            if pod.priority < priority and place.node in nodes and self._is_doubtful(pod, place):
+            if other in workloads and pod.priority < priority and place.node in nodes and self._is_doubtful(pod, place):
                 taken.setdefault(other, []).append(pod.uid)
         return taken
 
@@ -232,3 +228,18 @@ class PromisedPlaces:
         self._cluster.promises.release(workload, set(uids) - {placement.pod.uid for placement in again.placed})
         self._cluster.promises.keep(workload, again.placed)
         return again.why
+
+
+def pod_sets_of(nodes: Mapping[str, Sequence[str]]) -> list[PromisedPodSet]:
+    """Return the record of places: name -> the node of each place."""
+    return [PromisedPodSet(name=name, nodes=promised_nodes(on)) for name, on in nodes.items() if on]
+
+
+def promised_nodes(nodes: Iterable[str]) -> list[PromisedNode]:
+    """Return the record of the node of each place."""
+    return [PromisedNode(node=node, pods=pods) for node, pods in Counter(nodes).items()]
+
+
+def nodes_of(pod_sets: Iterable[PromisedPodSet | JoinedGang]) -> dict[str, Counter[str]]:
+    """Return the recorded places: name -> node -> number of places."""
+    return {of_set.name: Counter({on.node: on.pods for on in of_set.nodes}) for of_set in pod_sets}

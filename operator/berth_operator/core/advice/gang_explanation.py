@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.decision.gang import Gang, decide_gang, lower_priority_nominees, place_as_decided
+from berth_operator.core.decision.gang import (
+    Gang,
+    decide_gang,
+    lower_priority_nominees,
+    place_as_decided,
+    with_expected,
+)
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -42,7 +48,9 @@ def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
     """
     result = decide_gang(fleet, gang, policy)
     if not isinstance(result, Failure):
-        return GangExplanation(result=tuple(result), placed=len(result))
+        placed_members = gang.without_expected(result)
+        return GangExplanation(result=tuple(placed_members), placed=len(placed_members))
+    gang = with_expected(fleet, gang)
     if len(gang.members) < gang.needed or result.condition == SCHEDULER_ERROR:
         return GangExplanation(result=result)
     with fleet.without(lower_priority_nominees(fleet, gang)), fleet.slices_apart(gang.key, gang.held):

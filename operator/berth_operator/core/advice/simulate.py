@@ -213,7 +213,9 @@ class _Run:
         policy = self._policies[pods_of(unit)[0].scheduler]
         if isinstance(unit, Gang):
             placements = decide_gang(self._fleet, unit, policy)
-            return self._preempt_for_gang(unit, placements, policy) if isinstance(placements, Failure) else placements
+            if isinstance(placements, Failure):
+                return self._preempt_for_gang(unit, placements, policy)
+            return unit.without_expected(placements)
         outcome = decide(self._fleet, unit, policy)
         if isinstance(outcome, Failure) and unit.lifetime:
             outcome = reservation.backfill(self._fleet, unit, policy, self._reservations, self._now) or outcome
@@ -264,7 +266,7 @@ class _Run:
             why = add_preemption(failure, NO_VICTIMS)
             return self._without_nominations(gang, _until_evictable(why, in_flight))
         members = {member.uid: member for member in gang.members}
-        for nominee in preemption.nominees:
+        for nominee in [nominee for nominee in preemption.nominees if nominee.uid in members]:
             self._queue.displace(nominee.node, gang.lowest)
             self._queue.nominate(members[nominee.uid], nominee)
         self._evict(preemption.victims)

@@ -62,6 +62,7 @@ MAX_SEARCHED: Final = 32
 NOT_FINISHED: Final = "The search for other nodes and devices ended at its bound."
 MIXED: Final = f'On GPUs of several models or kinds enough fit: allow them by the annotation {MIXED_GPUS}: "true".'
 OTHERS: Final = "node(s) were taken by other members of the pod group"
+LATER: Final = "This counts {} pod(s) that are created once these run."
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.CAPACITY_FREED
 """Changes that may let a node take more members if it already can take some."""
 
@@ -79,6 +80,9 @@ class Gang:
     minimum: int
     """Members that must be placed, or none is (minMember)."""
     members: tuple[PendingPod, ...]
+    expected: tuple[PendingPod, ...] = ()
+    """Pods that do not exist yet: their controller creates them once members run. All need places, too. Their
+    `workload` is the key of the gang that they join."""
     placed: int = 0
     """Number of members that have a node, or have succeeded."""
     nodes: tuple[str, ...] = ()
@@ -148,13 +152,37 @@ class Gang:
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Return the members' requests."""
-        return tuple(member.request for member in self.members)
+        """Return the members' requests, and those of the pods that come later."""
+        return tuple(pod.request for pod in (*self.members, *self.expected))
+
+    def without_expected(self, placements: Sequence[Placement]) -> list[Placement]:
+        """Return the placements of the members, without those of pods that come later."""
+        uids = {member.uid for member in self.members}
+        return [placement for placement in placements if placement.pod.uid in uids]
 
     @property
     def size(self) -> int:
         """Return the number of members."""
         return len(self.members)
+
+
+def with_expected(fleet: Fleet, gang: Gang) -> Gang:
+    """Return the gang that has all pods as members that must get a place now, or none gets one.
+
+    Pods that come later are left out if they have a promised place already. They are also left out if they use volumes
+    or ResourceClaims, whose nodes and devices cannot be chosen before the pods exist.
+    """
+    expected = [
+        pod
+        for pod in gang.expected
+        if pod.uid not in fleet.nominees
+        and not pod.request.mounts
+        and not claim_counts.needs_devices(fleet, pod.request)
+    ]
+    if not expected:
+        return gang if not gang.expected else replace(gang, expected=())
+    members = (*gang.members, *expected)
+    return replace(gang, members=members, expected=(), minimum=gang.placed + len(members))
 
 
 def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:
@@ -192,8 +220,16 @@ _Members = Sequence[tuple[PendingPod, Class]]
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True) -> list[Placement] | Failure:
     """Place at least the needed members, and the others if they fit. The Fleet is left unchanged.
 
+    If pods are expected later, place them and all members. The caller promises their places.
+
     `search`: whether to search other nodes, cards and devices if too few members fit one after another.
     """
+    if gang.expected:
+        whole = with_expected(fleet, gang)
+        outcome = decide_gang(fleet, whole, policy, search=search)
+        if isinstance(outcome, Failure) and (later := whole.size - gang.size):
+            return replace(outcome, message=cut(f"{outcome.message} {LATER.format(later)}"))
+        return outcome
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     try:

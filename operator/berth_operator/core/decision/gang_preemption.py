@@ -28,6 +28,7 @@ from berth_operator.core.decision.gang import (
     order,
     place_all_that_fit,
     promising,
+    with_expected,
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
@@ -82,7 +83,9 @@ def preempt_gang(
     """Choose victims for a gang that does not fit; return None if evictions would not help.
 
     The Fleet is left unchanged. `in_flight` are UIDs of pods whose Binding is not confirmed yet. They are not evicted.
+    The nominees may be pods that do not exist yet.
     """
+    gang = with_expected(fleet, gang)
     if not may_preempt(fleet, gang, policy) or not all(member.preempts for member in gang.members):
         return None
     gang = _evicting(gang)

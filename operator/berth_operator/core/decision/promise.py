@@ -18,6 +18,7 @@ import numpy as np
 
 from berth_api.request import AMOUNTS, PLUGIN_UNIT, is_device
 from berth_api.resources import CPU, MEMORY
+from berth_api.values import keys
 from berth_operator.core.decision import capacity, cycle
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang, place_all_that_fit, place_each
@@ -38,7 +39,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
 KIND: Final = "Workload"
-"""The kind of the owner of promised places."""
+"""The kind of the owner of places that are promised to Kueue's workloads."""
 _SIZES: Final = (CPU, MEMORY)
 """Resources of a Node that do not come and go, unlike device plugins' resources."""
 
@@ -55,18 +56,20 @@ class FoundPlaces:
     """Why the first other pod has no place; None if all have one."""
 
 
-def promised(placement: Placement, workload: str) -> Charge:
-    """Return the capacity kept for a pod of a workload (its name). No pod ignores it only because of a higher priority.
+def promised(placement: Placement, key: str) -> Charge:
+    """Return the capacity kept for a pod. No pod ignores it only because of a higher priority.
 
-    The caller gives it up where a pod of higher priority fits nowhere else.
+    The caller gives it up where a pod of higher priority fits nowhere else. The key is namespace/name of a workload, or
+    the key of a gang.
     """
-    charge = placement.charge
-    return replace(charge, gang=None, alike_key=None, priority=BEYOND, owner=Owner(kind=KIND, name=workload))
+    kind, _, name = key.rpartition(" ")
+    owner = Owner(kind=kind or KIND, name=keys.split(name)[1])
+    return replace(placement.charge, gang=None, alike_key=None, priority=BEYOND, owner=owner)
 
 
 def is_promised(charge: Charge) -> bool:
     """Return whether a nominee is a promised place."""
-    return charge.owner.kind == KIND and charge.priority == BEYOND
+    return charge.priority == BEYOND and bool(charge.workload)
 
 
 # --- where ----------------------------------------------------------------------------------------------------

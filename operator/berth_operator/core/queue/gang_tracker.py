@@ -16,11 +16,13 @@ A gang that a previous leader bound is judged once, by the records on its member
 formed unless the records prove the contrary. The gang gets a deadline only if they do.
 
 A gang that the members' controller defines waits for members only while the controller creates them. If it creates none
-for `PATIENCE` seconds, the gang consists of the members that exist: others may exist only after these run.
+for `PATIENCE` seconds, the gang consists of the members that exist: others may exist only after these run. If an object
+or the pods show how many come first, these do not wait for others at all. The unit then has the later pods, too, if it
+is known what they request: all must get places.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from berth_api.names import POD_GROUP_GROUP, POD_GROUP_MIN_MEMBER
@@ -30,6 +32,7 @@ from berth_operator.core.queue import group_rules
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values import bound_with
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.controller_gangs import EQUAL
 from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
@@ -43,6 +46,21 @@ LONGEST_PAUSE: Final = 1800.0
 """Seconds of the wait after that; it doubles each time."""
 MAX_ABORTED: Final = 1024
 """Aborted gangs that are remembered. The gang that was aborted first is forgotten first."""
+
+
+MAX_EXPECTED: Final = 1000
+"""Pods that come later and whose places a decision looks for: as many as may have a promised place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterMembers:
+    """Equal pods that a controller creates once the members of a gang run."""
+
+    gang: Membership
+    """The gang that they join."""
+    count: int
+    pod: PendingPod | None = None
+    """One of them; None if they request the same as the members that come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +90,8 @@ class Group:
     """The label of nodes that must be the same for all members; empty if they may be anywhere."""
     leaves_whole: bool = False
     """Whether all members are preempted if one is."""
+    later: tuple[LaterMembers, ...] = ()
+    """The pods that the controller creates once members run."""
 
 
 @dataclass(slots=True)
@@ -87,6 +107,8 @@ class _Held:
     """Whether a Binding of Berth gave it its node; other members are never deleted."""
     bound_with: str = ""
     """The record on a member of a gang that is not judged yet."""
+    pod: PendingPod | None = None
+    """What it requested; None if it is not known, or no other member requests the same."""
 
     @property
     def stays(self) -> bool:
@@ -198,8 +220,21 @@ class _Entry:
     @property
     def minimum(self) -> int:
         """Return how many members the gang needs; 0 if neither PodGroup nor annotation gives a number."""
-        minimum = self.group.minimum if self.group else max(self.minima, default=0)
-        return min(minimum, self.size) if self.is_complete else minimum
+        is_enough = self.is_complete or 0 < self.first <= self.size
+        return min(self.of_all, self.size) if is_enough else self.of_all
+
+    @property
+    def of_all(self) -> int:
+        """Return how many members the gang needs, with those that come later; 0 if it is not known."""
+        return self.group.minimum if self.group else max(self.minima, default=0)
+
+    @property
+    def first(self) -> int:
+        """Return how many members exist before the others are created; 0 if it is not known."""
+        if self.group is None:
+            return self.gang.first
+        later = sum(part.count for part in self.group.later if part.gang.key == self.key)
+        return max(0, self.group.minimum - later) if self.group.later else 0
 
     @property
     def size(self) -> int:
@@ -245,6 +280,9 @@ class _Entry:
             return ""
         placed = [each.charge for each in self.held.values() if each.stays]
         return group_rules.conflict(self.group.priority, self.idle, placed)
+
+
+_NO_ENTRY: Final = _Entry(gang=Membership(group=""))
 
 
 class GangTracker:
@@ -329,6 +367,7 @@ class GangTracker:
             to_delete=before is not None and before.to_delete,
             is_ours=is_ours or (before is not None and before.is_ours),
             bound_with="" if entry.is_judged else record,
+            pod=entry.waiting.get(charge.uid) if before is None else before.pod,
         )
         if before is None or before.stays != held.stays:
             self._changed(entry)
@@ -382,12 +421,12 @@ class GangTracker:
             return None, ""
         return self._unit(entry, idle), entry.problem or entry.blocked
 
-    @staticmethod
-    def _unit(entry: _Entry, idle: list[PendingPod]) -> Gang:
+    def _unit(self, entry: _Entry, idle: list[PendingPod]) -> Gang:
         return Gang(
             membership=entry.gang,
             minimum=entry.minimum,
             members=tuple(idle),
+            expected=() if entry.formed else self._expected(entry, idle),
             placed=entry.placed,
             nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
             held=tuple(uid for uid, each in entry.held.items() if each.stays),
@@ -399,6 +438,75 @@ class GangTracker:
             formed=entry.runs,
             further_preempt=entry.group is not None and entry.group.is_kubernetes,
         )
+
+    def expected(self, gang: Membership) -> tuple[PendingPod, ...]:
+        """Return the pods without a node that come after the bound members of a gang; some may wait already."""
+        entry = self._entries.get(gang.key)
+        if entry is None:
+            return ()
+        members = [member.pod for member in entry.held.values() if member.pod and member.stays]
+        return self._expected(entry, members, is_first=False)
+
+    def _expected(
+        self, entry: _Entry, members: Sequence[PendingPod], *, is_first: bool = True
+    ) -> tuple[PendingPod, ...]:
+        """Return the pods that come once members run, those of each gang with the numbers that its last members have.
+
+        Nothing is expected before all members that come first exist, or if Kueue has promised places to all.
+
+        `is_first`: whether pods that wait already need no place in addition.
+        """
+        gang, missing = entry.gang, max(0, entry.of_all - (entry.size if is_first else entry.placed))
+        if not gang.controller or entry.minimum > entry.size or any(pod.workload for pod in members):
+            return ()
+        later = entry.group.later if entry.group else ()
+        # Members without devices, such as a leader that only coordinates, may have others that are not equal.
+        if entry.group is None and gang.controller in EQUAL and all(pod.request.devices for pod in members):
+            later = (LaterMembers(gang=gang, count=missing),)
+        bound = [member.charge for member in entry.held.values() if member.is_ours]
+        if not (members or bound):
+            return ()
+        like = members[0] if members else bound[0]
+        pods: list[PendingPod] = []
+        for part in later:
+            joined = self._entries.get(part.gang.key, _NO_ENTRY)
+            exist = joined.size if is_first else joined.placed
+            left = min(part.count, missing) if joined is entry else max(0, part.count - exist)
+            templates = [part.pod] if part.pod is not None else members
+            numbers = range(part.count - left, part.count) if templates else range(0)
+            pods += (
+                replace(
+                    templates[number % len(templates)],
+                    uid=f"{part.gang.key}:{number}",
+                    name=f"{part.gang.name}:{number}",  # no pod's name has a colon
+                    scheduler=like.scheduler,
+                    priority=like.priority,
+                    gang=gang,
+                    workload=part.gang.key,
+                    nominated_node="",
+                    reserved_node="",
+                )
+                for number in numbers[: MAX_EXPECTED - len(pods)]
+            )
+        return tuple(pods)
+
+    def put_request(self, pod: PendingPod) -> None:
+        """Record what a bound member requested, for the members that come later."""
+        if (entry := self._entry_of(pod.uid)) is not None and pod.uid in entry.held:
+            entry.held[pod.uid].pod = pod
+
+    def needs_request(self, uid: str) -> bool:
+        """Return whether it is not known what a bound member requested, although equal members may come."""
+        entry = self._entry_of(uid)
+        if entry is None or uid not in entry.held or entry.held[uid].pod or entry.size >= entry.of_all > 0:
+            return False
+        later = entry.group.later if entry.group else ()
+        return any(part.pod is None for part in later) or (entry.group is None and entry.gang.controller in EQUAL)
+
+    def placed_members(self, gang: Membership) -> list[Charge]:
+        """Return the members of a gang that have a node."""
+        entry = self._entries.get(gang.key)
+        return [] if entry is None else [member.charge for member in entry.held.values() if member.stays]
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
         """Yield what each gang has lacked for at least SETTLE seconds, with the members to report it on."""

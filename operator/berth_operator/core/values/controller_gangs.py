@@ -7,8 +7,10 @@
 `RULES` has one row for each kind of controller. Some controllers write the size of the gang on the pods. For the
 others, the size is in the object that owns the pods.
 
-A rule concerns members that exist at the same time. A pod that its controller creates only after another pod runs is no
-member of this pod's gang, because both would wait forever.
+Some controllers create a part of the pods only after others run. Those that come first do not wait for them. They are
+placed where the later ones will fit (docs/design/promised-places.md):
+
+    later(OWNED["JobSet"], raw)     ->  {"train.driver": (LaterPods(gang="train.worker", count=4, template={...}),)}
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +27,14 @@ _KUEUE: Final = "kueue.x-k8s.io/"
 _JOBSET: Final = "jobset.sigs.k8s.io/"
 _JOBSET_ALPHA: Final = "alpha.jobset.sigs.k8s.io/"
 _POD_GANG: Final = "grove.io/podgang"
+_LWS_GROUP: Final = "LeaderWorkerSet group"
+_MAX_GROUPS: Final = 1000
+"""Groups of a LeaderWorkerSet that are read from the object. The pods of further groups show their size."""
 _DIGITS: Final = 6
 MAX_SIZE: Final = 10**_DIGITS - 1
 """Members: a larger number is not read, because no cluster has so many pods."""
+MAX_NAME: Final = 127
+"""Characters of a gang's name: those of two labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,19 @@ class ControllerGang:
     """Its name, unique in the namespace among the gangs of the kind."""
     minimum: int | None
     """The number of members that start together, at least 2; None if the controller's object has it."""
+    first: int = 0
+    """The number of members that the controller creates before the others; 0 if the pods do not show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterPods:
+    """Equal pods that a controller creates only after the members of a gang run."""
+
+    gang: str
+    """Name of the gang that they join."""
+    count: int
+    template: Object | None = None
+    """Their pod template; None if they request the same as the members that come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +71,8 @@ class Owners:
     plural: str
     sizes: Callable[[str, Object], Mapping[str, int]]
     """Returns the size of each gang, by the object's name and spec."""
+    later: Callable[[Object], Mapping[str, tuple[LaterPods, ...]]] = lambda _raw: {}
+    """Returns the pods that come only after the members of a gang run, by the object."""
 
     @property
     def path(self) -> str:
@@ -65,8 +87,10 @@ class Rule:
     kind: str
     label: str = ""
     """The label that the pods have. Empty: an object of the kind controls them, and has one gang."""
-    members: Callable[[Values, Values], tuple[str, int | None] | None] = lambda _labels, _annotations: None
-    """Returns the name of a pod's gang and its size, by labels and annotations; None without a gang."""
+    members: Callable[[Values, Values], ControllerGang | None] = lambda _labels, _annotations: None
+    """Returns a pod's gang, by labels and annotations; None without a gang."""
+    equal: bool = False
+    """Whether missing members are assumed to request the same as the others, if no object shows what they request."""
     reads: tuple[str, ...] = ()
     """The labels and annotations that `members` reads."""
     owners: Owners | None = None
@@ -78,9 +102,8 @@ def of_pod(metadata: Object) -> ControllerGang | None:
     labels = metadata.get("labels") or _NONE
     for rule in _BY_LABEL:
         if rule.label in labels:
-            name, minimum = rule.members(labels, metadata.get("annotations") or _NONE) or ("", 0)
-            is_gang = minimum is None or minimum > 1
-            return ControllerGang(kind=rule.kind, name=name, minimum=minimum) if is_gang else None
+            gang = rule.members(labels, metadata.get("annotations") or _NONE)
+            return gang if gang is not None and (gang.minimum is None or gang.minimum > 1) else None
     owner = controller(metadata)
     if owner is None or not str(owner.get("apiVersion")).startswith(f"{OWNED[owner['kind']].group}/"):
         return None
@@ -93,6 +116,15 @@ def sizes(owners: Owners, raw: Object) -> dict[str, int]:
     return {name: size for name, size in of_owner.items() if size <= MAX_SIZE}
 
 
+def later(owners: Owners, raw: Object) -> dict[str, tuple[LaterPods, ...]]:
+    """Return the pods that an owner's controller creates only after the members of a gang run."""
+    return {
+        name: pods
+        for name, pods in owners.later(raw).items()
+        if sum(part.count for part in pods) <= MAX_SIZE and all(len(part.gang) <= MAX_NAME for part in pods)
+    }
+
+
 def controller(metadata: Object) -> Object | None:
     """Return the reference to a pod's controller if a rule reads it."""
     references = (owner for owner in metadata.get("ownerReferences") or () if owner.get("controller"))
@@ -102,25 +134,27 @@ def controller(metadata: Object) -> Object | None:
 # --- sizes on the pods ----------------------------------------------------------------------------------------------
 
 
-def _leader_worker_set(labels: Values, annotations: Values) -> tuple[str, int] | None:
+def _leader_worker_set(labels: Values, annotations: Values) -> ControllerGang | None:
     """Return one group of a LeaderWorkerSet: the leader and its workers.
 
     With exclusive placement, the controller creates the workers when their leader has a node.
     """
-    name, group, worker = (labels.get(f"{_LWS}{word}", "") for word in ("name", "group-index", "worker-index"))
+    name, group = (labels.get(f"{_LWS}{word}", "") for word in ("name", "group-index"))
     if not (name and group):
         return None
+    first = 1 if f"{_LWS}exclusive-topology" in annotations else 0
     size = _number(annotations.get(f"{_LWS}size"))
-    if f"{_LWS}exclusive-topology" in annotations:
-        size = 0 if worker == "0" else size - 1
-    return f"{name}-{group}", size
+    return ControllerGang(kind=_LWS_GROUP, name=f"{name}-{group}", minimum=size, first=first)
 
 
-def _kueue_pod_group(labels: Values, annotations: Values) -> tuple[str, int] | None:
+def _kueue_pod_group(labels: Values, annotations: Values) -> ControllerGang | None:
     """Return a pod group of Kueue; not the pods of a StatefulSet, which may be created one after the other."""
     name = labels.get(f"{_KUEUE}pod-group-name")
     is_early = "true" in (annotations.get(f"{_KUEUE}pod-group-{word}") for word in ("fast-admission", "serving"))
-    return None if not name or is_early else (name, _number(annotations.get(f"{_KUEUE}pod-group-total-count")))
+    if not name or is_early:
+        return None
+    size = _number(annotations.get(f"{_KUEUE}pod-group-total-count"))
+    return ControllerGang(kind="Kueue pod group", name=name, minimum=size)
 
 
 def _number(text: str | None) -> int:
@@ -132,16 +166,10 @@ def _number(text: str | None) -> int:
 # --- sizes in objects -----------------------------------------------------------------------------------------------
 
 
-def _replicated_job(labels: Values, annotations: Values) -> tuple[str, None] | None:
-    """Return a ReplicatedJob of a JobSet, whose Jobs are created together.
-
-    Other ReplicatedJobs may be created later. With exclusive placement, even pods of one Job are, unless JobSet places
-    them by node selectors.
-    """
+def _replicated_job(labels: Values, _annotations: Values) -> ControllerGang | None:
+    """Return a ReplicatedJob of a JobSet. Other ReplicatedJobs may be created later."""
     name, job = (labels.get(f"{_JOBSET}{word}", "") for word in ("jobset-name", "replicatedjob-name"))
-    is_exclusive = f"{_JOBSET_ALPHA}exclusive-topology" in annotations
-    one_by_one = is_exclusive and f"{_JOBSET_ALPHA}node-selector" not in annotations
-    return (f"{name}.{job}", None) if name and job and not one_by_one else None
+    return ControllerGang(kind="JobSet", name=f"{name}.{job}", minimum=None) if name and job else None
 
 
 def _ray_cluster(name: str, spec: Object) -> dict[str, int]:
@@ -171,18 +199,83 @@ def _mpi_job(name: str, spec: Object) -> dict[str, int]:
 
 
 def _job_set(name: str, spec: Object) -> dict[str, int]:
-    """Return the pods of each ReplicatedJob that run at the same time.
+    """Return the pods of each ReplicatedJob that run at the same time."""
+    return {f"{name}.{job.get('name')}": _pods_of_job(job) for job in spec.get("replicatedJobs") or ()}
 
-    A Job with more completions than that is a queue of tasks, and no gang.
+
+def _pods_of_job(job: Object) -> int:
+    """Return the pods of a ReplicatedJob. A Job with more completions than pods is a queue of tasks, and no gang."""
+    template = (job.get("template") or {}).get("spec") or {}
+    parallelism = _count(template.get("parallelism"), 1)
+    completions = _count(template.get("completions"), parallelism)
+    return 0 if completions > parallelism else _count(job.get("replicas"), 1) * completions
+
+
+def _later_of_job_set(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
+    """Return, for each ReplicatedJob, the pods that are created once its first pods have a node or are ready.
+
+    With exclusive placement, JobSet's webhook refuses the pods of a Job until its first pod has a node, unless JobSet
+    places them by node selectors. A ReplicatedJob that waits for others to *complete* is not among them: they may run
+    for hours, and free their own places before.
     """
-    of_jobs = {}
-    for job in spec.get("replicatedJobs") or ():
-        template = (job.get("template") or {}).get("spec") or {}
-        parallelism = _count(template.get("parallelism"), 1)
-        completions = _count(template.get("completions"), parallelism)
-        pods = 0 if completions > parallelism else completions
-        of_jobs[f"{name}.{job.get('name')}"] = _count(job.get("replicas"), 1) * pods
+    name, spec = raw["metadata"]["name"], raw.get("spec") or {}
+    jobs = {str(job.get("name")): job for job in spec.get("replicatedJobs") or ()}
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    one_by_one = {job for job in jobs if _is_one_by_one(raw, jobs[job])}
+    of_jobs: dict[str, tuple[LaterPods, ...]] = {}
+    for number, (job_name, job) in enumerate(jobs.items()):
+        parts: list[LaterPods] = []
+        size, replicas = _pods_of_job(job), _count(job.get("replicas"), 1)
+        if not size:
+            continue
+        if job_name in one_by_one and size > replicas:
+            parts.append(LaterPods(gang=f"{name}.{job_name}", count=size - replicas))
+        following = list(jobs)[number + 1 :] if in_order else _dependants(jobs, job_name)
+        for other in following:
+            # With exclusive placement, the place would have to be in a domain that is not known yet.
+            if other not in one_by_one and (count := _pods_of_job(jobs[other])):
+                template = ((jobs[other].get("template") or {}).get("spec") or {}).get("template") or {}
+                parts.append(LaterPods(gang=f"{name}.{other}", count=count, template=template))
+        if parts:
+            of_jobs[f"{name}.{job_name}"] = tuple(parts)
     return of_jobs
+
+
+def _is_one_by_one(job_set: Object, job: Object) -> bool:
+    """Return whether JobSet places each Job in a domain of its own, beginning with the Job's first pod."""
+    metadata = job_set["metadata"], (job.get("template") or {}).get("metadata") or {}
+    annotations = {name for of_object in metadata for name in of_object.get("annotations") or ()}
+    return f"{_JOBSET_ALPHA}exclusive-topology" in annotations and f"{_JOBSET_ALPHA}node-selector" not in annotations
+
+
+def _dependants(jobs: Mapping[str, Object], first: str) -> list[str]:
+    """Return the ReplicatedJobs that are created once a ReplicatedJob is ready, also indirectly."""
+    ready = [first]
+    for name, job in jobs.items():  # JobSet requires that a ReplicatedJob comes after those on which it depends
+        on = job.get("dependsOn") or ()
+        if any(needed.get("name") in ready and needed.get("status") == "Ready" for needed in on):
+            ready.append(name)
+    return ready[1:]
+
+
+def _groups(name: str, spec: Object) -> dict[str, int]:
+    """Return the pods of each group of a LeaderWorkerSet."""
+    size = _count((spec.get("leaderWorkerTemplate") or {}).get("size"), 1)
+    return {f"{name}-{index}": size for index in range(min(_count(spec.get("replicas"), 1), _MAX_GROUPS))}
+
+
+def _later_of_groups(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
+    """Return the workers of each group, if they are created once their leader is ready or has a node."""
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    template = (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
+    is_exclusive = f"{_LWS}exclusive-topology" in (metadata.get("annotations") or ())
+    if not (is_exclusive or spec.get("startupPolicy") == "LeaderReady"):
+        return {}
+    return {
+        group: (LaterPods(gang=group, count=size - 1, template=template),)
+        for group, size in _groups(metadata["name"], spec).items()
+        if size > 1
+    }
 
 
 def _pod_gang(name: str, spec: Object) -> dict[str, int]:
@@ -209,10 +302,18 @@ def _training_rule(kind: str, field: str) -> Rule:
 
 RULES: Final = (
     Rule(
-        kind="LeaderWorkerSet group",
+        kind=_LWS_GROUP,
         label=f"{_LWS}group-index",
-        reads=tuple(f"{_LWS}{word}" for word in ("name", "group-index", "worker-index", "size", "exclusive-topology")),
+        reads=tuple(f"{_LWS}{word}" for word in ("name", "group-index", "size", "exclusive-topology")),
         members=_leader_worker_set,
+        equal=True,
+        owners=Owners(
+            group="leaderworkerset.x-k8s.io",
+            version="v1",
+            plural="leaderworkersets",
+            sizes=_groups,
+            later=_later_of_groups,
+        ),
     ),
     Rule(
         kind="Kueue pod group",
@@ -223,18 +324,17 @@ RULES: Final = (
     Rule(
         kind="JobSet",
         label=f"{_JOBSET}replicatedjob-name",
-        reads=(
-            *(f"{_JOBSET}{word}" for word in ("jobset-name", "replicatedjob-name")),
-            *(f"{_JOBSET_ALPHA}{word}" for word in ("exclusive-topology", "node-selector")),
-        ),
+        reads=tuple(f"{_JOBSET}{word}" for word in ("jobset-name", "replicatedjob-name")),
         members=_replicated_job,
-        owners=Owners(group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets", sizes=_job_set),
+        owners=Owners(
+            group="jobset.x-k8s.io", version="v1alpha2", plural="jobsets", sizes=_job_set, later=_later_of_job_set
+        ),
     ),
     Rule(
         kind="PodGang",
         label=_POD_GANG,
         reads=(_POD_GANG,),
-        members=lambda labels, _: (labels[_POD_GANG], None),
+        members=lambda labels, _: ControllerGang(kind="PodGang", name=labels[_POD_GANG], minimum=None),
         owners=Owners(group="scheduler.grove.io", version="v1alpha1", plural="podgangs", sizes=_pod_gang),
     ),
     Rule(
@@ -255,5 +355,7 @@ RULES: Final = (
 _BY_LABEL: Final = tuple(rule for rule in RULES if rule.label)
 OWNED: Final[Mapping[str, Owners]] = {rule.kind: rule.owners for rule in RULES if rule.owners is not None}
 """Kind -> its objects, for the kinds whose sizes are in objects."""
+EQUAL: Final = frozenset(rule.kind for rule in RULES if rule.equal)
+"""The kinds whose missing members are assumed to request the same as the others."""
 READS: Final = frozenset(name for rule in RULES for name in rule.reads)
 """The labels and annotations that rules read."""

@@ -179,6 +179,8 @@ class Membership:
     """The minimum number of members, from the pod's annotations; None if another object defines it."""
     controller: str = ""
     """The kind of a gang that its controller defines, as in `controller_gangs`; empty if the pod names a group."""
+    first: int = 0
+    """The number of members that the controller creates before the others; 0 if the pod does not show it."""
     scheduler: str = names.SCHEDULER
     word: str = field(default=f"label {names.POD_GROUP_LABEL}", compare=False)
     """The label, annotation or field that names it, for messages: members may have different ones."""

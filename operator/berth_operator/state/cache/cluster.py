@@ -130,6 +130,7 @@ class Cluster:
             gang_tracker=self.gang_tracker,
             queue=self.queue,
             nominator=self.nominator,
+            promises=self.promises,
             waker=waker,
             listener=self.listener,
             clock=self.clock,

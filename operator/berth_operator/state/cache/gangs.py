@@ -4,19 +4,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from berth_api import names
+from berth_api.admission import routing
 from berth_api.values import keys
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.queue.gang_tracker import GangTracker, Group
+from berth_operator.core.queue.gang_tracker import GangTracker, Group, LaterMembers
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.controller_gangs import LaterPods
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.promises import PlacePromises
 from berth_operator.state.cache.views import GroupView, StatusKind
 from berth_operator.state.cache.waker import Waker
-from berth_operator.state.objects import groups, pods
+from berth_operator.state.objects import groups, pod_sets, pods
+from berth_operator.state.objects.pod_sets import Templates
 
 Object = Mapping[str, Any]
 
@@ -30,11 +34,13 @@ class Gangs:
         gang_tracker: GangTracker,
         queue: Queue[PendingPod | Gang],
         nominator: Nominator,
+        promises: PlacePromises,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
     ) -> None:
         self._gang_tracker, self._queue, self._nominator = gang_tracker, queue, nominator
+        self._promises = promises
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
@@ -44,9 +50,11 @@ class Gangs:
         self._owner_kinds: Collection[str] = ()
         """Kinds of controllers whose objects are watched."""
         self._sizes: dict[tuple[str, str], Mapping[str, int]] = {}
-        """(kind, namespace/name) of a controller -> size of each gang (namespace/name)."""
+        """(kind, namespace/name) of a controller -> size of each gang (namespace/name), with later pods."""
         self._gang_sizes: dict[str, int] = {}
         """Key of a gang whose controller was read -> its size."""
+        self.templates = Templates()
+        """How pods are made from the templates in controllers."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
         """Set the scheduler names whose gangs are ours. Until then, all gangs are ours."""
@@ -92,19 +100,39 @@ class Gangs:
     def put_owner(self, kind: str, raw: Object) -> bool:
         """Add or update a controller with the sizes of its gangs; return whether a size has changed."""
         key, metadata = (kind, keys.of(raw)), raw["metadata"]
-        sizes = {keys.join(metadata["namespace"], name): size for name, size in raw["sizes"].items()}
-        known, self._sizes[key] = self._sizes.get(key, {}), sizes
-        for name in known.keys() - sizes.keys():
-            self._forget_group(kind, name)
-        for name, size in sizes.items():
+        known, sizes = self._sizes.get(key, {}), dict[str, int]()
+        self._sizes[key] = sizes
+        following = {part.gang for parts in raw["later"].values() for part in parts}
+        for name, size in raw["sizes"].items():
+            later = raw["later"].get(name, ())
             group = Group(
-                name=name, uid=metadata["uid"], controller=kind, minimum=size, created=metadata["creationTimestamp"]
+                name=keys.join(metadata["namespace"], name),
+                uid=metadata["uid"],
+                controller=kind,
+                minimum=size,
+                created=metadata["creationTimestamp"],
+                later=tuple(self._later(kind, metadata["namespace"], part) for part in later),
             )
             self._gang_tracker.put_group(group)
-            gang = Membership(group=name, controller=kind)
-            self._gang_sizes[gang.key] = size
+            gang = Membership(group=group.name, controller=kind)
+            # A single pod is a gang, too, if others come after it, or if it comes after others.
+            others = sum(part.count for part in group.later) + (name in following)
+            sizes[group.name] = self._gang_sizes[gang.key] = size + others
             self.gather(gang)
+        for name in known.keys() - sizes.keys():
+            self._forget_group(kind, name)
         return known != sizes
+
+    def _later(self, kind: str, namespace: str, part: LaterPods) -> LaterMembers:
+        """Return pods that a controller creates later; none if their template cannot be read or is not ours."""
+        gang = Membership(group=keys.join(namespace, part.gang), controller=kind)
+        if part.template is None:
+            return LaterMembers(gang=gang, count=part.count)
+        pod = pod_sets.read_template(part.template, namespace, self.templates)
+        # A pod with devices that names no scheduler is routed to us as the others are.
+        is_unnamed = pod is not None and pod.scheduler == routing.DEFAULT and bool(pod.request.devices)
+        is_ours = pod is not None and not pod.error and (is_unnamed or self.schedules(pod.scheduler))
+        return LaterMembers(gang=gang, count=part.count if is_ours else 0, pod=pod)
 
     def remove_owner(self, kind: str, key: str) -> None:
         """Remove a controller (namespace/name). Its pods follow."""
@@ -216,6 +244,8 @@ class Gangs:
             is_ours=names.EPOCH in annotations,
             record=annotations.get(names.BOUND_WITH, ""),
         )
+        if gang.controller and names.EPOCH in annotations and self._gang_tracker.needs_request(charge.uid):
+            self._gang_tracker.put_request(pods.pending(raw, self.templates.kinds, self.templates.priorities))
         self.gather(gang)
 
     def judge(self) -> list[tuple[str, list[Charge]]]:
@@ -256,13 +286,23 @@ class Gangs:
 
     def gather(self, gang: Membership) -> None:
         """Put a gang's waiting members into the queue if there are enough members; otherwise remove them."""
-        if (unit := self.unit(gang)) is None:
+        if (unit := self._with_promised_places(gang)) is None:
             self._queue.remove(gang.key)
             self._nominator.withdraw_gang(gang)
         else:
             self._waker.put(unit)
         if gang.has_object:
             self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
+
+    def _with_promised_places(self, gang: Membership) -> Gang | None:
+        """Return a gang's unit whose members have taken the places that were promised to them."""
+        unit = self.unit(gang)
+        if unit is None or not len(self._promises):
+            return unit
+        for pod in unit.members:
+            if not pod.nominated_node:
+                self._promises.hand_over(pod)
+        return self.unit(gang)
 
     def binding_started(self, placements: Iterable[Placement]) -> None:
         """Record that the Bindings of an assumed gang are about to be sent."""

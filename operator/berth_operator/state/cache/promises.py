@@ -1,4 +1,4 @@
-"""Places that are promised to workloads' pods that do not exist yet.
+"""Places that are promised to pods that do not exist yet, of Kueue's workloads or of controllers' gangs.
 
 In the Fleet the places are nominations, so that filters, preemption, gangs and the extender respect them. Their
 priority is higher than any pod's, so that decisions have no cost for them. If a pod fits nowhere, it is decided again
@@ -9,12 +9,13 @@ pod takes.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from berth_api.values import keys
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.filters import node_selector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -30,14 +31,14 @@ class PlacePromises:
     def __init__(self, *, fleet: Fleet, nominator: Nominator, waker: Waker) -> None:
         self._fleet, self._nominator, self._waker = fleet, nominator, waker
         self._of: dict[str, dict[str, PendingPod]] = {}
-        """namespace/name of a workload -> UID of a pod that does not exist yet -> this pod."""
+        """namespace/name of a workload, or key of a gang -> UID of a pod that does not exist yet -> this pod."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def of(self, workload: str) -> Mapping[str, PendingPod]:
-        """Return the pods of a workload (namespace/name) that have a promised place, by UID."""
+        """Return the pods of a workload, or that come after a gang, that have a promised place, by UID."""
         return self._of.get(workload, NO_PODS)
 
     def places(self, workload: str) -> list[Charge]:
@@ -56,7 +57,7 @@ class PlacePromises:
         for placement in placements:
             self._count += placement.pod.uid not in pods
             pods[placement.pod.uid] = placement.pod
-            self._fleet.nominate(promise.promised(placement, keys.split(workload)[1]))
+            self._fleet.nominate(promise.promised(placement, workload))
 
     def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
         """Release places of a workload; all of them by default."""
@@ -77,21 +78,33 @@ class PlacePromises:
     # --- pods ---------------------------------------------------------------------------------------------------
 
     def hand_over(self, pod: PendingPod) -> PendingPod:
-        """Nominate a new pod to a place that is promised to its workload; return the pod, with this nomination.
+        """Nominate a new pod to a place that is promised to its workload or gang; return the pod, with this nomination.
 
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
-        of_set = pod.namespace, pod.workload
-        fitting = [(key, own) for key, own, _ in self.all() if (own.namespace, own.workload) == of_set]
+        of_set = pod.workload or (pod.gang.key if pod.gang is not None else "")
+        fitting = [
+            (key, own) for key, own, _ in self.all() if own.namespace == pod.namespace and own.workload == of_set
+        ]
         if not fitting or pod.error or pod.uid in self._fleet.charges:
             return pod
         # The pods of a set may have to be in different topology domains.
         selector = pod.request.node_selector
         same_domain = (pair for pair in fitting if pair[1].request.node_selector == selector)
-        workload, chosen = next(same_domain, fitting[0])
+        rows = node_selector.passes(self._fleet, pod.request)
+        on_node = (pair for pair in fitting if (rows & self._fleet.named(self._fleet.nominees[pair[1].uid].node)).any())
+        workload, chosen = next(chain(same_domain, on_node), fitting[0])
         if (place := self._take(workload, chosen.uid)) is None:
             return pod
-        nominee = replace(place, uid=pod.uid, pod=pod.key, priority=pod.priority, owner=pod.owner, gang=pod.gang)
+        nominee = replace(
+            place,
+            uid=pod.uid,
+            pod=pod.key,
+            priority=pod.priority,
+            owner=pod.owner,
+            gang=pod.gang,
+            workload=pod.workload,
+        )
         return self._nominator.nominate(pod, nominee)
 
     # --- decisions of other pods --------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def of_pod(pod: Object) -> Membership | None:
     if gang is None:
         return None
     group = f"{metadata['namespace']}/{gang.name}"
-    return Membership(group=group, minimum=gang.minimum, controller=gang.kind, scheduler=scheduler)
+    return Membership(group=group, minimum=gang.minimum, controller=gang.kind, first=gang.first, scheduler=scheduler)
 
 
 def of_placed(pod: Object) -> Membership | None:

@@ -175,23 +175,42 @@ def _created(workload: Field, pod_set: Field, assignment: Field, templates: Temp
         selector |= flavor.labels
         tolerations += flavor.tolerations
     try:
-        created_spec = {
-            **resources.from_limits(spec),
-            "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
-            "nodeSelector": selector,
-            "tolerations": tolerations,
-            **templates.priority(spec),
-        }
-    except (TypeError, AttributeError) as error:
-        raise FieldError(f"{template.path}.spec: cannot be read: {error!r:.200}") from error
-
-    scheduler = next(iter(templates.schedulers()), "")
-    route = templates.namespace_labels(namespace).get(routing.ROUTING, templates.route)
-    try:
-        pod = renaming.renamed({"metadata": created_metadata, "spec": created_spec})
-        return routing.routed_as(pod, scheduler, route, templates.served) if scheduler else pod
+        return _admitted(created_metadata, {**spec, "nodeSelector": selector, "tolerations": tolerations}, templates)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
+
+
+def _admitted(metadata: Object, spec: Object, templates: Templates) -> Object:
+    """Return a raw pod as admission changes it: with all requests and a priority, renamed, and routed."""
+    created_spec = {
+        **resources.from_limits(dict(spec)),
+        "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
+        **templates.priority(spec),
+    }
+    scheduler = next(iter(templates.schedulers()), "")
+    route = templates.namespace_labels(metadata["namespace"]).get(routing.ROUTING, templates.route)
+    pod = renaming.renamed({"metadata": metadata, "spec": created_spec})
+    return routing.routed_as(pod, scheduler, route, templates.served) if scheduler else pod
+
+
+def read_template(template: Object, namespace: str, templates: Templates) -> PendingPod | None:
+    """Return a pod that a controller will create from a pod template; None if the template cannot be read.
+
+    Its name and UID are empty.
+    """
+    of_template = template.get("metadata") or {}
+    metadata = {
+        "namespace": namespace,
+        "name": "",
+        "uid": "",
+        **{kind: dict(of_template.get(kind) or {}) for kind in ("labels", "annotations")},
+    }
+    try:
+        pod = pods.pending(_admitted(metadata, template.get("spec") or {}, templates), templates.kinds)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
+    # Admission injects what these name when the pod is created.
+    return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))
 
 
 def _texts(fields: Field) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,11 @@ def sources(cluster: Cluster, groups: Collection[str]) -> Iterator[tuple[str, tu
 
 
 def transform(owners: Owners, raw: Object) -> Object:
-    """Return an owner with only the sizes of its gangs: its pod templates may be large."""
+    """Return an owner with only what its gangs need: most pod templates are not needed, and may be large."""
     kept = {name: raw["metadata"].get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
     kept["creationTimestamp"] = raw["metadata"].get("creationTimestamp") or ""
-    return {"metadata": kept, "sizes": controller_gangs.sizes(owners, raw)}
+    return {
+        "metadata": kept,
+        "sizes": controller_gangs.sizes(owners, raw),
+        "later": controller_gangs.later(owners, raw),
+    }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED, sizes
+from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED, LaterPods, later, sizes
 from berth_operator.core.values.request import Membership
 from berth_operator.state.objects import groups, pods
 from tests.builders import Raw, pod
@@ -41,19 +41,18 @@ def owned(kind: str, api: str, name: str = "llm", **labels: str) -> Raw:
     return {"labels": labels, "annotations": {}, "metadata": {"ownerReferences": owners}}
 
 
-def job_set(job: str, **annotations: str) -> Raw:
+def job_set(job: str) -> Raw:
     """Return the metadata of a pod of a JobSet: a Job of Kubernetes controls it."""
     labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": job}
-    of_alpha = {f"alpha.jobset.sigs.k8s.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
-    return {**owned("Job", "batch/v1", f"train-{job}-0", **labels), "labels": labels, "annotations": of_alpha}
+    return owned("Job", "batch/v1", f"train-{job}-0", **labels)
 
 
 def merged(*parts: Raw) -> Raw:
     return {kind: {name: text for part in parts for name, text in part[kind].items()} for kind in parts[0]}
 
 
-def gang(kind: str, name: str, minimum: int | None = None) -> Membership:
-    return Membership(group=f"ns/{name}", minimum=minimum, controller=kind)
+def gang(kind: str, name: str, minimum: int | None = None, first: int = 0) -> Membership:
+    return Membership(group=f"ns/{name}", minimum=minimum, controller=kind, first=first)
 
 
 GROUP = "LeaderWorkerSet group"
@@ -67,8 +66,7 @@ POD_GROUP: Raw = {"labels": {names.POD_GROUP_LABEL: "g"}, "annotations": {}}
         pytest.param(lws(0), gang(GROUP, "vllm-1", 4), id="leader"),
         pytest.param(lws(3), gang(GROUP, "vllm-1", 4), id="worker"),
         pytest.param(lws(0, size="1"), None, id="a group of one pod"),
-        pytest.param(lws(0, exclusive_topology="rack"), None, id="a leader without which there are no workers"),
-        pytest.param(lws(1, exclusive_topology="rack"), gang(GROUP, "vllm-1", 3), id="workers of such a leader"),
+        pytest.param(lws(0, exclusive_topology="rack"), gang(GROUP, "vllm-1", 4, 1), id="a leader that comes first"),
         pytest.param(lws(1, size="many"), None, id="no number"),
         pytest.param({"labels": {f"{LWS}name": "vllm"}, "annotations": {f"{LWS}size": "4"}}, None, id="no index"),
         pytest.param(kueue(), gang("Kueue pod group", "sweep", 3), id="a pod group of Kueue"),
@@ -87,12 +85,6 @@ POD_GROUP: Raw = {"labels": {names.POD_GROUP_LABEL: "g"}, "annotations": {}}
         pytest.param(owned("MPIJob", "kubeflow.org/v2beta1"), gang("MPIJob", "llm"), id="worker of an MPIJob"),
         pytest.param(owned("Job", "batch/v1", "llm-launcher"), None, id="launcher of an MPIJob"),
         pytest.param(job_set("node"), gang("JobSet", "train.node"), id="JobSet"),
-        pytest.param(job_set("node", exclusive_topology="rack"), None, id="a JobSet that creates pods one by one"),
-        pytest.param(
-            job_set("node", exclusive_topology="rack", node_selector="true"),
-            gang("JobSet", "train.node"),
-            id="a JobSet with node selectors",
-        ),
         pytest.param({"labels": {"app": "web"}, "annotations": {}}, None, id="any other pod"),
     ],
 )
@@ -155,6 +147,7 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
         pytest.param(
             "PodGang", {"podgroups": [{"name": "decode", "minReplicas": 4}, {"minReplicas": 2}]}, {"x": 6}, id="Grove"
         ),
+        pytest.param(GROUP, {"replicas": 2, "leaderWorkerTemplate": {"size": 4}}, {"x-0": 4, "x-1": 4}, id="groups"),
         pytest.param("JobSet", {"replicatedJobs": [job("q", parallelism=4, completions=99)]}, {"x.q": 0}, id="a queue"),
         pytest.param(
             "JobSet", {"replicatedJobs": [job("q", MAX_SIZE, parallelism=4)]}, {}, id="more than there can be"
@@ -163,3 +156,74 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
 )
 def test_the_size_in_a_controllers_object(kind: str, spec: Raw, expected: dict[str, int]) -> None:
     assert sizes(OWNED[kind], {"metadata": {"name": "x"}, "spec": spec}) == expected
+
+
+WORKER: Raw = {"spec": {"containers": []}}
+
+
+def group_set(**spec: Any) -> Raw:
+    return {"leaderWorkerTemplate": {"size": 4, "workerTemplate": WORKER}, **spec}
+
+
+def after(name: str, on: str, status: str = "Ready", replicas: int = 1, **spec: Any) -> Raw:
+    """Return a ReplicatedJob that is created after another."""
+    depends = {"dependsOn": [{"name": on, "status": status}]} if on else {}
+    return {**job(name, replicas, template=WORKER, **spec), **depends}
+
+
+def part(name: str, count: int, template: Raw | None = WORKER) -> LaterPods:
+    return LaterPods(gang=name, count=count, template=template)
+
+
+RACK = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
+BY_SELECTOR = {**RACK, "alpha.jobset.sigs.k8s.io/node-selector": "true"}
+CHAIN = [after("a", ""), after("b", "a", replicas=2), after("c", "b")]
+IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "annotations", "expected"),
+    [
+        pytest.param(GROUP, group_set(), {}, {}, id="workers that come with their leader"),
+        pytest.param(GROUP, group_set(startupPolicy="LeaderReady"), {}, {"x-0": (part("x-0", 3),)}, id="LeaderReady"),
+        pytest.param(GROUP, group_set(), {f"{LWS}exclusive-topology": "rack"}, {"x-0": (part("x-0", 3),)}, id="a rack"),
+        pytest.param("JobSet", {"replicatedJobs": [job("a"), job("b")]}, {}, {}, id="jobs that come together"),
+        pytest.param(
+            "JobSet",
+            {"replicatedJobs": CHAIN},
+            {},
+            {"x.a": (part("x.b", 2), part("x.c", 1)), "x.b": (part("x.c", 1),)},
+            id="dependsOn",
+        ),
+        pytest.param(
+            "JobSet",
+            {"replicatedJobs": [after("a", ""), after("b", "")], **IN_ORDER},
+            {},
+            {"x.a": (part("x.b", 1),)},
+            id="InOrder",
+        ),
+        pytest.param(
+            "JobSet", {"replicatedJobs": [after("a", ""), after("b", "a", "Complete")]}, {}, {}, id="after the end"
+        ),
+        pytest.param(
+            "JobSet",
+            {"replicatedJobs": [after("a", "", completions=9), after("b", "a", completions=9)]},
+            {},
+            {},
+            id="queues of tasks",
+        ),
+        pytest.param(
+            "JobSet",
+            {"replicatedJobs": [after("a", "", replicas=2, parallelism=4), after("b", "a")]},
+            RACK,
+            {"x.a": (part("x.a", 6, None),)},
+            id="the others of each Job, in its own rack",
+        ),
+        pytest.param("JobSet", {"replicatedJobs": [after("a", "", parallelism=4)]}, BY_SELECTOR, {}, id="selectors"),
+    ],
+)
+def test_the_pods_that_come_after_others(
+    kind: str, spec: Raw, annotations: Raw, expected: dict[str, tuple[LaterPods, ...]]
+) -> None:
+    raw = {"metadata": {"name": "x", "annotations": annotations}, "spec": spec}
+    assert later(OWNED[kind], raw) == expected

@@ -1,0 +1,177 @@
+"""Places that are promised to pods that a controller creates only after others of its pods run.
+
+The gang's decision has found them (`Gang.expected`). They are kept for a time, or until the pods come and take them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final, Protocol
+
+import structlog
+
+from berth_api.objects.leader_lease import MAX_PLACES, MAX_PROMISED_GANGS, JoinedGang, PromisedGang
+from berth_api.values import keys
+from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
+from berth_operator.core.decision import promise, promise_note
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import Membership
+from berth_operator.metrics import counters
+from berth_operator.state.cache.cluster import Cluster
+
+PERIOD: Final = 1.0
+"""Seconds between two reviews."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """The promise to one gang."""
+
+    gang: Membership
+    """The gang whose members run before the pods come."""
+    until: int
+    """Seconds since 1970."""
+
+
+class PromiseReports(Protocol):
+    """The subset of `Reporter` that is used here."""
+
+    def promise_ended(self, charge: Charge, why: str) -> None:
+        """Report on a bound member that pods that come later have no promised places any more."""
+
+
+class GangPromises:
+    """The promises to gangs, for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        policy: Callable[[str], Policy],
+        seconds: Callable[[], float],
+        reporter: PromiseReports,
+    ) -> None:
+        """Create the promises; `seconds` returns for how long places are kept."""
+        self._cluster, self._policy, self._seconds, self._reporter = cluster, policy, seconds, reporter
+        self._places = PromisedPlaces(cluster=cluster, policy=policy)
+        self._kept: dict[str, _Kept] = {}
+        """Key of a gang -> what is promised to it."""
+        self._next_review = cluster.clock()
+
+    def keep(self, gang: Membership, placements: Sequence[Placement]) -> str:
+        """Promise places to pods that come later, as many as may be promised; return a sentence about them."""
+        is_full = len(self._kept) >= MAX_PROMISED_GANGS and gang.key not in self._kept
+        free = 0 if is_full else max(0, MAX_PLACES - len(self._cluster.promises))
+        self._cluster.promises.keep(gang.key, placements[:free])
+        if not self._cluster.promises.of(gang.key):
+            return ""
+        until = int(self._cluster.wall() + self._seconds())
+        self._kept[gang.key] = _Kept(gang=gang, until=until)
+        return self._note(gang.key)
+
+    def release(self, gang: Membership) -> None:
+        """Release the places that are promised to a gang."""
+        if self._kept.pop(gang.key, None) is not None:
+            self._cluster.promises.release(gang.key)
+
+    def follow(self) -> None:
+        """End promises whose time is over or whose gang is gone, and search lost places again."""
+        if (now := self._cluster.clock()) < self._next_review:
+            return
+        self._next_review = now + PERIOD
+        counters.PROMISED_PLACES.set(len(self._cluster.promises))
+        for key, kept in list(self._kept.items()):
+            places = len(self._cluster.promises.of(key))
+            if not places:
+                del self._kept[key]
+            elif not any(self._cluster.gang_tracker.size(kept.gang)):
+                self.release(kept.gang)
+            elif kept.until <= self._cluster.wall():
+                log.info("promised places given up", gang=key, places=places)
+                self._report(kept.gang, f"places for {places} pod(s) were kept until {_time(kept.until)}")
+                self.release(kept.gang)
+        for key, uids in self._places.doubtful(self._kept).items():
+            self._search_again(key, uids)
+
+    def _search_again(self, key: str, uids: Sequence[str]) -> None:
+        try:
+            why = self._places.search_again(key, uids)
+        except PluginFailedError:
+            return  # it is reported where the plug-in fails for pods
+        if why is None:
+            return
+        counters.LOST_PLACES.inc()
+        left = len(self._cluster.promises.of(key))
+        log.warning("promised places lost", gang=key, left=left, why=why.message)
+        self._report(self._kept[key].gang, f"places were lost, {left} are left: {why.message}")
+
+    def _report(self, gang: Membership, note: str) -> None:
+        """Report the end of a promise on the first bound member."""
+        members = self._cluster.gang_tracker.placed_members(gang)
+        if members:
+            self._reporter.promise_ended(min(members, key=lambda charge: charge.pod), f"{gang.key}: {note}")
+
+    def _note(self, key: str) -> str:
+        promises, nodes = self._cluster.promises.of(key), self._cluster.fleet.nominees
+        places = promise_note.note({"": [nodes[uid].node for uid in promises]})
+        return f"{places} for {len(promises)} pod(s) that come later are kept until {_time(self._kept[key].until)}"
+
+    # --- the next leader ----------------------------------------------------------------------------------------
+
+    def record(self) -> list[PromisedGang]:
+        """Return the promises, for the next leader."""
+        records = []
+        for key, kept in self._kept.items():
+            if not (pods := self._cluster.promises.of(key)):
+                continue
+            nodes: dict[str, list[str]] = {}
+            for uid, pod in pods.items():
+                nodes.setdefault(_receiver(pod.workload), []).append(self._cluster.fleet.nominees[uid].node)
+            namespace, name = keys.split(kept.gang.group)
+            records.append(
+                PromisedGang(
+                    kind=kept.gang.controller,
+                    namespace=namespace,
+                    name=name,
+                    until=kept.until,
+                    places=[JoinedGang(name=name, nodes=promised_nodes(on)) for name, on in nodes.items()],
+                )
+            )
+        return records
+
+    def restore(self, inherited: Iterable[PromisedGang]) -> None:
+        """Promise again what the last leader promised, on the recorded nodes if possible, before any pod is decided."""
+        for record in islice(inherited, MAX_PROMISED_GANGS):
+            gang = Membership(group=keys.join(record.namespace, record.name), controller=record.kind)
+            nodes = nodes_of(record.places)
+            wanted = []
+            for pod in self._cluster.gang_tracker.expected(gang):
+                on = nodes.get(_receiver(pod.workload))
+                if on and (node := next(iter(on.elements()), "")):
+                    on[node] -= 1
+                    wanted.append(replace(pod, nominated_node=node))
+            try:
+                found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
+            except PluginFailedError:
+                continue
+            if found.placed:
+                self._cluster.promises.keep(gang.key, found.placed[: MAX_PLACES - len(self._cluster.promises)])
+                self._kept[gang.key] = _Kept(gang=gang, until=record.until)
+        waiting = {pod.gang for pod in self._cluster.pending.values() if pod.gang is not None}
+        for waiting_gang in waiting if self._kept else ():
+            self._cluster.gangs.gather(waiting_gang)  # its members take their places
+
+
+def _receiver(key: str) -> str:
+    """Return the name of the gang that a pod joins, by the gang's key."""
+    return keys.split(key)[1]
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,228 @@
+"""Places that are promised to pods that a controller creates only after others of its pods run."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from berth_operator.core.advice.gang_explanation import explain_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.controller_gangs import OWNED
+from berth_operator.core.values.request import Membership
+from berth_operator.state.watches import gang_owners
+from tests.builders import NVIDIA, Raw, pod, whole
+from tests.component.world import EPOCH, World, now
+
+pytestmark = pytest.mark.looptime
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+JOBSET = "jobset.sigs.k8s.io/"
+SECONDS = 300
+"""For which places are kept."""
+PATIENCE = 40
+"""A little more than Berth waits for members that may be on their way."""
+
+
+def wall() -> float:
+    return EPOCH + now()
+
+
+def member(index: int, group: int = 0, size: int = 3, **annotations: str) -> Raw:
+    """Return a pod of one card of a group of a LeaderWorkerSet."""
+    labels = {f"{LWS}name": "vllm", f"{LWS}group-index": str(group), f"{LWS}worker-index": str(index)}
+    written = {
+        f"{LWS}size": str(size),
+        **{f"{LWS}{name.replace('_', '-')}": text for name, text in annotations.items()},
+    }
+    return pod(f"vllm-{group}-{index}", {NVIDIA: "1"}, labels=labels, annotations=written)
+
+
+def of_job(job: str, number: int, **fields: Any) -> Raw:
+    labels = {f"{JOBSET}jobset-name": "train", f"{JOBSET}replicatedjob-name": job}
+    return pod(f"{job}-{number}", fields.pop("requests", {NVIDIA: "1"}), labels=labels, **fields)
+
+
+def membership() -> Membership:
+    return Membership(group="ns/vllm-0", controller="LeaderWorkerSet group")
+
+
+def replicated_job(name: str, replicas: int = 1, **fields: Any) -> Raw:
+    """Return a ReplicatedJob whose pods request a card each and name no scheduler."""
+    containers = [{"name": "main", "resources": {"limits": {NVIDIA: "1"}}}]
+    template = {"parallelism": 1, "template": {"spec": {"containers": containers}}}
+    return {"name": name, "replicas": replicas, "template": {"spec": template}, **fields}
+
+
+def job_set(world: World, *jobs: Raw, annotations: Raw | None = None, **spec: Any) -> None:
+    """Put a JobSet `train`, as its watch shows it."""
+    dict(gang_owners.sources(world.cluster, {"jobset.x-k8s.io"}))
+    metadata = {"namespace": "ns", "name": "train", "uid": "u", "annotations": annotations or {}}
+    raw = {"metadata": metadata, "spec": {"replicatedJobs": list(jobs), **spec}}
+    world.cluster.put_owner("JobSet", gang_owners.transform(OWNED["JobSet"], raw))
+
+
+def promised(world: World) -> list[str]:
+    return sorted(place.node for _, _, place in world.cluster.promises.all())
+
+
+async def test_a_leader_is_placed_where_its_workers_will_fit_and_they_get_these_places() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.submit(member(0))
+    async with world.running() as api:
+        await asyncio.sleep(PATIENCE)
+        assert not api.bound(), "two workers will need places, too"
+        assert api.messages("vllm-0-0")[-1].endswith("This counts 2 pod(s) that are created once these run.")
+        unit, _ = world.cluster.gang_tracker.waiting(membership())
+        assert unit is not None
+        explanation = explain_gang(world.fleet, unit, Policy())
+        assert explanation.placed == 2, "two of the three have a place"
+        world.add_node("b", cards=1)
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"vllm-0-0"}
+        assert len(promised(world)) == 2
+        [note] = api.events_of("vllm-0-0", "PlacesPromised")
+        assert note.startswith("places on ")
+        assert "for 2 pod(s) that come later are kept until 2026-" in note
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        world.submit(member(1), member(2))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"vllm-0-0", "vllm-0-1", "vllm-0-2"}
+        assert not promised(world)
+    assert api.deletions == []
+
+
+async def test_a_promise_ends_at_its_bound_with_one_event() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    # With this annotation the controller creates the workers when the leader has a node.
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(2)
+        assert api.bound().keys() == {"vllm-0-0"}, "it does not wait for pods that cannot come"
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(SECONDS - 10)
+        assert "other" not in api.bound()
+        await asyncio.sleep(20)
+        assert "other" in api.bound()
+        await asyncio.sleep(SECONDS)
+        [note] = api.events_of("vllm-0-0", "PromiseEnded")
+        assert note.startswith("LeaderWorkerSet group ns/vllm-0: places for 2 pod(s) were kept until 2026-")
+    assert api.deletions == []
+
+
+async def test_the_places_of_a_group_that_is_gone_are_released_at_once() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 2
+        world.delete("vllm-0-0")
+        await asyncio.sleep(5)
+        assert not promised(world)
+        assert api.events_of("vllm-0-0", "PromiseEnded") == []
+
+
+def group_set(world: World) -> None:
+    """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready."""
+    dict(gang_owners.sources(world.cluster, {"leaderworkerset.x-k8s.io"}))
+    template = replicated_job("worker")["template"]["spec"]["template"]
+    spec = {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
+    kind = "LeaderWorkerSet group"
+    world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
+async def test_the_next_leader_keeps_the_promise(*, is_read: bool) -> None:
+    first = World(wall=wall)
+    first.add_node("a", cards=3)
+    if is_read:
+        group_set(first)
+    first.submit(member(0, exclusive_topology="rack"))
+    async with first.running():
+        await asyncio.sleep(10)
+        assert promised(first) == ["a", "a"]
+    left = first.left()
+    [record] = left.promised_gangs
+    assert (record.kind, record.name, record.until) == ("LeaderWorkerSet group", "vllm-0", int(EPOCH) + SECONDS)
+
+    second = World(api=first.api, wall=wall)
+    second.add_node("a", cards=3)
+    second.inherited = left
+    if is_read:
+        group_set(second)
+    second.submit(pod("other", {NVIDIA: "1"}), member(1, exclusive_topology="rack"), *second.api.pods.values())
+    async with second.running() as api:
+        await asyncio.sleep(10)
+        assert api.bound().keys() == {"vllm-0-0", "vllm-0-1"}
+        assert promised(second) == ["a"]
+        await asyncio.sleep(SECONDS)
+        assert "other" in api.bound()
+
+
+async def test_jobs_that_depend_on_others_get_their_places_with_them() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    ready = [{"name": "driver", "status": "Ready"}]
+    job_set(world, replicated_job("driver"), replicated_job("worker", 2, dependsOn=ready))
+    world.submit(of_job("driver", 0))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.add_node("b", cards=1)
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"driver-0"}
+        world.submit(pod("other", {NVIDIA: "1"}), of_job("worker", 0))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"driver-0"}, "the workers start together"
+        world.submit(of_job("worker", 1))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"driver-0", "worker-0", "worker-1"}
+
+
+async def test_a_single_pod_that_comes_later_takes_its_place() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    job_set(world, replicated_job("driver"), replicated_job("node"), startupPolicy={"startupPolicyOrder": "InOrder"})
+    world.submit(of_job("driver", 0))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        world.submit(of_job("node", 0))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"driver-0", "node-0"}
+
+
+async def test_each_first_pod_of_an_exclusive_job_gets_places_for_the_others() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.add_node("b", cards=1)
+    job = replicated_job("node", 2)
+    job["template"]["spec"]["parallelism"] = 2
+    job_set(world, job, annotations={f"alpha.{JOBSET}exclusive-topology": "rack"})
+    world.submit(of_job("node", 0), of_job("node", 1))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.add_node("c", cards=1)
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"node-0", "node-1"}
+        assert len(promised(world)) == 2
+
+
+async def test_pods_of_lower_priority_leave_for_pods_that_come_later() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    for number in range(2):
+        world.submit(pod(f"low{number}", {NVIDIA: "1"}, on="a", allocated=whole(number)))
+    leader = member(0, exclusive_topology="rack")
+    leader["spec"]["priority"] = 10
+    world.submit(leader)
+    async with world.running() as api:
+        await asyncio.sleep(60)
+        assert api.bound().keys() >= {"vllm-0-0"}
+        assert promised(world) == ["a", "a"]
