@@ -85,6 +85,14 @@ class NodeFacts:
         """
         return {}
 
+    def attributes(self, card: str) -> dict[str, dict[str, Any]]:  # noqa: ARG002
+        """Return what a ResourceSlice says about a card in addition to its DeviceInfo: `{"cores": {"int": 8}}`.
+
+        Args:
+            card: the card's UUID.
+        """
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

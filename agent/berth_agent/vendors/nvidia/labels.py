@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from berth_agent.inventory.interface import label_value
 from berth_agent.readings import NodeFacts
@@ -61,6 +61,16 @@ class Facts(NodeFacts):
     def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:
         """Return the Node's labels; none if it has no GPU."""
         return of(spec, self, renamed=renamed)
+
+    def attributes(self, card: str) -> dict[str, dict[str, Any]]:
+        """Return the architecture and the compute capability, as NVIDIA's driver names them in ResourceSlices."""
+        if card not in self.cards:
+            return {}
+        major, minor = self.cards[card].compute
+        return {
+            "architecture": {"string": family(self.cards[card].compute).replace("-", " ").title()},
+            "cudaComputeCapability": {"version": f"{major}.{minor}.0"},
+        }
 
 
 def of(spec: DeviceSpec, facts: NodeFacts, *, renamed: bool) -> dict[str, str]:
