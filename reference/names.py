@@ -107,6 +107,7 @@ CONDITIONS: Final[Rows] = {
     "DEVICES_OFFERED": "of Devices: the agent offers the cards to kubelet, if it is the device plugin",
     "MPS_SERVING": "of Devices: the MPS daemon answers and has the limits of the node's shares ([MPS](../mps.md))",
     "HAMI_CORE_INSTALLED": "of Devices: HAMi-core's library is on the node ([MPS and HAMi-core](../mps.md#hami-core))",
+    "CLAIMS_SERVED": "of Devices: kubelet has registered the agent as a driver of ResourceClaims, if it is one",
     "NICS_OFFERED": "of Devices: containers get the device files of RDMA NICs ([RDMA](../tasks/rdma.md))",
     "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
     "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
