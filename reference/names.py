@@ -70,7 +70,7 @@ WRITTEN: Final[Rows] = {
 OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name` or "
-    "by `claims` ([claims](../claims.md))",
+    "by `claims` ([GPUs by claim](../tasks/gpus-by-claim.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "

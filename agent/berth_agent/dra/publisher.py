@@ -99,8 +99,7 @@ class SlicePublisher:
         wanted = slices.by_card(self._devices, with_taints=self._with_taints)
         for change in slices.plan(wanted, existing, node=self._node):
             if isinstance(change, Delete):
-                await self._delete(change.known)
-                self._existing.pop(change.known.name, None)
+                await self._delete(change.known, self._existing)
             elif isinstance(change, Update):
                 body = slices.replacement(change, owner)
                 answer = await self._client.request("PUT", f"{SLICES}/{change.known.name}", body=body)
@@ -110,11 +109,14 @@ class SlicePublisher:
                     change.spec, await self._client.create(SLICES, slices.manifest(change.card, change.spec, owner))
                 )
 
-    async def _delete(self, one: Known) -> None:
+    async def _delete(self, one: Known, existing: dict[str, Known]) -> None:
+        # Before the call, because the event may come before the answer.
+        existing.pop(one.name, None)
         try:
             await self._client.delete(f"{SLICES}/{one.name}", uid=one.uid)
         except CallError as error:
             if error.status != HTTPStatus.NOT_FOUND:
+                existing[one.name] = one
                 raise
 
     def _put(self, sent: slices.Spec, answer: Object) -> None:
