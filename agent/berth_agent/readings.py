@@ -85,10 +85,11 @@ class NodeFacts:
         """
         return {}
 
-    def attributes(self, card: str) -> dict[str, dict[str, Any]]:  # noqa: ARG002
-        """Return what a ResourceSlice says about a card in addition to its DeviceInfo: `{"cores": {"int": 8}}`.
+    def attributes(self, spec: DeviceSpec, card: str) -> dict[str, dict[str, Any]]:  # noqa: ARG002
+        """Return a card's attributes in ResourceSlices, in addition to its DeviceInfo: `{"cores": {"int": 8}}`.
 
         Args:
+            spec: the node's cards.
             card: the card's UUID.
         """
         return {}

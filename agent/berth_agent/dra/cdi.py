@@ -51,7 +51,7 @@ class ClaimEdits:
         for name in (device.name for device in answer.cdi_devices):
             kind, _, device = name.partition("=")
             if kind not in own:
-                # Of a specification that the agent does not write, such as nvidia-ctk's.
+                # Of a specification that another program writes.
                 self.others.append(name)
                 continue
             parts = [own[kind], *(entry for entry in own[kind]["devices"] if entry["name"] == device)]

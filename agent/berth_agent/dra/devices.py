@@ -1,6 +1,6 @@
 """The node's cards and MIG instances as devices of ResourceSlices. Pure functions.
 
-Attributes have the names that NVIDIA's driver uses, so that a selector for its devices needs only another driver.
+Attributes have the names that the vendors' own drivers use, so that their selectors need only another driver.
 """
 
 import re
@@ -18,7 +18,6 @@ MAX_NAME: Final = 63
 MAX_TEXT: Final = 64
 """Characters of a text in an attribute."""
 STANDARD: Final = "resource.kubernetes.io/"
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 Attributes = Mapping[str, Mapping[str, Any]]
 
@@ -62,15 +61,13 @@ def listed(
     """
     cards = [card for card in spec.devices if card.type == GPU and device_ids.is_valid(GPU, card.id)]
     groups = link_groups(cards)
-    versions = _versions(driverVersion=spec.driver_version, cudaDriverVersion=spec.cuda_version)
     devices: dict[str, ListedDevice] = {}
     for card in sorted(cards, key=_place):
         if card.id in hidden:
             continue
         common = {
             "productName": {"string": card.model[:MAX_TEXT]},
-            **versions,
-            **(facts.attributes(card.id) if facts else {}),
+            **(facts.attributes(spec, card.id) if facts else {}),
             **_located(card, roots),
         }
         for device in _parts(card, common, groups):
@@ -139,13 +136,3 @@ def _located(card: DeviceInfo, roots: Mapping[str, str]) -> Attributes:
     if card.topology and card.topology.node_id >= 0:
         located[f"{STANDARD}numaNode"] = {"int": card.topology.node_id}
     return located
-
-
-def _versions(**texts: str) -> Attributes:
-    """Return versions as the API accepts them: three numbers without leading zeros."""
-    matches = {name: _VERSION.fullmatch(text) for name, text in texts.items()}
-    return {
-        name: {"version": ".".join(str(int(part or 0)) for part in match.groups())}
-        for name, match in matches.items()
-        if match
-    }

@@ -206,7 +206,7 @@ class DriverService:
                     await change.wait()
 
 
-class Registration(RegistrationServicer):
+class DriverRegistration(RegistrationServicer):
     """Shows kubelet what the driver is, and records whether kubelet accepts it."""
 
     def __init__(self, *, endpoint: str) -> None:

@@ -16,7 +16,7 @@ import structlog
 from grpc import aio
 
 from berth_agent import files
-from berth_agent.dra.service import DriverService, Registration
+from berth_agent.dra.service import DriverRegistration, DriverService
 from berth_agent.kubelet.device_plugin import registration
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet_api.registration_pb2_grpc import add_RegistrationServicer_to_server
@@ -44,7 +44,7 @@ class DriverSockets:
         self._service_path = self._services_folder / f"dra-{start}.sock"
         self._registration_path = self._registry / f"{DRA_DRIVER}-{start}-reg.sock"
         self._service = service
-        self.registration: Final = Registration(endpoint=str(self._service_path))
+        self.registration: Final = DriverRegistration(endpoint=str(self._service_path))
         self._servers: list[aio.Server] = []
         self._bound: dict[Path, SocketIdentity | None] = {}
 

@@ -62,15 +62,19 @@ class Facts(NodeFacts):
         """Return the Node's labels; none if it has no GPU."""
         return of(spec, self, renamed=renamed)
 
-    def attributes(self, card: str) -> dict[str, dict[str, Any]]:
-        """Return the architecture and the compute capability, as NVIDIA's driver names them in ResourceSlices."""
-        if card not in self.cards:
-            return {}
-        major, minor = self.cards[card].compute
-        return {
-            "architecture": {"string": family(self.cards[card].compute).replace("-", " ").title()},
-            "cudaComputeCapability": {"version": f"{major}.{minor}.0"},
-        }
+    def attributes(self, spec: DeviceSpec, card: str) -> dict[str, dict[str, Any]]:
+        """Return attributes that NVIDIA's driver has, too. The API accepts versions like `9.0.0` only."""
+        texts = {"driverVersion": spec.driver_version, "cudaDriverVersion": spec.cuda_version}
+        attributes: dict[str, dict[str, Any]] = {}
+        if card in self.cards:
+            major, minor = self.cards[card].compute
+            texts["cudaComputeCapability"] = f"{major}.{minor}"
+            attributes["architecture"] = {"string": family((major, minor)).replace("-", " ").title()}
+        for name, text in texts.items():
+            numbers = [int(part) for part in text.split(".") if part.isdecimal()]
+            if len(numbers) in {2, 3}:
+                attributes[name] = {"version": ".".join(map(str, (*numbers, 0)[:3]))}
+        return attributes
 
 
 def of(spec: DeviceSpec, facts: NodeFacts, *, renamed: bool) -> dict[str, str]:
