@@ -40,11 +40,13 @@ class SlicePublisher:
         self._owner = owner
         self._devices: Sequence[ListedDevice] | None = None
         self._existing: dict[str, Known] | None = None
+        self._gone: set[str] = set()
+        """Slices that were deleted during the current writes: the answer to their creation may come later."""
         self._with_taints = True
         self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
         """Name of a slice -> what was sent last, and what the API server made of it."""
         self._wake = asyncio.Event()
-        self.failure = ""
+        self.failure = "the node's cards and pods, or its ResourceSlices, are not known yet"
         """Why the slices are not what they should be; empty if they are."""
 
     def publish(self, devices: Sequence[ListedDevice]) -> None:
@@ -63,8 +65,10 @@ class SlicePublisher:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
+                if self._devices is None or self._existing is None or self._owner() is None:
+                    continue
                 try:
-                    await self._write()
+                    await self._write(self._devices, self._existing)
                 except CallError as error:
                     if str(error) != self.failure:
                         _log.warning("ResourceSlices not written, will try again", error=str(error))
@@ -85,21 +89,20 @@ class SlicePublisher:
         if self._existing is None or (known is not None and int(known.version) >= int(one.version)):
             return
         if event_type == "DELETED":
+            self._gone.add(one.name)
             if self._existing.pop(one.name, None):
                 _log.info("ResourceSlice deleted by another client, writing it again", slice=one.name)
         else:
             self._existing[one.name] = one
         self._wake.set()
 
-    async def _write(self) -> None:
+    async def _write(self, devices: Sequence[ListedDevice], existing: dict[str, Known]) -> None:
         owner = self._owner()
-        if self._devices is None or self._existing is None or owner is None:
-            return
-        existing = [self._as_sent(one) for one in self._existing.values()]
-        wanted = slices.by_card(self._devices, with_taints=self._with_taints)
-        for change in slices.plan(wanted, existing, node=self._node):
+        self._gone.clear()
+        wanted = slices.by_card(devices, with_taints=self._with_taints)
+        for change in slices.plan(wanted, list(map(self._as_sent, existing.values())), node=self._node):
             if isinstance(change, Delete):
-                await self._delete(change.known, self._existing)
+                await self._delete(change.known, existing)
             elif isinstance(change, Update):
                 body = slices.replacement(change, owner)
                 answer = await self._client.request("PUT", f"{SLICES}/{change.known.name}", body=body)
@@ -121,7 +124,7 @@ class SlicePublisher:
 
     def _put(self, sent: slices.Spec, answer: Object) -> None:
         one = slices.known(answer)
-        if self._existing is not None:
+        if self._existing is not None and one.name not in self._gone:
             self._existing[one.name] = one
         self._answers = {name: answer for name, answer in self._answers.items() if name in (self._existing or ())}
         self._answers[one.name] = (sent, one.spec)
