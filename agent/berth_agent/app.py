@@ -87,7 +87,7 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
 
 
 async def _work(settings: Settings, *, inventory: Inventory) -> None:
-    if settings.device_plugin:
+    if settings.device_plugin or settings.dra:
         # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
     exporter = Exporter(inventory=inventory, proc_root=settings.proc_root)

@@ -147,6 +147,8 @@ async def test_a_broken_prepare_is_repeated_and_released_without_a_rest(tmp_path
         (tmp_path / "cdi").write_text("no folder")
     with pytest.raises(RefusedError):
         await broken.prepare(key)
+    # No file is there without its record, which alone leads to its end.
+    assert not node.files() or ClaimCheckpoint(tmp_path / "state").load()
     (tmp_path / "cdi").unlink(missing_ok=True)
     again = node.restart()
     prepared = await again.prepare(key)
