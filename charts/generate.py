@@ -80,6 +80,7 @@ PARTS: Final = {
         ("claims",),
         rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-((fence-)?claims|claims-writers))",
     ),
+    "dra": Part(("dra",), rf"(ClusterRole(Binding)?/berth-agent-dra|{_VALIDATING}/berth-agent-slices|DeviceClass/.*)"),
     "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue(-warnings)?"),
     "kueue-check": Part(
         ("kueue",),

@@ -72,6 +72,8 @@ WRITTEN: Final[Rows] = {
 }
 OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
+    "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name` or "
+    "by `claims` ([GPUs by claim](../tasks/gpus-by-claim.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
@@ -109,6 +111,7 @@ CONDITIONS: Final[Rows] = {
     "DEVICES_OFFERED": "of Devices: the agent offers the cards to kubelet, if it is the device plugin",
     "MPS_SERVING": "of Devices: the MPS daemon answers and has the limits of the node's shares ([MPS](../mps.md))",
     "HAMI_CORE_INSTALLED": "of Devices: HAMi-core's library is on the node ([MPS and HAMi-core](../mps.md#hami-core))",
+    "CLAIMS_SERVED": "of Devices: kubelet has registered the agent as a driver of ResourceClaims, if it is one",
     "NICS_OFFERED": "of Devices: containers get the device files of RDMA NICs ([RDMA](../tasks/rdma.md))",
     "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
     "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
@@ -148,6 +151,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
+        "DRA_DRIVER",
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -46,6 +46,9 @@ from berth_client.access import MetricsAccess
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
+
+if TYPE_CHECKING:
+    from berth_agent.dra.driver import ClaimDriver
 
 LEAVE_SECONDS: Final = 5.0
 """Seconds that the last publication may take; with `ADMIT_SECONDS`, far less than the 30 s that kubelet waits."""
@@ -84,7 +87,7 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
 
 
 async def _work(settings: Settings, *, inventory: Inventory) -> None:
-    if settings.device_plugin:
+    if settings.device_plugin or settings.dra:
         # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
     exporter = Exporter(inventory=inventory, proc_root=settings.proc_root)
@@ -153,6 +156,27 @@ async def _serve(plugin: PluginManager | IsolationManager, usage: UsageReporter 
     await plugin.run()
 
 
+def _driver(
+    settings: Settings, usage: UsageReporter | None, client: ApiClient, nodes: NodeCache
+) -> "ClaimDriver | None":
+    """Return the driver of ResourceClaims; None if the settings request none, or the vendor gives no cards."""
+    # Claims get cards by CDI alone, whatever pods get by name.
+    by_cdi = {"device_plugin": True, "device_list_strategy": ("cdi-cri",), "device_id_strategy": "uuid"}
+    hand_over = choice.hand_over_for(settings.model_copy(update=by_cdi)) if settings.dra else None
+    if hand_over is None or usage is None:
+        return None
+
+    def held() -> frozenset[str] | None:
+        return usage.admission.mirror.snapshot().held() if usage.admission.is_ready else None
+
+    def owner() -> Mapping[str, Any] | None:
+        return nodes.owner_reference(settings.node_name)
+
+    from berth_agent.dra.driver import ClaimDriver  # noqa: PLC0415 -- its interfaces take memory only where it is on
+
+    return ClaimDriver(settings, client=client, hand_over=hand_over, owner=owner, held=held)
+
+
 class Agent:
     """The two loops between the inventory and the API server.
 
@@ -178,6 +202,7 @@ class Agent:
         self._isolation = isolation
         self._client = client
         self._nodes = NodeCache(client=client)
+        self._driver = _driver(settings, usage, client, self._nodes)
         self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
         self._labeller = Labeller(client=client, nodes=self._nodes)
         self._heartbeat = Heartbeat(client=client, nodes=self._nodes, settings=settings, tasks=tasks)
@@ -196,6 +221,11 @@ class Agent:
             plugin.on_kubelet = self._publish_soon.set
         if isolation:
             isolation.on_change = self._publish_soon.set
+        if self._driver:
+            self._driver.on_change(self._use_changed)
+            if plugin:
+                plugin.kept_for_claims = self._driver.withheld
+            self._driver.start(tasks)
         if usage:
             usage.begin(self._use_changed, tasks)
 
@@ -264,6 +294,8 @@ class Agent:
         await self._clear_faults(readings)
         current = self._with_faults(readings)
         for name, reading in current.items():
+            if self._driver:
+                await self._driver.update(reading, self._nodes.labels(name))
             if self._plugin:
                 self._plugin.update(reading)
             if self._isolation:
@@ -307,6 +339,8 @@ class Agent:
             view[name] = self._plugin.view(reading) if self._plugin else reading
             if self._isolation:
                 view[name] = self._isolation.view(view[name])
+            if self._driver:
+                view[name] = self._driver.view(view[name])
             if self._usage:
                 view[name] = self._usage.with_use(view[name])
             if self._plugin:

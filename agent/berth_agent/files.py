@@ -28,8 +28,8 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes:
             return opened.read(limit)
 
 
-def write(path: Path, content: bytes, *, mode: int, draft: str) -> None:
-    """Write a file in one step: under another name in its folder, then renamed. It is not forced to the disk.
+def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = False) -> None:
+    """Write a file in one step: under another name in its folder, then renamed. With `sync`, it is on the disk then.
 
     Raises:
         OSError: it cannot be written.
@@ -41,7 +41,12 @@ def write(path: Path, content: bytes, *, mode: int, draft: str) -> None:
         with os.fdopen(file, "wb") as opened:
             os.fchmod(file, mode)  # whatever the umask
             opened.write(content)
+            if sync:
+                opened.flush()
+                os.fsync(file)
         os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        if sync:
+            os.fsync(folder)
 
 
 def make_folder(path: Path, *, mode: int, parents: bool = False) -> None:

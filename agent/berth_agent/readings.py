@@ -85,6 +85,15 @@ class NodeFacts:
         """
         return {}
 
+    def attributes(self, spec: DeviceSpec, card: str) -> dict[str, dict[str, Any]]:  # noqa: ARG002
+        """Return a card's attributes in ResourceSlices, in addition to its DeviceInfo: `{"cores": {"int": 8}}`.
+
+        Args:
+            spec: the node's cards.
+            card: the card's UUID.
+        """
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

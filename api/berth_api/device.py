@@ -380,8 +380,9 @@ class DeviceStatus(Model):
     withheld: Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(max_length=MAX_DEVICES)] = Field(
         default_factory=list
     )
-    """Written by the agent: minors of healthy GPUs that are reported to kubelet as unhealthy, because pods hold shares
-    of them that kubelet does not know. Pods that request `nvidia.com/*` cannot get these GPUs."""
+    """Written by the agent: minors of GPUs that are reported to kubelet as unhealthy, because pods hold shares of them
+    that kubelet does not know, or because only ResourceClaims get them. Pods that request `nvidia.com/*` cannot get
+    these GPUs by name."""
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: cards that processes outside Kubernetes use."""
     claimed: Annotated[list[ClaimedDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)

@@ -26,6 +26,9 @@ AGENT: Final = "berth-agent"
 AGENT_LABELS: Final = "berth-agent-labels"
 OPERATOR: Final = "berth-operator"
 
+DRA_DRIVER: Final = "gpu.berth.dev"
+"""The agent as a driver of dynamic resource allocation, in ResourceSlices and ResourceClaims."""
+
 SCHEDULER: Final = "berth-scheduler"
 """The `schedulerName` of Berth's pods by default."""
 
@@ -77,6 +80,8 @@ MPS_THREADS_SUFFIX: Final = ".devices.berth.dev/mps-threads"
 BOUND_WITH: Final = "gang.devices.berth.dev/bound-with"
 """Which members of its gang a member was bound with, as `berth_operator.core.values.bound_with` writes it. The policy
 that protects allocations protects names of this form."""
+CARDS_KEY: Final = "berth.dev/cards"
+"""A label of Nodes: how the node's cards are given to pods, `name` (the default) or `claims`."""
 NODE_LABEL: Final = "berth.dev/node"
 """The label of GpuPods with their node's name, by which an agent lists them; truncated to a label's length."""
 
@@ -214,6 +219,8 @@ HAMI_CORE_INSTALLED: Final = "HamiCoreInstalled"
 """Whether the library HAMi-core is on the node; only if the agent is to give it to containers."""
 NICS_OFFERED: Final = "NicsOffered"
 """Whether containers get the device files of RDMA NICs; only on nodes with a NIC whose agent is to give them."""
+CLAIMS_SERVED: Final = "ClaimsServed"
+"""Whether kubelet has registered the agent as a driver of ResourceClaims; only if it is one."""
 ANNOTATIONS_READ: Final = "AnnotationsRead"
 READY: Final = "Ready"
 VALID: Final = "Valid"

@@ -14,6 +14,7 @@ MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 ROLES: Final = (
     "base/operator-rbac.yaml",
     "base/agent-rbac.yaml",
+    "components/dra/rbac.yaml",
     "components/validation/rbac.yaml",
     "components/list-watch-api/rbac.yaml",
     "base/visibility.yaml",
@@ -21,7 +22,7 @@ ROLES: Final = (
     "components/monitoring-prometheus-operator/pod-monitors.yaml",
 )
 SKIPPED: Final = {"PodMonitor", "Secret", "Service"}
-POLICIES: Final = ("protection.yaml", "limits.yaml")
+POLICIES: Final = ("protection.yaml", "limits.yaml", "../components/dra/slices.yaml")
 RBAC: Final = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 OF_THE_CLUSTER: Final = {"ClusterRole", "ClusterRoleBinding"}
 CALLING: Final = {"admissionregistration.k8s.io", "apiregistration.k8s.io"}

@@ -31,6 +31,7 @@ DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 GPU_PODS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/gpupods"
 LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases"
 TERMS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/leaderleases"
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 EVENTS: Final = "/api/v1/namespaces/{ns}/events"
 SECRETS: Final = "/api/v1/namespaces/{ns}/secrets"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
@@ -365,6 +366,12 @@ OPERATOR: Final = [
 ]
 
 
+def device_slice(node: str, *, pool: str = "", driver: str = "gpu.berth.dev", **more: object) -> Manifest:
+    pools = {"name": pool or node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": node, "pool": pools, "devices": [{"name": "gpu-0"}]}
+    return {"metadata": {"generateName": "slice-", **more}, "spec": spec}
+
+
 def gpu_pod(pod: str, node: str, *, uid: str = "u", **more: object) -> Manifest:
     return {
         "apiVersion": "berth.dev/v1alpha1",
@@ -544,6 +551,18 @@ AGENT: Final = [
     ),
     *others("agent", {what: how for what, how in EVERYBODY.items() if what != "create a Device"}),
     *creates("agent", DEVICES, {"create the Device of another node": device("{other}-new")}),
+    *creates("agent", SLICES, {"list its cards for claims": device_slice("{mine}")}, is_allowed=True),
+    *creates(
+        "agent",
+        SLICES,
+        {
+            "list cards of another node": device_slice("{other}"),
+            "list cards in the pool of another node": device_slice("{mine}", pool="{other}"),
+            "list cards of another driver": device_slice("{mine}", driver="gpu.nvidia.com"),
+            "keep its slice from deletion": device_slice("{mine}", **STUCK),
+            "give its slice to a pod": device_slice("{mine}", ownerReferences=[POD_OWNER]),
+        },
+    ),
 ]
 
 STRAY: Final = [
@@ -551,6 +570,7 @@ STRAY: Final = [
     *patches("stray agent", f"{DEVICES}/{{mine}}", {"change a Device": {"spec": {"driverVersion": "2"}}}),
     *creates("stray agent", GPU_PODS, {"report a pod": gpu_pod("new", "{mine}")}),
     *creates("stray agent", EVENTS, {"report about a pod": event()}),
+    *creates("stray agent", SLICES, {"list cards for claims": device_slice("{mine}")}),
 ]
 """A token of the agent's account that is bound to no pod names no node."""
 

@@ -74,8 +74,8 @@ def values(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from values(value, f"{prefix}{name}.")
 
 
-VALUES = set(values(yaml.safe_load((chart.CHART / "values.yaml").read_text())))
-"""Some begin like modules: `webhook.port`."""
+VALUES = {*values(yaml.safe_load((chart.CHART / "values.yaml").read_text())), "dra.net"}
+"""Some begin like modules: `webhook.port`. So does the name of a driver."""
 
 
 def settings_flags(settings: type[BaseSettings]) -> Iterator[str]:

@@ -77,8 +77,11 @@ PROGRAMS = {
 
 
 def public_classes(folder: Path) -> Iterator[str]:
-    """Yield the names of the public classes of a package, without the Protocols by which a consumer narrows another."""
-    for path in folder.rglob("*.py"):
+    """Yield the names of the public classes of a package, without the Protocols by which a consumer narrows another.
+
+    Generated classes do not count: two interfaces of kubelet have services of one name.
+    """
+    for path in (path for path in folder.rglob("*.py") if not path.stem.endswith("_pb2_grpc")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 bases = {getattr(getattr(base, "value", base), "id", "") for base in node.bases}

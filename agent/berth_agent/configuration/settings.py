@@ -218,6 +218,15 @@ class Settings(Flags, BaseSettings):
     nccl_ib_hca: bool = False
     """Whether these containers also get the variable NCCL_IB_HCA with the names of these NICs, unless they set it."""
 
+    dra: bool = False
+    """Whether the agent is also a driver of dynamic resource allocation, `gpu.berth.dev`. It gives cards to
+    ResourceClaims on nodes with the label `berth.dev/cards: claims`. The container runtime must support CDI. Requires
+    `--truth`."""
+
+    kubelet_folder: Path = Path("/var/lib/kubelet")
+    """Kubelet's folder, at the same path on the node and for the agent. The driver's sockets are in its folders
+    `plugins` and `plugins_registry`."""
+
     proc_root: Path = Path("/proc")
     """Where procfs of the host is mounted. Device nodes of MIG instances, the boot ID, and pods that have processes are
     read from it."""
@@ -273,14 +282,17 @@ class Settings(Flags, BaseSettings):
             raise ValueError(
                 "--device-plugin is not supported with --inventory simulated: there are no devices to allocate"
             )
-        if self.inventory == "simulated" and (self.mps or self.hami_core or self.nics):
+        if self.inventory == "simulated" and (self.mps or self.hami_core or self.nics or self.dra):
             raise ValueError(
-                "--mps, --hami-core and --nics are not supported with --inventory simulated: no container runs there"
+                "--mps, --hami-core, --nics and --dra are not supported with --inventory simulated: no container runs "
+                "there"
             )
         if self.mps and not self.truth:
             raise ValueError("--mps needs --truth: the agent sets limits by the pods of its node")
         if self.nics and not self.truth:
             raise ValueError("--nics needs --truth: the agent gives NICs by the pods of its node")
+        if self.dra and not self.truth:
+            raise ValueError("--dra needs --truth: the agent gives claims only cards that no pod of its node holds")
         if self.nccl_ib_hca and not self.nics:
             raise ValueError(
                 "--nccl-ib-hca needs --nics: the variable names the NICs whose device files a container gets"

@@ -46,6 +46,12 @@ def place(root: Path, address: str) -> Topology:
     )
 
 
+def pcie_root(root: Path, address: str) -> str:
+    """Return the root complex of a device, `pci0000:3a`; an empty string if the kernel does not report it."""
+    parts = (root / "bus/pci/devices" / address).resolve().parts
+    return next((part for part in parts if ROOT_COMPLEX.fullmatch(part)), "")
+
+
 def virtual_functions(device: Path) -> list[tuple[int, str]]:
     """Return the virtual functions of a PCI device: the kernel's number of each, and its PCI address."""
     links = entries(device, "virtfn*")

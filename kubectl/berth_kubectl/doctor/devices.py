@@ -23,6 +23,7 @@ REPORTED: Final = (
     names.DRIVER_LOADED,
     names.INVENTORY_READ,
     names.DEVICES_OFFERED,
+    names.CLAIMS_SERVED,
     names.ANNOTATIONS_READ,
     names.VALID,
     names.ACCOUNTED,
@@ -222,6 +223,6 @@ def _fix_of_condition(kind: str, reason: str, node: str, facts: Facts) -> str:
         return f"nvidia-smi   # on {node}"
     if kind == names.ANNOTATIONS_READ:
         return f"kubectl edit device {node}   # correct or remove the annotation"
-    if kind in (names.INVENTORY_READ, names.DEVICES_OFFERED):
+    if kind in (names.INVENTORY_READ, names.DEVICES_OFFERED, names.CLAIMS_SERVED):
         return pods_of_agent(facts, node)
     return f"kubectl get device {node} -o yaml"

@@ -26,8 +26,8 @@ ISOLATION: Final = {"hamiCore": {**ON, "image": "berth.dev/hami-core:1", "versio
 SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "base": ((), {}),
     "policies": (
-        ("isolation", "runtime-class", "device-plugin", "hami-core-library", "nics"),
-        {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}, "nics": ON},
+        ("isolation", "runtime-class", "device-plugin", "hami-core-library", "nics", "dra"),
+        {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}, "nics": ON, "dra": ON},
     ),
     "servers": (
         ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
@@ -58,7 +58,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("isolation", "hami-core-library", "runtime-class", "extender", "extender-cert-manager"),
         {"injection": INJECTION, "isolation": ISOLATION, "extender": {"enabled": True, "certManager": True}},
     ),
-    "mps": (("isolation", "mps"), {"isolation": {"mps": ON}}),
+    "mps": (("isolation", "mps", "dra"), {"isolation": {"mps": ON}, "dra": ON}),
     "isolation": (
         ("isolation", "device-plugin", "mps", "hami-core-library"),
         {
@@ -99,6 +99,13 @@ def test_nics_of_other_plugins_and_the_variable_of_nccl_are_flags() -> None:
         ("DaemonSet/berth-agent", "--nccl-ib-hca"),
     ):
         assert flag in rendered[kind]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_a_device_class_provides_an_extended_resource_only_on_request() -> None:
+    named = chart.rendered({"dra": {**ON, "extendedResourceName": "nvidia.com/gpu"}})
+    assert named["DeviceClass/gpu.berth.dev"]["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert "extendedResourceName" not in chart.rendered({"dra": ON})["DeviceClass/gpu.berth.dev"]["spec"]
+    assert "DeviceClass/gpu.berth.dev" not in chart.rendered({})
 
 
 def test_helm_finds_no_fault() -> None:

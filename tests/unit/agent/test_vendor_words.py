@@ -33,6 +33,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "kubelet/admission/pods.py": frozenset({"cuda"}),
     "kubelet/device_plugin/plugin_server.py": frozenset({"nvidia"}),
     # A type of links.
+    "dra/devices.py": frozenset({"nvlink"}),
     "kubelet/device_plugin/preferred.py": frozenset({"nvidia", "nvlink", "nvswitch"}),
     # Texts that kubelet shows as NVIDIA's plugin does.
     "kubelet/device_plugin/offered_ids.py": frozenset({"nvidia"}),

@@ -11,6 +11,8 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.extended_resources import rows_by_class
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import claims
@@ -186,6 +188,27 @@ def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
     assert of.fleet.device_classes[NVIDIA] == "a"
     of.set_device_classes({"b": ("", newer[1])})
     assert NVIDIA not in of.fleet.device_classes
+
+
+@pytest.mark.parametrize(
+    ("labels", "offered", "by_class"),
+    [
+        pytest.param({}, {}, False, id="a device plugin that restarts"),
+        pytest.param({names.CARDS_KEY: "name"}, {}, False, id="cards by name"),
+        pytest.param({names.CARDS_KEY: "claims"}, {}, True, id="cards by claims"),
+        pytest.param({names.CARDS_KEY: "claims"}, {NVIDIA: 1}, False, id="a device plugin that still offers some"),
+    ],
+)
+def test_a_class_provides_cards_that_an_agent_lists_only_where_claims_get_them(
+    labels: Mapping[str, str], offered: Mapping[str, int], *, by_class: bool
+) -> None:
+    of = cluster(offered)
+    of.node_cache.put_node(node(offered=offered, labels=labels))
+    of.set_own_pools(OwnPools(drivers=frozenset({names.DRA_DRIVER})))
+    of.set_device_classes({"gpu.berth.dev": (NVIDIA, "")})
+    of.put_pending(pod("a", {NVIDIA: 1}))
+    rows = rows_by_class(of.fleet, of.pending["uid-a"].request)
+    assert rows[NVIDIA][of.fleet.rows["node"]] == by_class
 
 
 # --- what-ifs ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.units import Taken, Units
+from berth_api.allocation import visible
 
 Ids = frozenset[str]
 NONE: Ids = frozenset()
@@ -120,6 +121,11 @@ class AdmissionSnapshot:
     def owners(self) -> dict[str, Pod]:
         """Return by id the pod whose annotation names it."""
         return {unit: pod for pod in self.pods for unit in pod.granted}
+
+    def held(self) -> frozenset[str]:
+        """Return the ids of all cards and instances that pods have by name, or still use."""
+        units = {*self.holders(), *(unit for pod in self.pods for unit in pod.granted)}
+        return frozenset(map(visible, units.union(*self.lingering.values())))
 
     def promised(self, *, without: Ids = NONE) -> Taken:
         """Return the devices that annotations name, except the annotations of some pods."""

@@ -64,6 +64,8 @@ class PluginManager:
         self._is_leaving = False
         self.on_kubelet: Callable[[], object] = lambda: None
         """Called when kubelet can allocate devices, or cannot any more."""
+        self.kept_for_claims: Callable[[], frozenset[str]] = frozenset
+        """Returns the UUIDs of the cards that only ResourceClaims may get."""
 
     # --- for the agent ------------------------------------------------------------------------------------
 
@@ -88,12 +90,18 @@ class PluginManager:
         return replace(reading, spec=spec, findings=(*reading.findings, *self._findings))
 
     def with_withheld(self, reading: Reading) -> Reading:
-        """Return the reading; withhold all GPUs while kubelet would refuse pods that request some (decision 19)."""
-        is_ready = self._kubelet_ready and not self._is_leaving
-        if reading.use is None or is_ready or not reading.offered:
+        """Return the reading with the GPUs that kubelet cannot give.
+
+        These are all GPUs while kubelet would refuse pods that request some (decision 19).
+        """
+        if reading.use is None or not reading.offered:
             return reading
-        gpus = tuple(device.minor for device in reading.spec.devices if device.type == "gpu")
-        return replace(reading, use=replace(reading.use, withheld=gpus))
+        cards = {device.minor: device.id for device in reading.spec.devices if device.type == "gpu"}
+        withheld = set(cards)
+        if self._kubelet_ready and not self._is_leaving:
+            kept = self.kept_for_claims()
+            withheld = {*reading.use.withheld, *(minor for minor, card in cards.items() if card in kept)}
+        return replace(reading, use=replace(reading.use, withheld=tuple(sorted(withheld))))
 
     def leave(self) -> None:
         """Report all GPUs as withheld from now on: the agent is about to end."""
@@ -182,7 +190,8 @@ class PluginManager:
         access = self._access
         try:
             access.check()
-            offers = self._hand_over.offers(spec, withheld=self._chooser.withheld())
+            withheld = self._chooser.withheld() | self.kept_for_claims()
+            offers = self._hand_over.offers(spec, withheld=withheld)
         except MisconfiguredError:
             self._offers = Offers()
             await self._servers.keep(())

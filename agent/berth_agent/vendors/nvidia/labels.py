@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from berth_agent.inventory.interface import label_value
 from berth_agent.readings import NodeFacts
@@ -62,6 +62,20 @@ class Facts(NodeFacts):
     def labels(self, spec: DeviceSpec, *, renamed: bool) -> dict[str, str]:
         """Return the Node's labels; none if it has no GPU."""
         return of(spec, self, renamed=renamed)
+
+    def attributes(self, spec: DeviceSpec, card: str) -> dict[str, dict[str, Any]]:
+        """Return attributes that NVIDIA's driver has, too. The API accepts versions like `9.0.0` only."""
+        texts = {"driverVersion": spec.driver_version, "cudaDriverVersion": spec.cuda_version}
+        attributes: dict[str, dict[str, Any]] = {}
+        if card in self.cards:
+            major, minor = self.cards[card].compute
+            texts["cudaComputeCapability"] = f"{major}.{minor}"
+            attributes["architecture"] = {"string": family((major, minor)).replace("-", " ").title()}
+        for name, text in texts.items():
+            numbers = [int(part) for part in text.split(".") if part.isdecimal()]
+            if len(numbers) in {2, 3}:
+                attributes[name] = {"version": ".".join(map(str, (*numbers, 0)[:3]))}
+        return attributes
 
 
 def of(spec: DeviceSpec, facts: NodeFacts, *, renamed: bool) -> dict[str, str]:

@@ -81,7 +81,13 @@ def policies() -> tuple[Item, ...]:
     mutating += ["berth-runtime-class", *(f"berth-words-{verb}" for verb in _OF_WORDS)]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
-    limits += ["berth-claims-taints", "berth-claims-writers", "berth-kueue-checks", "berth-kueue-other-checks"]
+    limits += [
+        "berth-agent-slices",
+        "berth-claims-taints",
+        "berth-claims-writers",
+        "berth-kueue-checks",
+        "berth-kueue-other-checks",
+    ]
     validating = [
         *fence,
         *limits,

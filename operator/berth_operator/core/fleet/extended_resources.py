@@ -3,17 +3,20 @@
 DeviceClasses provide some, as in kube-scheduler's DynamicResources. If the resource is in a node's allocatable, a
 device plugin provides it there, whatever DeviceClasses exist. On any other node the class provides it, from devices in
 Berth's pools. Berth counts some devices on cards, for example for `nvidia.com/gpu`. A class provides their resources
-only on nodes where no agent lists cards of their type.
+only on nodes where no agent lists cards of their type, or whose label `berth.dev/cards` gives cards to claims.
 
 Device plugins of other vendors than NVIDIA provide others. On a node without an agent, Berth counts these resources
 like every extended resource, and kubelet chooses the devices.
 """
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from berth_api.names import CARDS_KEY
 from berth_api.request import vendor_of
+from berth_api.values.selectors import Requirement
 from berth_operator.core.dra import extended
 from berth_operator.core.dra.extended import RequestMapping
 from berth_operator.core.dra.requests import Alternatives, ResourceClaim
@@ -23,6 +26,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR
 from berth_operator.core.values.request import PendingPod, PodRequest
+
+_BY_CLAIMS: Final = Requirement(key=CARDS_KEY, values=("claims",))
 
 
 def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
@@ -41,11 +46,11 @@ def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
 
 
 def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows whose Device, if any, lists no cards of the types that the pod requests."""
+    """Return the rows without cards by name: their label says so, or no Device lists cards of the pod's types."""
     mask = np.ones(len(fleet.names), np.bool_)
     for part in request.devices.parts:
         mask &= ~fleet.cards[part.type].present.any(axis=1)
-    return mask
+    return mask | fleet.labels.meeting(_BY_CLAIMS)
 
 
 def rows_without_grants(fleet: Fleet, request: PodRequest) -> Mask | None:

@@ -50,7 +50,7 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
         pytest.param(["--node-name", "a", "--mps", "--truth", "false"], "--mps needs --truth", id="mps without pods"),
         pytest.param(
             ["--inventory", "simulated", "--fleet", "/none.yaml", "--hami-core", "/lib"],
-            "--mps, --hami-core and --nics are not supported with --inventory simulated",
+            "--mps, --hami-core, --nics and --dra are not supported with --inventory simulated",
             id="limits without containers",
         ),
         pytest.param(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from berth_api.names import GPU, RDMA
+from berth_api.names import DRA_DRIVER, GPU, RDMA
 
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 """The standard attribute for the PCI address of a device, or of the card that it is a part of."""
@@ -37,6 +37,7 @@ DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
             ids=(f"{_NVIDIA}/uuid", f"{_NVIDIA}/parentUUID"),
             addresses=(PCI_BUS_ID, f"{_NVIDIA}/pcieBusID"),
         ),
+        DRA_DRIVER: Driver(device_type=GPU, ids=(f"{DRA_DRIVER}/uuid", f"{DRA_DRIVER}/parentUUID")),
         "gpu.amd.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.amd.com/pciAddr")),
         "gpu.intel.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.intel.com/pciAddress")),
         "dra.net": Driver(device_type=RDMA, addresses=(PCI_BUS_ID, "dra.net/pciAddress"), virtual="dra.net/virtual"),

@@ -1,0 +1,49 @@
+"""What a scheduler allocated to a ResourceClaim, as a driver reads it. Pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from berth_agent.vendor import RefusedError
+from berth_api.names import DRA_DRIVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedDevice:
+    """A device of this driver that a claim has."""
+
+    request: str
+    """The request, without its subrequest: kubelet knows it by this name."""
+    device: str
+    admin: bool = False
+    """Whether the claim has admin access: other claims may have the device, too."""
+
+
+def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of a claim.
+
+    Args:
+        claim: the claim, as the API server has it.
+        uid: the UID of the claim that kubelet means.
+        pool: the pool of this node.
+
+    Raises:
+        RefusedError: it is another claim, or none of its devices is of this node and driver.
+    """
+    name = claim["metadata"]["name"]
+    if claim["metadata"]["uid"] != uid:
+        raise RefusedError(f"ResourceClaim {name} has the UID {claim['metadata']['uid']}, not {uid}: it was replaced")
+    allocation = (claim.get("status") or {}).get("allocation")
+    if not allocation:
+        raise RefusedError(f"ResourceClaim {name} is not allocated")
+    results = (allocation.get("devices") or {}).get("results") or ()
+    own = [result for result in results if result["driver"] == DRA_DRIVER]
+    if not own or any(result["pool"] != pool for result in own):
+        pools = ", ".join(sorted({result["pool"] for result in own})) or "no pool"
+        raise RefusedError(f"ResourceClaim {name} has devices of {DRA_DRIVER} in {pools}; this node's pool is {pool}")
+    return tuple(
+        AllocatedDevice(
+            request=result["request"].partition("/")[0], device=result["device"], admin=bool(result.get("adminAccess"))
+        )
+        for result in own
+    )

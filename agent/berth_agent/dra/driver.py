@@ -1,0 +1,176 @@
+"""The driver of one node: its slices, its sockets and its claims, in step with the node's cards, pods and label.
+
+The label `berth.dev/cards` of the Node decides how the node's cards are given, and the driver ensures that no card is
+given in both ways. With `claims`, slices list the cards that no pod has by name, and kubelet's device API gets none.
+Otherwise, slices list nothing, and the device API gets the cards that no claim has.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.boot import boot_id
+from berth_agent.conditions import Finding
+from berth_agent.configuration.settings import Settings
+from berth_agent.dra import devices
+from berth_agent.dra.checkpoint import ClaimCheckpoint
+from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.preparation import NodeState, Preparation
+from berth_agent.dra.publisher import SlicePublisher
+from berth_agent.dra.service import DriverService, HealthFeed
+from berth_agent.dra.sockets import DriverSockets
+from berth_agent.inventory import sysfs
+from berth_agent.kubelet.device_plugin.registration import CrashCounter, ServingError
+from berth_agent.readings import Reading
+from berth_agent.vendor import HandOver
+from berth_api import names
+from berth_api.device import DeviceSpec
+from berth_client.client import ApiClient
+
+BY_CLAIMS: Final = "claims"
+CHECK_INTERVAL: Final = 1.0
+"""Seconds between two looks whether the sockets are still there."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class ClaimDriver:
+    """The driver `gpu.berth.dev` of this node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        client: ApiClient,
+        hand_over: HandOver,
+        owner: Callable[[], Mapping[str, Any] | None],
+        held: Callable[[], frozenset[str] | None],
+    ) -> None:
+        """Set its parts.
+
+        Args:
+            settings: the agent's settings.
+            client: the API server.
+            hand_over: how containers get the cards, by CDI.
+            owner: returns the owner reference to the Node, or None while the Node is unknown.
+            held: returns the UUIDs of what pods have by name, or None while that is unknown.
+        """
+        self._settings = settings
+        self._hand_over = hand_over
+        self._held = held
+        self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
+        self._health = HealthFeed()
+        self._claims = Preparation(
+            api=client,
+            store=ClaimCheckpoint(settings.checkpoint.parent),
+            cdi_folder=settings.cdi_folder,
+            pool=settings.node_name,
+            boot=boot_id(settings.proc_root),
+            state=self._state,
+        )
+        self._spec: DeviceSpec | None = None
+        self._roots: dict[str, str] = {}
+        self._devices: dict[str, ListedDevice] = {}
+        self._by_claims: bool | None = None
+        self._sockets: DriverSockets | None = None
+        self._failure = ""
+
+    def on_change(self, listener: Callable[[], object]) -> None:
+        """Call the listener when a claim got or released devices."""
+        self._claims.on_change = listener
+
+    async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
+        """List the cards of a reading from now on, as the Node's labels say."""
+        held = self._held()
+        places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
+        if places:
+            self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
+        listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        self._spec, self._devices = reading.spec, {device.name: device for device in listed}
+        self._by_claims = labels.get(names.CARDS_KEY) == BY_CLAIMS
+        self._health.update(
+            {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
+        )
+        if held is not None:
+            taken = self._cards(held)
+            self._publisher.publish([device for device in listed if self._by_claims and device.card not in taken])
+
+    def withheld(self) -> frozenset[str]:
+        """Return the UUIDs of the cards that kubelet's device API must not give."""
+        if self._spec is None:
+            return frozenset()
+        cards = {device.id for device in self._spec.devices if device.type == names.GPU}
+        if self._by_claims:
+            # A pod whose card turns unhealthy can neither be restarted nor admitted again.
+            return frozenset(cards - self._cards(self._held() or frozenset()))
+        return self._claims.cards() & cards
+
+    def view(self, reading: Reading) -> Reading:
+        """Return the reading with the condition of the driver."""
+        if self._sockets is None or not self._sockets.registration.is_registered:
+            failure = self._sockets.registration.failure if self._sockets else self._failure
+            finding = Finding(
+                type=names.CLAIMS_SERVED,
+                ok=False,
+                reason="NotRegistered",
+                message=failure or "kubelet has not registered the driver yet",
+            )
+        elif self._publisher.failure:
+            finding = Finding(
+                type=names.CLAIMS_SERVED, ok=False, reason="SlicesNotWritten", message=self._publisher.failure
+            )
+        else:
+            finding = Finding(type=names.CLAIMS_SERVED, ok=True, reason="Registered")
+        return replace(reading, findings=(*reading.findings, finding))
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Serve kubelet and keep the slices until the tasks are cancelled; the slices stay."""
+        tasks.create_task(self._publisher.run())
+        tasks.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Serve kubelet until cancelled.
+
+        Raises:
+            CrashLoopError: the sockets break again and again.
+        """
+        crashes = CrashCounter()
+        while True:
+            service = DriverService(claims=self._claims, health=self._health)
+            sockets = DriverSockets(self._settings.kubelet_folder, service)
+            try:
+                await sockets.start()
+                self._sockets, self._failure = sockets, ""
+                while True:
+                    await asyncio.sleep(CHECK_INTERVAL)
+                    if sockets.broken:
+                        break
+                _log.warning("a socket of the driver of claims is gone; serving again")
+                crashes.count(asyncio.get_running_loop().time(), what=f"the sockets of {names.DRA_DRIVER}")
+            except ServingError as error:
+                if str(error) != self._failure:
+                    _log.error("the driver of claims cannot be served, will try again", error=str(error))
+                self._failure = str(error)
+            finally:
+                self._sockets = None
+                await sockets.stop()
+            await asyncio.sleep(CHECK_INTERVAL)
+
+    def _state(self) -> NodeState | None:
+        held, spec = self._held(), self._spec
+        if held is None or spec is None:
+            return None
+        return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
+
+    def _cards(self, held: frozenset[str]) -> frozenset[str]:
+        """Return the UUIDs of the cards on which these cards and instances lie."""
+        cards = {device.id: device.card for device in self._devices.values()}
+        return frozenset(cards.get(device, device) for device in held)
+
+
+def _roots(sysfs_root: Path, places: set[str]) -> dict[str, str]:
+    return {place: sysfs.pcie_root(sysfs_root, place) for place in places}

@@ -1,0 +1,139 @@
+"""Keep the node's ResourceSlices on the API server what they should be.
+
+kubelet deletes all slices of its node when it starts, and when it was without a driver for a while. They are created
+again at once. They stay when the agent ends: the next agent, or kubelet, decides about them.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+
+from berth_agent.dra import slices
+from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.slices import Delete, Known, Update
+from berth_agent.following import follow
+from berth_api.names import DRA_DRIVER
+from berth_client.client import ApiClient
+from berth_client.errors import CallError
+from berth_client.objects import Object
+from berth_client.reflector import EventType
+
+SLICES: Final = f"/apis/{slices.API_VERSION}/resourceslices"
+FIRST_PAUSE: Final = 0.5
+LAST_PAUSE: Final = 30.0
+"""Seconds after a failed write; they double each time."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class SlicePublisher:
+    """The slices of one node."""
+
+    def __init__(self, *, client: ApiClient, node: str, owner: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Set the API client, the node, and what returns its owner reference, or None while the Node is unknown."""
+        self._client = client
+        self._node = node
+        self._owner = owner
+        self._devices: Sequence[ListedDevice] | None = None
+        self._existing: dict[str, Known] | None = None
+        self._gone: set[str] = set()
+        """Slices that were deleted during the current writes: the answer to their creation may come later."""
+        self._with_taints = True
+        self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
+        """Name of a slice -> what was sent last, and what the API server made of it."""
+        self._wake = asyncio.Event()
+        self.failure = "the node's cards and pods, or its ResourceSlices, are not known yet"
+        """Why the slices are not what they should be; empty if they are."""
+
+    def publish(self, devices: Sequence[ListedDevice]) -> None:
+        """List these devices from now on."""
+        if devices != self._devices:
+            self._devices = devices
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Follow and write the slices until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            selector = f"spec.nodeName={self._node},spec.driver={DRA_DRIVER}"
+            following = follow(self._client, SLICES, selector=selector, listed=self._listed, changed=self._changed)
+            tasks.create_task(following)
+            pause = FIRST_PAUSE
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._devices is None or self._existing is None or self._owner() is None:
+                    continue
+                try:
+                    await self._write(self._devices, self._existing)
+                except CallError as error:
+                    if str(error) != self.failure:
+                        _log.warning("ResourceSlices not written, will try again", error=str(error))
+                    self.failure = str(error)
+                    self._wake.set()
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LAST_PAUSE)
+                else:
+                    self.failure, pause = "", FIRST_PAUSE
+
+    def _listed(self, objects: list[Object], _version: str) -> None:
+        self._existing = {obj["metadata"]["name"]: slices.known(obj) for obj in objects}
+        self._wake.set()
+
+    def _changed(self, event_type: EventType, obj: Object) -> None:
+        one = slices.known(obj)
+        known = (self._existing or {}).get(one.name)
+        if self._existing is None or (known is not None and int(known.version) >= int(one.version)):
+            return
+        if event_type == "DELETED":
+            self._gone.add(one.name)
+            if self._existing.pop(one.name, None):
+                _log.info("ResourceSlice deleted by another client, writing it again", slice=one.name)
+        else:
+            self._existing[one.name] = one
+        self._wake.set()
+
+    async def _write(self, devices: Sequence[ListedDevice], existing: dict[str, Known]) -> None:
+        owner = self._owner()
+        self._gone.clear()
+        wanted = slices.by_card(devices, with_taints=self._with_taints)
+        for change in slices.plan(wanted, list(map(self._as_sent, existing.values())), node=self._node):
+            if isinstance(change, Delete):
+                await self._delete(change.known, existing)
+            elif isinstance(change, Update):
+                body = slices.replacement(change, owner)
+                answer = await self._client.request("PUT", f"{SLICES}/{change.known.name}", body=body)
+                self._put(change.spec, answer)
+            else:
+                self._put(
+                    change.spec, await self._client.create(SLICES, slices.manifest(change.card, change.spec, owner))
+                )
+
+    async def _delete(self, one: Known, existing: dict[str, Known]) -> None:
+        # Before the call, because the event may come before the answer.
+        existing.pop(one.name, None)
+        try:
+            await self._client.delete(f"{SLICES}/{one.name}", uid=one.uid)
+        except CallError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                existing[one.name] = one
+                raise
+
+    def _put(self, sent: slices.Spec, answer: Object) -> None:
+        one = slices.known(answer)
+        if self._existing is not None and one.name not in self._gone:
+            self._existing[one.name] = one
+        self._answers = {name: answer for name, answer in self._answers.items() if name in (self._existing or ())}
+        self._answers[one.name] = (sent, one.spec)
+        if self._with_taints and not slices.keeps_taints(sent, one.spec):
+            _log.warning("the API server drops taints of devices: cards with a fault are left out of ResourceSlices")
+            self._with_taints = False
+            self._wake.set()
+
+    def _as_sent(self, one: Known) -> Known:
+        """Return a slice as it was sent: the API server drops fields that it does not have, and adds others."""
+        sent, answer = self._answers.get(one.name, (None, None))
+        return replace(one, spec=sent) if sent is not None and one.spec == answer else one

@@ -1,0 +1,168 @@
+"""Berth's own driver on a real node: a claim gets its cards, and no card is given in two ways."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from berth_api.names import CARDS_KEY, DRA_DRIVER
+from devcluster import Arena
+from devcluster.arena import DEFAULT_SCHEDULER
+from devcluster.control_plane.api import Manifest
+from devcluster.real_node import RealNode
+from tests.node.boxes import box, running
+from tests.node.dra_driver import GROUP, SLICES
+from tests.node.stage import GPU, Stage
+from tests.nvml.fixture import a100
+
+CARDS: Final = [a100(index) for index in range(3)]
+
+
+@pytest.fixture
+def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
+    """Return the node with Berth, whose agent is a driver, and whose operator has its pools; the cards are by name."""
+    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0}
+    with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, _classes(arena):
+        made.operator.stop()
+        made.start_operator(config=_own_pools(arena, tmp_path), scheduler_names=None)
+        try:
+            yield made
+        finally:
+            # Pods cannot end without their driver.
+            for name in made.names():
+                made.remove(name)
+            _give_by(made, None)
+            made.wait(lambda: not slices(made), what="the slices to go")
+
+
+def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
+    assert slices(stage) == []
+    _give_by(stage, "claims")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="the cards in slices")
+    stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
+
+    pod = by_claim(stage, "by-kube-scheduler", DEFAULT_SCHEDULER)
+    assert_has_its_card(stage, pod)
+    assert len(files(stage)) == 1
+    stage.remove("by-kube-scheduler")
+    assert files(stage) == []
+
+    # A pool has one scheduler at a time.
+    berth = stage.arena.scheduler_name
+    first, second = by_claim(stage, "first", berth), by_claim(stage, "second", berth)
+    cards = [assert_has_its_card(stage, pod) for pod in (first, second)]
+    assert len(set(cards)) == len(cards)
+
+    # An agent that is killed leaves pods and slices; the next one serves both.
+    before = slices(stage)
+    stage.agent.kill()
+    stage.start_agent()
+    shared = by_claim(stage, "shared", berth, claim=claim_of(second))
+    assert assert_has_its_card(stage, shared) == cards[1]
+    assert slices(stage) == before
+
+    # A new kubelet finds the driver again, with the claims that run.
+    stage.node.restart_daemon("kubelet")
+    stage.submit({GPU: "1"}, "by-class")
+    by_class = assert_has_its_card(stage, running(stage.arena, "by-class"))
+    assert by_class not in cards
+    stage.remove("by-class")
+    stage.wait(lambda: devices(slices(stage)) == devices(before), what="the slices to be back")
+
+    # Cards that claims hold stay with them when the others are given by name.
+    _give_by(stage, "name")
+    stage.wait(lambda: stage.node.allocatable(GPU) == 1, what="the free card by name")
+    stage.wait(lambda: slices(stage) == [], what="the slices to go")
+    stage.submit({GPU: "1"}, "by-name")
+    stage.hold("by-name")
+    assert not set(stage.cards("by-name")) & set(cards)
+    _give_by(stage, "claims")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS) - 1, what="all cards but the one by name in slices")
+    assert stage.is_running("by-name")
+    stage.remove("by-name", "first", "second", "shared")
+    assert files(stage) == []
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="all cards in slices")
+
+
+def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "") -> Manifest:
+    """Create a pod with a claim of one card, its own or an existing one, and return it once it runs."""
+    pod = box(stage.arena, name, scheduler_name=scheduler)
+    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "one"}
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    stage.arena.create([pod])
+    return running(stage.arena, name)
+
+
+def claim_of(pod: Manifest) -> str:
+    """Return the name of a pod's claim."""
+    if extended := pod["status"].get("extendedResourceClaimStatus"):
+        return str(extended["resourceClaimName"])
+    [source] = pod["spec"]["resourceClaims"]
+    return str(source.get("resourceClaimName") or pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"])
+
+
+def assert_has_its_card(stage: Stage, pod: Manifest) -> int:
+    """Check that a pod's container has the device nodes of its claim's card, and no other's; return the minor."""
+    claim = stage.arena.get("resourceclaims", claim_of(pod))
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    assert (result["driver"], result["pool"]) == (DRA_DRIVER, stage.node.name)
+    [card] = [card for card in CARDS if card.uuid.lower() == result["device"]]
+    container = stage.node.container(pod)
+    nodes = {device for device in container.devices if device.startswith("nvidia")}
+    assert nodes == {"nvidiactl", "nvidia-uvm", f"nvidia{card.minor}"}
+    assert container.environment["NVIDIA_VISIBLE_DEVICES"] == "void"
+    return card.minor
+
+
+def slices(stage: Stage) -> list[Manifest]:
+    """Return the specs of the driver's slices, by their names."""
+    items = stage.node.cluster.api.get(SLICES, fieldSelector=f"spec.driver={DRA_DRIVER}")["items"]
+    return [one["spec"] for one in sorted(items, key=lambda one: str(one["metadata"]["name"]))]
+
+
+def devices(specs: list[Manifest]) -> list[str]:
+    """Return the names of the devices of slices."""
+    return sorted(device["name"] for spec in specs for device in spec["devices"])
+
+
+def files(stage: Stage) -> list[str]:
+    """Return the CDI files of claims."""
+    return [name for name in os.listdir(stage.node.cdi) if DRA_DRIVER in name]  # noqa: PTH208 - names, not paths
+
+
+def _give_by(stage: Stage, mode: str | None) -> None:
+    stage.arena.merge("nodes", stage.node.name, {"metadata": {"labels": {CARDS_KEY: mode}}})
+
+
+@contextlib.contextmanager
+def _classes(arena: Arena) -> Iterator[None]:
+    """Make a DeviceClass of the driver's whole cards, and a ResourceClaimTemplate for one."""
+    api = arena.cluster.api
+    expression = f'device.driver == "{DRA_DRIVER}" && device.attributes["{DRA_DRIVER}"].type == "gpu"'
+    device_class = f"{arena.id}.{DRA_DRIVER}"
+    spec = {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": GPU}
+    api.post(f"{GROUP}/deviceclasses", {"metadata": {"name": device_class}, "spec": spec})
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class}}]}}
+    template = {"metadata": {"name": "one"}, "spec": {"spec": claim}}
+    api.post(f"{GROUP}/namespaces/{arena.namespace}/resourceclaimtemplates", template)
+    try:
+        yield
+    finally:
+        api.delete(f"{GROUP}/deviceclasses/{device_class}")
+
+
+def _own_pools(arena: Arena, folder: Path) -> Path:
+    file = folder / "berth.yaml"
+    body = {
+        "apiVersion": "config.berth.dev/v1alpha1",
+        "kind": "BerthSchedulerConfiguration",
+        "profiles": [{"schedulerName": arena.scheduler_name}],
+        "claims": {"drivers": [DRA_DRIVER]},
+    }
+    file.write_text(yaml.safe_dump(body))
+    return file

@@ -1,0 +1,279 @@
+"""Claims on the node: whatever breaks, a repeated call ends with the same result, and no card has two owners."""
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_agent.dra import devices
+from berth_agent.dra.checkpoint import NAME, ClaimCheckpoint, HeldClaim
+from berth_agent.dra.preparation import WAIT, NodeState, Preparation
+from berth_agent.dra.service import ClaimKey, PreparedDevice
+from berth_agent.vendor import RefusedError
+from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
+from berth_agent.vendors.nvidia.hand_over.cdi import NVIDIA_CTK_VENDOR
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
+from berth_api.device import DeviceSpec, Mig, MigInstance
+from berth_client.errors import ApiError
+from tests.devices import options, spec
+
+BY_CDI = options(device_list_strategy=("cdi-cri",))
+
+
+def machine() -> DeviceSpec:
+    """Return two whole cards, and one with two instances."""
+    described = spec(3)
+    instances = [
+        MigInstance(id=f"MIG-2-{number}", profile="1g.10gb", gpu_instance=number, compute_instance=0, memory="9856Mi")
+        for number in range(2)
+    ]
+    divided = described.devices[2].model_copy(update={"mig": Mig(enabled=True, instances=instances)})
+    return described.model_copy(update={"devices": [*described.devices[:2], divided]})
+
+
+class Node:
+    """A node with its API server and disk; `restart` returns what a new agent would run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.claims: dict[str, dict[str, Any]] = {}
+        self.by_name: frozenset[str] = frozenset()
+        self.vendor: dict[str, Any] = {}
+        self.is_known = True
+        self.boot = "boot-1"
+
+    async def get(self, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        if name not in self.claims:
+            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f"{name} not found")
+        return self.claims[name]
+
+    def allocate(self, name: str, *allocated: str, uid: str = "", pool: str = "node", **fields: Any) -> ClaimKey:
+        results = [
+            {"request": "gpu/big", "driver": "gpu.berth.dev", "pool": pool, "device": device, **fields}
+            for device in allocated
+        ]
+        results.append({"request": "nic", "driver": "dra.net", "pool": "other", "device": "eth0"})
+        key = ClaimKey(uid=uid or f"uid-{name}", namespace="ns", name=name)
+        metadata = {"name": name, "namespace": "ns", "uid": key.uid}
+        self.claims[name] = {"metadata": metadata, "status": {"allocation": {"devices": {"results": results}}}}
+        return key
+
+    def state(self) -> NodeState | None:
+        cards = machine()
+        nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4})
+        access = NvidiaAccess(spec=cards, options=BY_CDI, nodes=nodes, **self.vendor)
+        listed = {device.name: device for device in devices.listed(cards, None, roots={})}
+        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access) if self.is_known else None
+
+    def restart(self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT) -> Preparation:
+        return Preparation(
+            api=self,
+            store=store or ClaimCheckpoint(self.folder / "state"),
+            cdi_folder=self.folder / "cdi",
+            pool="node",
+            boot=self.boot,
+            state=self.state,
+            wait=wait,
+        )
+
+    def files(self) -> dict[str, Any]:
+        paths = (self.folder / "cdi").iterdir() if (self.folder / "cdi").is_dir() else ()
+        return {path.name: json.loads(path.read_text()) for path in paths}
+
+
+class Dying(ClaimCheckpoint):
+    """Dies before or after it wrote."""
+
+    def __init__(self, folder: Path, *, after: bool) -> None:
+        super().__init__(folder)
+        self._after = after
+
+    def save(self, claims: Mapping[str, HeldClaim]) -> None:
+        if self._after:
+            super().save(claims)
+        raise OSError("killed")
+
+
+async def test_a_claim_gets_its_card_and_its_instance_with_their_device_nodes(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    prepared = await node.restart().prepare(node.allocate("two", "gpu-0", "mig-2-0"))
+    assert prepared == tuple(
+        PreparedDevice(
+            request="gpu", pool="node", device=device, cdi_ids=(f"k8s.gpu.berth.dev/claim=uid-two-{device}",)
+        )
+        for device in ("gpu-0", "mig-2-0")
+    )
+    [content] = node.files().values()
+    paths = {
+        device["name"]: [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
+        for device in content["devices"]
+    }
+    assert content["kind"] == "k8s.gpu.berth.dev/claim"
+    assert paths == {
+        "uid-two-gpu-0": ["/dev/nvidiactl", "/dev/nvidia0"],
+        "uid-two-mig-2-0": [
+            "/dev/nvidiactl",
+            "/dev/nvidia2",
+            "/dev/nvidia-caps/nvidia-cap3",
+            "/dev/nvidia-caps/nvidia-cap4",
+        ],
+    }
+    assert content["devices"][0]["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+async def test_devices_of_nvidias_specification_are_passed_on(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.vendor = {"vendor": NVIDIA_CTK_VENDOR}
+    [prepared] = await node.restart().prepare(node.allocate("one", "gpu-0"))
+    assert prepared.cdi_ids == ("nvidia.com/gpu=GPU-0",)
+    assert node.files() == {}
+
+
+@pytest.mark.parametrize("step", ["before the record", "after the record", "at the file"])
+async def test_a_broken_prepare_is_repeated_and_released_without_a_rest(tmp_path: Path, step: str) -> None:
+    node = Node(tmp_path)
+    key = node.allocate("one", "gpu-0")
+    broken = node.restart(None if step == "at the file" else Dying(tmp_path / "state", after=step.startswith("after")))
+    if step == "at the file":
+        (tmp_path / "cdi").write_text("no folder")
+    with pytest.raises(RefusedError):
+        await broken.prepare(key)
+    # No file is there without its record, which alone leads to its end.
+    assert not node.files() or ClaimCheckpoint(tmp_path / "state").load()
+    (tmp_path / "cdi").unlink(missing_ok=True)
+    again = node.restart()
+    prepared = await again.prepare(key)
+    assert [device.device for device in prepared] == ["gpu-0"]
+    files = node.files()
+    # Repeated, after a restart, and after a reboot, which removes the file.
+    assert await node.restart().prepare(key) == prepared
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    node.boot = "boot-2"
+    rebooted = node.restart()
+    assert await rebooted.prepare(key) == prepared
+    assert node.files() == files
+    # A release that breaks is repeated, too, also when the claim is gone.
+    node.claims.clear()
+    with pytest.raises(RefusedError):
+        await node.restart(Dying(tmp_path / "state", after=False)).unprepare(key)
+    last = node.restart()
+    await last.unprepare(key)
+    await last.unprepare(key)
+    assert (node.files(), last.cards(), ClaimCheckpoint(tmp_path / "state").load()) == ({}, frozenset(), {})
+
+
+@pytest.mark.looptime
+async def test_a_card_is_waited_for_and_never_given_twice(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    first, second = node.allocate("first", "gpu-0"), node.allocate("second", "gpu-0")
+    await driver.prepare(first)
+    waiting = asyncio.create_task(driver.prepare(second))
+    await asyncio.sleep(5)
+    assert not waiting.done()
+    await driver.unprepare(first)
+    assert [device.device for device in await waiting] == ["gpu-0"]
+    start = asyncio.get_running_loop().time()
+    with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/second"):
+        await driver.prepare(first)
+    assert WAIT <= asyncio.get_running_loop().time() - start < WAIT + 1
+    # Admin access holds nothing.
+    admin = node.allocate("admin", "gpu-0", adminAccess=True)
+    await driver.prepare(admin)
+    assert driver.cards() == {"GPU-0"}
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("allocated", "by_name", "message"),
+    [
+        pytest.param("gpu-1", {"GPU-1"}, "a pod has gpu-1 by name", id="card"),
+        pytest.param("mig-2-0", {"GPU-2"}, "a pod has mig-2-0 by name", id="card of the instance"),
+        pytest.param("gpu-9", set(), "the node has no device gpu-9 now", id="lost"),
+        pytest.param("mig-2-0", {"MIG-2-1"}, "", id="other instance"),
+        pytest.param("gpu-1", {"GPU-0"}, "", id="other card"),
+    ],
+)
+async def test_a_card_of_a_pod_is_refused(tmp_path: Path, allocated: str, by_name: set[str], message: str) -> None:
+    node = Node(tmp_path)
+    node.by_name = frozenset(by_name)
+    key = node.allocate("one", allocated)
+    if message:
+        with pytest.raises(RefusedError, match=message):
+            await node.restart().prepare(key)
+        assert node.files() == {}
+    else:
+        await node.restart().prepare(key)
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_kubelet_does_not_mean_is_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    with pytest.raises(RefusedError, match="not found"):
+        await driver.prepare(ClaimKey(uid="uid", namespace="ns", name="gone"))
+    replaced = node.allocate("one", "gpu-0", uid="new")
+    with pytest.raises(RefusedError, match="has the UID new, not old: it was replaced"):
+        await driver.prepare(ClaimKey(uid="old", namespace="ns", name="one"))
+    with pytest.raises(RefusedError, match="no UID"):
+        await driver.prepare(ClaimKey(uid="../../etc", namespace="ns", name="one"))
+    elsewhere = node.allocate("two", "gpu-0", pool="other")
+    with pytest.raises(RefusedError, match="in other; this node's pool is node"):
+        await driver.prepare(elsewhere)
+    node.is_known = False
+    with pytest.raises(RefusedError, match="not known yet"):
+        await driver.prepare(replaced)
+
+
+def test_a_checkpoint_is_read_leniently(tmp_path: Path) -> None:
+    store = ClaimCheckpoint(tmp_path)
+    device = {"request": "gpu", "device": "gpu-0", "id": "GPU-0", "card": "GPU-0", "new": 1}
+    entry = {"namespace": "ns", "name": "one", "boot": "b", "devices": [device], "later": {"field": 2}}
+    (tmp_path / NAME).write_text(json.dumps({"version": 2, "claims": {"good": entry, "bad": {}, "../up": entry}}))
+    assert list(store.load()) == ["good"]
+    for text in ("", "{", "[]", '{"claims": 3}'):
+        (tmp_path / NAME).write_text(text)
+        assert store.load() == {}
+        assert (tmp_path / f"{NAME}.rejected").read_text() == text
+        assert store.load() == {}
+
+
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["prepare", "unprepare", "die", "restart"])))
+DEVICES = {"a": ("gpu-0",), "b": ("gpu-0", "mig-2-0"), "c": ("mig-2-0", "mig-2-1")}
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps=STEPS)
+async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        node = Node(Path(name))
+        store = ClaimCheckpoint(node.folder / "state")
+        keys = {claim: node.allocate(claim, *allocated) for claim, allocated in DEVICES.items()}
+        driver = node.restart(wait=0)
+        for claim, step in steps:
+            if step == "prepare":
+                with contextlib.suppress(RefusedError):
+                    await driver.prepare(keys[claim])
+            elif step == "unprepare":
+                await driver.unprepare(keys[claim])
+            elif step == "die":
+                with contextlib.suppress(RefusedError):
+                    await node.restart(Dying(node.folder / "state", after=True), wait=0).prepare(keys[claim])
+            if step in {"restart", "die"}:
+                driver = node.restart(wait=0)
+            held = [device for one in store.load().values() for device in one.devices]
+            assert len(held) == len({device.id for device in held})
+            assert driver.cards() == {device.card for device in held}
+        for key in keys.values():
+            await driver.unprepare(key)
+        assert (node.files(), store.load()) == ({}, {})
