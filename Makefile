@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api base client operator agent kubectl devcluster demo images tests examples charts reference
+SOURCES := api base client operator agent kubectl devcluster demo images release tests examples charts reference
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
@@ -300,16 +300,6 @@ bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS=
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
 
-.PHONY: sbom
-sbom: setup ## write the SBOM of each image (CycloneDX): SBOM=.build/sbom ARGS=--no-validate
-	@mkdir -p $(or $(SBOM),.build/sbom)
-	@for image in operator agent; do \
-		file=$(or $(SBOM),.build/sbom)/$$image.cdx.json; \
-		$(BIN)/python images/requirements.py $$image | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(ARGS) \
-			--pyproject pyproject.toml --spec-version 1.6 --output-reproducible --output-format JSON --output-file $$file -; \
-		echo $$file; \
-	done
-
 .PHONY: krew
 krew: setup ## write the archive and the manifest with which krew installs kubectl berth on this platform: KREW=.build/krew URI=
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/pyinstaller --upgrade \
@@ -320,6 +310,21 @@ krew: setup ## write the archive and the manifest with which krew installs kubec
 krew-e2e: binaries krew ## install that archive with the real krew (builds it once), and run the plug-in (needs git)
 	@$(BIN)/python -m devcluster build krew > /dev/null
 	@BERTH_KREW=$(or $(KREW),.build/krew) $(BIN)/pytest -q tests/krew
+
+# Files of a release have the commit's time, so that the same commit gives the same bytes.
+release-parts release-files: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+.PHONY: release-parts
+release-parts: images krew ## write what of a release depends on this platform, in .build/release-parts: VERSION=0.1.0
+	@$(BIN)/python -m release parts "$(VERSION)"
+
+.PHONY: release-files
+release-files: setup ## write a release of the parts that are there, in .build/release: VERSION=0.1.0 REGISTRY= ADDRESS= SOURCE=
+	@$(BIN)/python -m release files "$(VERSION)" $(if $(REGISTRY),--registry=$(REGISTRY)) \
+		$(if $(ADDRESS),--address=$(ADDRESS)) $(if $(SOURCE),--source=$(SOURCE))
+
+.PHONY: release
+release: release-parts ## write a release for this platform, in .build/release: VERSION=0.1.0 (root on Debian 12)
+	@$(MAKE) --no-print-directory release-files
 
 .PHONY: licences
 licences: setup ## print the licence of each package in the images, and fail for one that is not allowed
