@@ -1,7 +1,8 @@
 """Helm takes over the previous version, upgrades it and rolls back while pods come and go, and nothing is lost.
 
-Berth runs as pods of a real node, from images of both versions. Half of the load runs on this node, in real containers.
-The other half runs on simulated nodes. `make upgrade-e2e` does this several times.
+This version is a release, whose chart and images are used. Berth runs as pods of a real node, from images of both
+versions. Half of the load runs on this node, in real containers. The other half runs on simulated nodes. `make
+upgrade-e2e` does this several times.
 """
 
 import functools
@@ -22,8 +23,8 @@ from devcluster.building import images
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
-from tests import previous
-from tests.chart import CHART, NAMESPACE, helm
+from tests import previous, released
+from tests.chart import NAMESPACE, helm
 from tests.integration.operator.world import EPOCH
 from tests.load import BOUND, Load, check
 from tests.node.boxes import box
@@ -55,6 +56,7 @@ class Releases:
             place, folder, root=previous.unpacked(), components=["device-plugin"], images=tagged
         )
         self._values = {**chart_values(place), "admission": {"by": "policies"}}
+        self._chart = released.file(released.CHART)
 
     def install(self) -> None:
         """Install the version before as its users did."""
@@ -62,18 +64,18 @@ class Releases:
 
     def adopt(self) -> None:
         """Make what runs the first revision of a release, with the same programs; they know no `crds` and `cleanup`."""
-        tags = {side: {"tag": previous.TAG} for side in ("operator", "agent")}
+        tags = {side: {"tag": previous.TAG, "digest": ""} for side in ("operator", "agent")}
         own = {
             "image": {**self._values["image"], **tags},
             "agent": {**self._values["agent"], "namespace": AGENTS[OLD]},
             "crds": {"install": False},
             "cleanup": {"enabled": False},
         }
-        self._helm("install", "berth", CHART, "--take-ownership", values={**self._values, **own})
+        self._helm("install", "berth", self._chart, "--take-ownership", values={**self._values, **own})
 
     def upgrade(self) -> None:
         """Upgrade to this version."""
-        self._helm("upgrade", "berth", CHART, values=self._values)
+        self._helm("upgrade", "berth", self._chart, values=self._values)
 
     def roll_back(self) -> None:
         """Go back to the first revision; return when the agents' own namespace, which it lacks, is gone."""
@@ -226,7 +228,8 @@ def running_images(arena: Arena) -> set[str]:
 
 def image(side: str, version: str) -> str:
     """Return the name of a version's image."""
-    return images.name(f"berth-{side}", previous.TAG if version == OLD else "")
+    name = f"berth-{side}"
+    return images.name(name, previous.TAG) if version == OLD else released.image(name)
 
 
 def term(arena: Arena) -> int:

@@ -15,7 +15,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from devcluster.building import images as built
-from release import archives, images, notes, sbom
+from release import archives, images, notes, provenance, sbom
 from release.__main__ import main
 
 ROOT = Path(__file__).parents[3]
@@ -200,3 +200,39 @@ def test_archives_have_files_in_order_and_the_commits_time(tmp_path: Path, monke
             ("a", 1_700_000_000, 0, ""),
             ("b", 1_700_000_000, 0, ""),
         ]
+
+
+def test_workflows_use_one_pinned_action_and_give_the_token_to_single_steps() -> None:
+    workflows = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github/workflows").iterdir())]
+    jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"]]
+    actions = {step["uses"] for step in steps if "uses" in step}
+    assert all(re.fullmatch(r"actions/checkout@[0-9a-f]{40}", action) for action in actions), actions
+    assert [step for step in steps if "uses" in step and step["with"]["persist-credentials"]] == []
+    assert [job for job in jobs if "secrets." in str(job) or "github.token" in str({**job, "steps": []})] == []
+    assert {str(workflow["permissions"]) for workflow in workflows} == {"{}", "{'contents': 'read'}"}
+
+
+def test_the_provenance_names_commit_workflow_and_run() -> None:
+    variables = {
+        "GITHUB_EVENT_NAME": "push",
+        "GITHUB_REF": "refs/tags/v0.1.0",
+        "GITHUB_REPOSITORY": "o/r",
+        "GITHUB_RUN_ATTEMPT": "2",
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_SERVER_URL": "https://example.com",
+        "GITHUB_SHA": "abc",
+        "GITHUB_WORKFLOW_REF": "o/r/.github/workflows/release.yaml@refs/tags/v0.1.0",
+    }
+    predicate = provenance.predicate(variables)
+    definition, details = predicate["buildDefinition"], predicate["runDetails"]
+    assert definition["externalParameters"]["workflow"] == {
+        "ref": "refs/tags/v0.1.0",
+        "repository": "https://example.com/o/r",
+        "path": ".github/workflows/release.yaml",
+    }
+    assert definition["resolvedDependencies"] == [
+        {"uri": "git+https://example.com/o/r@refs/tags/v0.1.0", "digest": {"gitCommit": "abc"}}
+    ]
+    assert details["builder"]["id"] == f"https://example.com/{variables['GITHUB_WORKFLOW_REF']}"
+    assert details["metadata"]["invocationId"] == "https://example.com/o/r/actions/runs/7/attempts/2"
