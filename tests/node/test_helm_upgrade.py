@@ -40,8 +40,8 @@ TAINT: Final = {"key": "simulated", "effect": "NoSchedule"}
 """Keeps the pods of Berth off the simulated nodes."""
 OLD, NEW = "old", "new"
 LEASE: Final = "berth-operator"
-AGENTS: Final = {OLD: NAMESPACE, NEW: "berth-agent-system"}
-"""Namespace of each version's agents."""
+AGENTS: Final = "berth-agent-system"
+"""Namespace of the agents."""
 
 
 class Releases:
@@ -49,9 +49,7 @@ class Releases:
 
     def __init__(self, place: Place, folder: Path) -> None:
         self._cluster = place.cluster
-        tagged = [
-            {"name": name, "newName": f"{images.PREFIX}/{name}", "newTag": previous.TAG} for name in images.IMAGES
-        ]
+        tagged = [{"name": f"{images.PREFIX}/{name}", "newTag": previous.TAG} for name in images.IMAGES]
         self._before = Kustomization(
             place, folder, root=previous.unpacked(), components=["device-plugin"], images=tagged
         )
@@ -67,7 +65,6 @@ class Releases:
         tags = {side: {"tag": previous.TAG, "digest": ""} for side in ("operator", "agent")}
         own = {
             "image": {**self._values["image"], **tags},
-            "agent": {**self._values["agent"], "namespace": AGENTS[OLD]},
             "crds": {"install": False},
             "cleanup": {"enabled": False},
         }
@@ -78,19 +75,17 @@ class Releases:
         self._helm("upgrade", "berth", self._chart, values=self._values)
 
     def roll_back(self) -> None:
-        """Go back to the first revision; return when the agents' own namespace, which it lacks, is gone."""
+        """Go back to the first revision."""
         self._helm("rollback", "berth", "1")
-        own = f"namespace/{AGENTS[NEW]}"
-        self._cluster.kubectl("wait", "--for=delete", own, "--timeout=120s")
 
     def uninstall(self) -> None:
         """Uninstall the release, and what of the version before is not in it."""
         self._helm("uninstall", "berth", "--ignore-not-found")
         self._before.uninstall()
 
-    def until_rolled_out(self, version: str) -> None:
-        """Wait until all pods are of a version; Helm waits only for those that may not be missing."""
-        workloads = {"deployment/berth-operator": NAMESPACE, "daemonset/berth-agent": AGENTS[version]}
+    def until_rolled_out(self) -> None:
+        """Wait until all pods are those of the newest manifests; Helm waits only for those that may not be missing."""
+        workloads = {"deployment/berth-operator": NAMESPACE, "daemonset/berth-agent": AGENTS}
         for workload, namespace in workloads.items():
             self._cluster.kubectl("rollout", "status", workload, f"--namespace={namespace}", "--timeout=300s")
 
@@ -174,7 +169,7 @@ def test_an_upgrade_by_helm_and_the_rollback_lose_nothing(site: Site, arena: Are
 
     def settle(version: str, *, ended: str) -> None:
         """Wait until this version has bound pods of both kinds; audit what it finds after an agent `ended`."""
-        releases.until_rolled_out(version)
+        releases.until_rolled_out()
         if ended == OLD:
             refused.update(failed(real))
         assert running_images(arena) == {image(name, version) for name in ("operator", "agent")}
