@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api base client operator agent kubectl devcluster demo images tests examples charts reference
+SOURCES := api base client operator agent kubectl devcluster demo images release tests examples charts reference
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
@@ -47,8 +47,8 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 	@$(BIN)/python -m devcluster build --real-node > /dev/null
 
 .PHONY: test-binaries
-test-binaries: node-binaries ## build also the Prometheus, Helm and DRA driver that tests use (4 minutes, then cached), and find Chromium
-	@$(BIN)/python -m devcluster build prometheus promtool helm dra-example-kubeletplugin > /dev/null
+test-binaries: node-binaries ## build also the Prometheus, Helm, DRA driver and actionlint that tests use (4 minutes, then cached), and find Chromium
+	@$(BIN)/python -m devcluster build prometheus promtool helm dra-example-kubeletplugin actionlint > /dev/null
 	@$(BIN)/python -m tests.chromium > /dev/null
 
 .PHONY: images
@@ -69,9 +69,9 @@ trial: node-binaries ## the same without Docker, on a real node of the developme
 	@demo/kind.sh devcluster
 
 .PHONY: install-e2e
-install-e2e: node-binaries ## install Berth from its images by kustomize and Helm, as pods of a real node (root on Debian 12)
+install-e2e: node-binaries release ## install a release by kustomize and Helm, as pods of a real node (root on Debian 12)
 	@$(BIN)/python -m devcluster build helm > /dev/null
-	@BERTH_IMAGES=1 $(BIN)/pytest -s tests/node/test_installed.py
+	@BERTH_RELEASE=.build/release $(BIN)/pytest -s tests/node/test_installed.py
 
 .PHONY: kind-e2e
 kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind`, and look at the result (root on Debian 12)
@@ -202,9 +202,9 @@ chaos-broken: binaries ## show that the audits of chaos and of a month find what
 	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
 
 .PHONY: upgrade-e2e
-upgrade-e2e: node-binaries ## upgrade from the version before and go back, under load, with and without Helm: ROUNDS=3 RECORD=
+upgrade-e2e: node-binaries release ## upgrade from the version before to a release and go back, under load, with and without Helm: ROUNDS=3 RECORD=
 	@$(BIN)/python -m devcluster build helm > /dev/null
-	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 BERTH_IMAGES=1 \
+	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 BERTH_RELEASE=.build/release \
 		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) \
 		$(BIN)/pytest -q -s tests/chaos/test_upgrade.py tests/node/test_helm_upgrade.py
 
@@ -312,16 +312,6 @@ bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS=
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
 
-.PHONY: sbom
-sbom: setup ## write the SBOM of each image (CycloneDX): SBOM=.build/sbom ARGS=--no-validate
-	@mkdir -p $(or $(SBOM),.build/sbom)
-	@for image in operator agent; do \
-		file=$(or $(SBOM),.build/sbom)/$$image.cdx.json; \
-		$(BIN)/python images/requirements.py $$image | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(ARGS) \
-			--pyproject pyproject.toml --spec-version 1.6 --output-reproducible --output-format JSON --output-file $$file -; \
-		echo $$file; \
-	done
-
 .PHONY: krew
 krew: setup ## write the archive and the manifest with which krew installs kubectl berth on this platform: KREW=.build/krew URI=
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/pyinstaller --upgrade \
@@ -332,6 +322,27 @@ krew: setup ## write the archive and the manifest with which krew installs kubec
 krew-e2e: binaries krew ## install that archive with the real krew (builds it once), and run the plug-in (needs git)
 	@$(BIN)/python -m devcluster build krew > /dev/null
 	@BERTH_KREW=$(or $(KREW),.build/krew) $(BIN)/pytest -q tests/krew
+
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Files of a release have the commit's time, so that the same commit gives the same bytes.
+release-parts release-files: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+.PHONY: release-parts
+release-parts: images krew ## write what of a release depends on this platform, in .build/release-parts: VERSION=0.1.0
+	@$(BIN)/python -m release parts "$(VERSION)"
+
+.PHONY: release-files
+release-files: setup ## write a release of the parts that are there, in .build/release: VERSION=0.1.0 REGISTRY= ADDRESS= SOURCE= TARGET=
+	@$(BIN)/python -m release files "$(VERSION)" $(if $(REGISTRY),--registry=$(REGISTRY)) \
+		$(if $(ADDRESS),--address=$(ADDRESS)) $(if $(SOURCE),--source=$(SOURCE)) $(if $(TARGET),--target=$(TARGET))
+
+.PHONY: release
+release: release-parts ## write a release for this platform, in .build/release: VERSION=0.1.0 (root on Debian 12)
+	@$(MAKE) --no-print-directory release-files
+
+.PHONY: release-check
+release-check: binaries release ## run the release's workflow up to its secrets in a clone, compare the release with this one, and try its files
+	@$(BIN)/python -m devcluster build helm cosign actionlint > /dev/null
+	@BERTH_RELEASE=.build/release $(BIN)/pytest -v tests/release/test_workflows.py
 
 .PHONY: licences
 licences: setup ## print the licence of each package in the images, and fail for one that is not allowed

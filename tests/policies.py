@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,14 +29,19 @@ def built(
     patches: Sequence[Any] = (),
     images: Sequence[Any] = (),
     manifests: Path = MANIFESTS,
+    base: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Return what kubectl makes of the base of some manifests, components, patches and names of images.
 
-    It writes to the folder.
+    The file `base` is used in place of the base. It writes to the folder.
     """
-    # kustomize accepts no absolute path.
+    # kustomize accepts no absolute path, and no file of another folder.
+    resource = os.path.relpath(manifests / "base", folder)
+    if base is not None:
+        resource = "base.yaml"
+        shutil.copyfile(base, folder / resource)
     body = {
-        "resources": [os.path.relpath(manifests / "base", folder)],
+        "resources": [resource],
         "components": [os.path.relpath(manifests / "components" / each, folder) for each in components],
         "patches": list(patches),
         "images": list(images),

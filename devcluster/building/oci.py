@@ -14,15 +14,17 @@ def digest(archive: Path) -> str:
 
 
 def unpacked_bytes(archive: Path) -> int:
-    """Return the size of the image's files, in bytes."""
+    """Return the size of the image's files on its first platform, in bytes."""
     with tarfile.open(archive) as layout:
         manifest = json.loads(_blob(layout, _digest(layout)))
+        if "manifests" in manifest:  # an index of several platforms
+            manifest = json.loads(_blob(layout, manifest["manifests"][0]["digest"]))
         return sum(_files_bytes(_blob(layout, layer["digest"])) for layer in manifest["layers"])
 
 
 def _digest(layout: tarfile.TarFile) -> str:
-    [manifest] = json.loads(_content(layout, "index.json"))["manifests"]
-    return str(manifest["digest"])
+    [digest] = {str(manifest["digest"]) for manifest in json.loads(_content(layout, "index.json"))["manifests"]}
+    return digest
 
 
 def _blob(layout: tarfile.TarFile, described: str) -> bytes:

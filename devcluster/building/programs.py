@@ -154,6 +154,8 @@ PROGRAMS: Final = {
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
+    "actionlint": _controller("github.com/rhysd/actionlint", "cmd/actionlint", module="actionlint"),
+    "cosign": _controller("github.com/sigstore/cosign/v3", "cmd/cosign", module="cosign"),
     "kube-apiserver-1.30": _of_version("1.30"),
     "kube-apiserver-1.34": _of_version("1.34"),
     "kube-apiserver-1.37": _of_version("1.37"),
@@ -178,6 +180,8 @@ WORKLOADS: Final = (*QUOTAS, "mpi-operator", "kuberay")
 """What the tests of workloads need: the controllers that create the workloads' pods."""
 CLAIMS: Final = ("dra-example-kubeletplugin",)
 """What the tests of ResourceClaims on a real node need: a driver."""
+WORKFLOWS: Final = ("actionlint",)
+"""What the test of the workflows needs."""
 
 
 def ensure(names: Iterable[str] = CLUSTER, *, download: bool = False) -> dict[str, Path]:

@@ -8,6 +8,7 @@ import argparse
 import gzip
 import hashlib
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -50,6 +51,8 @@ LEFT_OUT: Final = (
     *("uvloop", "setuptools"),
 )
 """Modules of the environment that the plug-in does not use."""
+OF_MACHINE: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"})
+"""What pip has written about the environment, with its folder."""
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 ADDRESS: Final = "https://berth.dev/releases/{}"
 
@@ -97,8 +100,16 @@ def freeze(folder: Path) -> Path:
         *(f"--exclude-module={name}" for name in LEFT_OUT),
         str(entry),
     ]
-    subprocess.run(command, check=True)
-    return folder / "dist" / PROGRAM
+    # PyInstaller writes what a set has in the set's order.
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
+    frozen = folder / "dist" / PROGRAM
+    for path in frozen.rglob("*.dist-info/*"):
+        if path.name in OF_MACHINE:
+            path.unlink()
+    [own] = frozen.rglob("berth_operator-*.dist-info/METADATA")
+    # Without the text of README.md, which is that of the day on which the environment was created.
+    own.write_text(own.read_text().partition("\n\n")[0] + "\n")
+    return frozen
 
 
 def add_licences(frozen: Path) -> None:

@@ -9,13 +9,11 @@ import pytest
 from devcluster import Arena, Cluster
 from devcluster.building import images
 from devcluster.real_node import RealNode, obstacle
+from tests import released
 from tests.conftest import prepare
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
-
-IMAGES = "BERTH_IMAGES"
-"""Set where images are to be built, as in `make install-e2e`."""
 
 REPEAT = int(os.environ.get("BERTH_REPEAT", "1"))
 """How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make e2e` once."""
@@ -31,11 +29,8 @@ def root_on_linux() -> None:
 
 @pytest.fixture(scope="session")
 def image_archives(root_on_linux: None) -> list[Path]:  # noqa: ARG001 - asked for its skip
-    """The OCI archives of operator and agent."""
-    if not os.environ.get(IMAGES):
-        pytest.skip("building images takes two minutes: run `make install-e2e`")
-    _skip_if(images.obstacle())
-    return [images.archive(image) for image in images.IMAGES]
+    """The OCI archives of operator and agent in the release."""
+    return [released.file(f"{image}-*.tar") for image in images.IMAGES]
 
 
 def _skip_if(reason: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Berth as its files install it: operator, webhook and agent are pods of a real node, and nothing is pulled.
+"""Berth as a release installs it: operator, webhook and agent are pods of a real node, and nothing is pulled.
 
 The node has no network. So these pods use the machine's network (`hostNetwork`) on free ports, and find the API server
 by its address. There is one of each pod. The agent loads the NVML fixture. Everything else is as shipped.
@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 import yaml
 
 from devcluster import Cluster
-from tests.chart import CHART, NAMESPACE, helm
+from tests import released
+from tests.chart import NAMESPACE, helm
 from tests.integration.operator import world
 from tests.nvml.fixture import NvmlFixture
 from tests.policies import built
 
-ROOT: Final = Path(__file__).parents[2]
+DEFINITION: Final = "CustomResourceDefinition"
 COMPONENTS: Final = ("device-plugin", "webhook")
 CONTAINER: Final = "/spec/template/spec/containers/0"
 VOLUMES: Final = "/spec/template/spec/volumes"
@@ -87,15 +88,18 @@ class Kustomization:
         place: Place,
         folder: Path,
         *,
-        root: Path = ROOT,
+        root: Path | None = None,
         components: Sequence[str] = COMPONENTS,
         images: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Write the manifests to a folder; `root` may be that of another version, whose `images` are named."""
-        self._cluster, self._crds = place.cluster, root / "crds"
+        """Write the manifests of the release to a folder, or those of another version's `root` with its `images`."""
+        self._cluster = place.cluster
+        self._crds = root / "crds" if root else released.file(released.DEFINITIONS)
         self._file = folder / "manifests.yaml"
-        objects = built(folder, *components, patches=list(_patches(place)), images=images, manifests=root / "manifests")
-        self._file.write_text(yaml.safe_dump_all(objects))
+        sources = {"manifests": root / "manifests"} if root else {"base": released.file(released.MANIFEST)}
+        objects = built(folder, *components, patches=list(_patches(place)), images=images, **sources)
+        # The definitions of a release are in its manifests, too, and stay when these are deleted.
+        self._file.write_text(yaml.safe_dump_all(obj for obj in objects if obj["kind"] != DEFINITION))
 
     def install(self) -> None:
         """Apply the definitions and the manifests, as docs/install.md has it."""
@@ -119,15 +123,16 @@ class Release:
     def __init__(self, place: Place, folder: Path) -> None:  # noqa: ARG002 - as the other needs it
         self._kubeconfig = place.cluster.kubeconfig
         self._values = chart_values(place)
+        self._chart = released.file(released.CHART)
 
     def install(self) -> None:
         """Install the chart; the definitions are applied by its hook."""
-        self._helm("install", "berth", CHART, "--create-namespace", values=self._values)
+        self._helm("install", "berth", self._chart, "--create-namespace", values=self._values)
 
     def upgrade(self) -> None:
         """Change a value."""
         values = {"operator": {"logLevel": "debug"}}
-        self._helm("upgrade", "berth", CHART, "--reuse-values", "--wait", values=values)
+        self._helm("upgrade", "berth", self._chart, "--reuse-values", "--wait", values=values)
 
     def uninstall(self) -> None:
         """Uninstall the release; its hook cleans up before, and the definitions stay."""

@@ -1,7 +1,8 @@
 """Helm takes over the previous version, upgrades it and rolls back while pods come and go, and nothing is lost.
 
-Berth runs as pods of a real node, from images of both versions. Half of the load runs on this node, in real containers.
-The other half runs on simulated nodes. `make upgrade-e2e` does this several times.
+This version is a release, whose chart and images are used. Berth runs as pods of a real node, from images of both
+versions. Half of the load runs on this node, in real containers. The other half runs on simulated nodes. `make
+upgrade-e2e` does this several times.
 """
 
 import functools
@@ -22,8 +23,8 @@ from devcluster.building import images
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
-from tests import previous
-from tests.chart import CHART, NAMESPACE, helm
+from tests import previous, released
+from tests.chart import NAMESPACE, helm
 from tests.integration.operator.world import EPOCH
 from tests.load import BOUND, Load, check
 from tests.node.boxes import box
@@ -39,8 +40,8 @@ TAINT: Final = {"key": "simulated", "effect": "NoSchedule"}
 """Keeps the pods of Berth off the simulated nodes."""
 OLD, NEW = "old", "new"
 LEASE: Final = "berth-operator"
-AGENTS: Final = {OLD: NAMESPACE, NEW: "berth-agent-system"}
-"""Namespace of each version's agents."""
+AGENTS: Final = "berth-agent-system"
+"""Namespace of the agents."""
 
 
 class Releases:
@@ -48,13 +49,12 @@ class Releases:
 
     def __init__(self, place: Place, folder: Path) -> None:
         self._cluster = place.cluster
-        tagged = [
-            {"name": name, "newName": f"{images.PREFIX}/{name}", "newTag": previous.TAG} for name in images.IMAGES
-        ]
+        tagged = [{"name": f"{images.PREFIX}/{name}", "newTag": previous.TAG} for name in images.IMAGES]
         self._before = Kustomization(
             place, folder, root=previous.unpacked(), components=["device-plugin"], images=tagged
         )
         self._values = {**chart_values(place), "admission": {"by": "policies"}}
+        self._chart = released.file(released.CHART)
 
     def install(self) -> None:
         """Install the version before as its users did."""
@@ -62,33 +62,30 @@ class Releases:
 
     def adopt(self) -> None:
         """Make what runs the first revision of a release, with the same programs; they know no `crds` and `cleanup`."""
-        tags = {side: {"tag": previous.TAG} for side in ("operator", "agent")}
+        tags = {side: {"tag": previous.TAG, "digest": ""} for side in ("operator", "agent")}
         own = {
             "image": {**self._values["image"], **tags},
-            "agent": {**self._values["agent"], "namespace": AGENTS[OLD]},
             "crds": {"install": False},
             "cleanup": {"enabled": False},
         }
-        self._helm("install", "berth", CHART, "--take-ownership", values={**self._values, **own})
+        self._helm("install", "berth", self._chart, "--take-ownership", values={**self._values, **own})
 
     def upgrade(self) -> None:
         """Upgrade to this version."""
-        self._helm("upgrade", "berth", CHART, values=self._values)
+        self._helm("upgrade", "berth", self._chart, values=self._values)
 
     def roll_back(self) -> None:
-        """Go back to the first revision; return when the agents' own namespace, which it lacks, is gone."""
+        """Go back to the first revision."""
         self._helm("rollback", "berth", "1")
-        own = f"namespace/{AGENTS[NEW]}"
-        self._cluster.kubectl("wait", "--for=delete", own, "--timeout=120s")
 
     def uninstall(self) -> None:
         """Uninstall the release, and what of the version before is not in it."""
         self._helm("uninstall", "berth", "--ignore-not-found")
         self._before.uninstall()
 
-    def until_rolled_out(self, version: str) -> None:
-        """Wait until all pods are of a version; Helm waits only for those that may not be missing."""
-        workloads = {"deployment/berth-operator": NAMESPACE, "daemonset/berth-agent": AGENTS[version]}
+    def until_rolled_out(self) -> None:
+        """Wait until all pods are those of the newest manifests; Helm waits only for those that may not be missing."""
+        workloads = {"deployment/berth-operator": NAMESPACE, "daemonset/berth-agent": AGENTS}
         for workload, namespace in workloads.items():
             self._cluster.kubectl("rollout", "status", workload, f"--namespace={namespace}", "--timeout=300s")
 
@@ -172,7 +169,7 @@ def test_an_upgrade_by_helm_and_the_rollback_lose_nothing(site: Site, arena: Are
 
     def settle(version: str, *, ended: str) -> None:
         """Wait until this version has bound pods of both kinds; audit what it finds after an agent `ended`."""
-        releases.until_rolled_out(version)
+        releases.until_rolled_out()
         if ended == OLD:
             refused.update(failed(real))
         assert running_images(arena) == {image(name, version) for name in ("operator", "agent")}
@@ -226,7 +223,8 @@ def running_images(arena: Arena) -> set[str]:
 
 def image(side: str, version: str) -> str:
     """Return the name of a version's image."""
-    return images.name(f"berth-{side}", previous.TAG if version == OLD else "")
+    name = f"berth-{side}"
+    return images.name(name, previous.TAG) if version == OLD else released.image(name)
 
 
 def term(arena: Arena) -> int:

@@ -1,4 +1,4 @@
-"""Berth is installed from its files, runs as pods with only their rights, gives pods their cards, and is removed.
+"""A release is installed from its files alone, runs as pods with only their rights, gives pods cards, and is removed.
 
 The test has its own cluster, because the names in manifests/ belong to the whole cluster.
 """

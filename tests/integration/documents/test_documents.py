@@ -64,6 +64,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     ".venv/bin/python -m devcluster down": "belongs to `make trial`",
     "python -m devcluster up --real-node": "tests/node/test_clean_up.py",
     BOX: "tests/node/test_clean_up.py",
+    "helm install berth berth-0.1.0.tgz --namespace berth-system --create-namespace --wait": "make install-e2e",
     OPERATOR_IMAGE: "needs Docker and a registry",
     AGENT_IMAGE: "needs Docker and a registry",
     "make images": "minutes the first time; tests/node/test_trial.py uses the same archives",

@@ -1,0 +1,1 @@
+"""What a release consists of, and what writes it: `make release`, docs/release.md."""
