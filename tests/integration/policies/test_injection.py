@@ -1,6 +1,6 @@
 """The policy that injects the variable into pods on the real API server gives the same result as the Python code."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ def envs(pod: Manifest) -> dict[str, list[Manifest]]:
     return {each["name"]: each.get("env", []) for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
 
-def amounts(pod: Manifest) -> dict[str, Manifest]:
+def amounts(pod: Mapping[str, Any]) -> dict[str, Manifest]:
     spec = pod["spec"]
     return {each["name"]: each.get("resources", {}) for each in (*spec.get("initContainers", ()), *spec["containers"])}
 
