@@ -1,6 +1,7 @@
 """Definitions (CRDs) only grow: an object of the previous version is valid by this version's, which can read it."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ FIXED = ("type", "format", "pattern", "x-kubernetes-list-type", "x-kubernetes-ma
 
 def narrowed(old: Schema, new: Schema, path: str = "") -> Iterator[str]:
     """Yield what a schema no longer accepts of what the older one accepted."""
+    if "enum" in old and "enum" not in new:
+        # A list of values that becomes open narrows only if it refuses one of them.
+        pattern, longest = new.get("pattern", ""), new.get("maxLength", math.inf)
+        refused = [value for value in old["enum"] if not re.search(pattern, value) or len(value) > longest]
+        yield from (f"{path}: {value}" for value in refused)
+        old = {**old, **{key: new[key] for key in ("pattern", "maxLength") if key in new}}
     for key in FIXED:
         if old.get(key) != new.get(key):
             yield f"{path}: {key}"
@@ -79,6 +86,8 @@ TEXT: Schema = {"type": "string", "maxLength": 10}
         ({"enum": ["a"]}, {"enum": ["a", "b"]}, []),
         ({"enum": ["a", "b"]}, {"enum": ["a"]}, [": enum"]),
         ({}, {"enum": ["a"]}, [": enum"]),
+        ({"enum": ["a", "b"]}, {"pattern": "^[a-z]$", "maxLength": 1}, []),
+        ({"enum": ["a", "b2"]}, {"pattern": "^[a-z]", "maxLength": 1}, [": b2"]),
         ({}, {"required": ["a"]}, [".a: required"]),
         ({"required": ["a"]}, {}, []),
         ({}, {"x-kubernetes-validations": [{"rule": "self.a"}]}, [": self.a"]),
