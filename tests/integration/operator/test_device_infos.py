@@ -81,5 +81,7 @@ def test_a_pod_gets_whole_npus_by_the_annotations_of_their_plugin(world: World, 
         "0/1 nodes are available: 1 node(s) have too few GPUs that are given by name "
         "(1 requested; the device plugin of metax needs a lock on the node)."
     )
-    withheld = conditions(world.shown(node))["GivenByName"]
-    assert withheld == ("False", "CardsWithheld")
+    world.wait(
+        lambda: conditions(world.shown(node)).get("GivenByName") == ("False", "CardsWithheld"),
+        what="the Device to show that its cards are not given",
+    )
