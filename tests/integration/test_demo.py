@@ -42,8 +42,8 @@ def test_make_demo_shows_four_things_and_serves_its_page_until_ctrl_c() -> None:
                 assert browser.log_in(token).get("/")[0] == HTTPStatus.OK
         finally:
             os.killpg(demo.pid, signal.SIGINT)  # as Ctrl-C does
-            status = demo.wait(timeout=60)
-    assert status == 0
+            rest, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, rest
     text = "\n".join(lines)
     assert re.search(r"^demo: 10 pods bound, [1-9]\d* devices allocated, 0 conflicts$", text, re.MULTILINE), text
     assert [line for line in lines if re.match(r"\d\. ", line)] == SECTIONS
