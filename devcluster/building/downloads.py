@@ -4,8 +4,9 @@
 a manifest lists the image's layers. Each of them is checked by the digest that the one before names. After any failure
 the program is built, so a failure is one line for the user and no error.
 
-The variable BERTH_DOWNLOADS names another file of this form, for example of a mirror. If the variable is empty, nothing
-is downloaded. Proxies are those of the usual variables (`https_proxy`, `no_proxy`).
+The variable BERTH_DOWNLOADS names another file of this form. The file of a mirror has the key `registry` with its
+address. If the variable is empty, nothing is downloaded. Proxies are those of the usual variables (`https_proxy`,
+`no_proxy`).
 """
 
 import contextlib
@@ -38,6 +39,8 @@ Check = Callable[[str, Path], bool]
 """Whether a file runs as the program of that name, and has its version."""
 
 VARIABLE: Final = "BERTH_DOWNLOADS"
+KUBERNETES: Final = "k8s.io"
+"""Kubernetes serves its images at the host `registry` of its domain."""
 PINS: Final = Path(__file__).parents[1] / "binaries" / "downloads.yaml"
 OCI, DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
 ACCEPTED: Final = f"{OCI}.index.v1+json, {OCI}.manifest.v1+json, {DOCKER}.list.v2+json, {DOCKER}.v2+json"
@@ -142,7 +145,10 @@ def pin(name: str, *, repository: str, tag: str, check: Check) -> Image:
         raise DownloadError(f"{repository}:{tag} cannot be read from {registry}: {error}") from error
     comments = itertools.takewhile(lambda line: line.startswith("#"), _file().read_text().splitlines(keepends=True))
     images = {**_images(), name: pinned}
-    content = {"registry": registry, "images": {name: asdict(images[name]) for name in sorted(images)}}
+    content = {
+        **yaml.safe_load(_file().read_text()),
+        "images": {name: asdict(images[name]) for name in sorted(images)},
+    }
     _file().write_text("".join(comments) + yaml.safe_dump(content, sort_keys=False))
     return pinned
 
@@ -152,7 +158,7 @@ def _file() -> Path:
 
 
 def _registry() -> str:
-    registry: str = yaml.safe_load(_file().read_text())["registry"]
+    registry: str = yaml.safe_load(_file().read_text()).get("registry", f"https://registry.{KUBERNETES}")
     return registry
 
 

@@ -79,7 +79,7 @@ def write_parts(folder: Path) -> None:
 
 
 def write_release(folder: Path, name: str, *, version: str = VERSION) -> int:
-    options = ["--registry=registry.example.com/berth", "--address=https://example.com/v1"]
+    options = ["--registry=images.example.com/berth", "--address=https://example.com/v1"]
     return main(["files", version, f"--parts={folder / 'parts'}", f"--target={folder / name}", *options])
 
 
@@ -121,8 +121,8 @@ def test_chart_manifest_and_notes_name_the_images_of_the_archives(folder: Path) 
             assert {f"blobs/{digest}" for digest in described} <= set(archive.getnames())
         assert [manifest["platform"]["architecture"] for manifest in manifests] == list(PLATFORMS)
         imported = {manifest["annotations"][images.NAME] for manifest in index["manifests"]}
-        reference = f"registry.example.com/berth/{name}@{digest}"
-        assert imported == {reference, f"registry.example.com/berth/{name}:{VERSION}"}
+        reference = f"images.example.com/berth/{name}@{digest}"
+        assert imported == {reference, f"images.example.com/berth/{name}:{VERSION}"}
         names.add(reference)
 
     with tarfile.open(release / f"berth-{VERSION}.tgz") as chart:

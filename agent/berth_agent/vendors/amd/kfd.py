@@ -4,6 +4,7 @@ The kernel refuses the files of a card (EPERM) to readers whose device cgroup la
 is. So only a privileged agent can read them, and everything but partitions is read without them.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,6 +14,8 @@ from berth_agent.vendors.amd.attributes import Attributes
 NODES: Final = Path("class/kfd/kfd/topology/nodes")
 MAX_UNITS: Final = 65536
 """SIMD units of a card; a larger number is a mistake of the driver's."""
+_PROPERTY: Final = re.compile(r"^(\S+) ([0-9]{1,19})$", re.MULTILINE)
+"""A name and a number of 64 bits."""
 _PARTITION: Final = 0x7
 """The bits of a location that count partitions."""
 
@@ -50,5 +53,4 @@ def _slot(domain: int, location: int) -> str:
 
 
 def _properties(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal() and len(pair[1]) < 20}  # noqa: PLR2004 - a name and a 64-bit number
+    return {name: int(value) for name, value in _PROPERTY.findall(text)}
