@@ -246,7 +246,7 @@ REFUSED_DEVICES = [
         "spec.devices: Too many: 257: must have at most 256 items",
     ),
     refused("too-many-links", card(links=[{"minor": 1, "type": "NVLink"}] * 65), "links: Too many: 65"),
-    refused("link-unknown", card(links=[{"minor": 1, "type": "Rope"}]), 'Unsupported value: "Rope"'),
+    refused("link-malformed", card(links=[{"minor": 1, "type": "two ropes"}]), r"links\[0\].type in body should match"),
     refused("no-spec", lambda device: device.pop("spec"), "spec: Required value"),
 ]
 
