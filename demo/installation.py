@@ -142,18 +142,20 @@ class Installation:
         return done.stdout
 
     def serve_page(self) -> None:
-        """Run `kubectl berth dashboard` until a signal ends it.
+        """Run `kubectl berth dashboard` until a signal ends it, or this process.
 
         Raises:
-            DemoError: it ended by itself.
+            DemoError: it failed.
         """
         command, environment = self._kubectl_berth("dashboard")
         page = subprocess.Popen(command, env=environment)
         try:
-            raise DemoError(f"kubectl berth dashboard has ended with status {page.wait()}")
+            status = page.wait()
         except KeyboardInterrupt:
             page.terminate()
-            page.wait()
+            status = page.wait()
+        if status:
+            raise DemoError(f"kubectl berth dashboard has ended with status {status}")
 
     def _kubectl_berth(self, *arguments: str) -> tuple[Sequence[str], Mapping[str, str]]:
         """Return a command of `kubectl berth`, and its environment."""
