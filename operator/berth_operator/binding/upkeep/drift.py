@@ -83,7 +83,7 @@ class DriftKeeper:
                 if uid not in self._reported and now - self._since[uid] >= PATIENCE:
                     self._reported.add(uid)
                     promised, node = mismatch.promised, mismatch.actual.node
-                    difference = kubelet_allocation.difference(promised, mismatch.actual)
+                    difference = kubelet_allocation.difference(promised, mismatch.actual, cluster.fleet.kinds)
                     log.warning("devices drifted", pod=promised.pod, node=node, difference=difference)
                     self._reporter.drifted(promised, difference)
 

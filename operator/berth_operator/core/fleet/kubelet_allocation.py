@@ -12,15 +12,13 @@ from typing import Final
 
 from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.names import GPU, GPU_MEMORY
-from berth_api.request import VENDORS, is_counted_on_node
+from berth_api.request import Kinds, is_counted_on_node, vendor_of
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes that hold no card"
 """The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
-_DOMAINS: Final = tuple({f"{name.partition('/')[0]}/" for name in VENDORS if is_counted_on_node(name)})
-"""How the resources begin by which kubelet gives GPUs."""
 BEYOND: Final = 2**31 - 1
 """A priority above any pod's priority, for charges without an existing pod, so that they are never victims."""
 
@@ -68,9 +66,9 @@ def is_pod(charge: Charge) -> bool:
     return charge.priority != BEYOND
 
 
-def count_plugin_devices(charge: Charge) -> int:
-    """Return the number of devices that kubelet must allocate to a pod, by resources that the agent announces."""
-    return sum(amount for name, amount in charge.plugin_requests if name.startswith(_DOMAINS))
+def count_plugin_devices(charge: Charge, kinds: Kinds) -> int:
+    """Return the number of GPUs that kubelet must allocate to a pod."""
+    return sum(amount for name, amount in charge.plugin_requests if is_counted_on_node(name) and vendor_of(name, kinds))
 
 
 def is_grant_of(grant: Grant, device: KubeletDevice) -> bool:
@@ -84,17 +82,17 @@ def unexpected_devices(promised: Charge, actual: ActualAllocation) -> list[Kubel
     return [device for device in actual.devices if not any(is_grant_of(grant, device) for grant in promised.grants)]
 
 
-def missing_grants(promised: Charge, actual: ActualAllocation) -> list[Grant]:
+def missing_grants(promised: Charge, actual: ActualAllocation, kinds: Kinds) -> list[Grant]:
     """Return the pod's grants of kubelet's devices that kubelet has not allocated to it."""
-    if not count_plugin_devices(promised):
+    if not count_plugin_devices(promised, kinds):
         return []
     of_kubelet = (grant for grant in promised.grants if grant.type == GPU)
     return [grant for grant in of_kubelet if not any(is_grant_of(grant, device) for device in actual.devices)]
 
 
-def is_complete(promised: Charge, actual: ActualAllocation) -> bool:
+def is_complete(promised: Charge, actual: ActualAllocation, kinds: Kinds) -> bool:
     """Return whether kubelet has allocated all devices that a pod requests; it does so container by container."""
-    return 0 < count_plugin_devices(promised) <= sum(device.type == GPU for device in actual.devices)
+    return 0 < count_plugin_devices(promised, kinds) <= sum(device.type == GPU for device in actual.devices)
 
 
 # --- what is charged --------------------------------------------------------------------------------------------
@@ -117,8 +115,8 @@ def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *
     new = [device for device in unexpected_devices(promised, actual) if device.type in fleet.cards]
     if not new:
         return promised
-    whole = is_complete(promised, actual)
-    left = [] if claimed or not whole else missing_grants(promised, actual)
+    whole = is_complete(promised, actual, fleet.kinds)
+    left = [] if claimed or not whole else missing_grants(promised, actual, fleet.kinds)
     kept = tuple(grant for grant in promised.grants if grant not in left)
     unknown = tuple(device_type for device_type in promised.unknown if not (whole and device_type == GPU))
     return replace(promised, grants=(*kept, *_grants(fleet, actual.node, new)), unknown=unknown)
@@ -176,7 +174,7 @@ def _grants(fleet: Fleet, node: str, devices: Iterable[KubeletDevice]) -> tuple[
 # --- messages ---------------------------------------------------------------------------------------------------
 
 
-def difference(promised: Charge, actual: ActualAllocation) -> str:
+def difference(promised: Charge, actual: ActualAllocation, kinds: Kinds) -> str:
     """Return a message on how the devices of a pod differ from its annotation; empty if they do not.
 
     Types that the annotation does not name are ignored, because Berth did not allocate them.
@@ -185,7 +183,7 @@ def difference(promised: Charge, actual: ActualAllocation) -> str:
     new = [device for device in unexpected_devices(promised, actual) if device.type in device_types]
     if not new:
         return ""
-    instead = missing_grants(promised, actual) or [
+    instead = missing_grants(promised, actual, kinds) or [
         grant for grant in promised.grants if grant.type in {device.type for device in new}
     ]
     allocated = [KubeletDevice(type=grant.type, minor=grant.minor, id=grant.id) for grant in instead]
@@ -213,9 +211,11 @@ def to_be_rewritten(
     """
     of_pods = (*(mismatch.actual for mismatch in mismatches), *others)
     held = [device for actual in of_pods for device in actual.devices]
-    lacking = [grant for mismatch in mismatches for grant in missing_grants(mismatch.promised, mismatch.actual)]
+    lacking = [
+        grant for mismatch in mismatches for grant in missing_grants(mismatch.promised, mismatch.actual, fleet.kinds)
+    ]
     for mismatch in mismatches:
-        lost = missing_grants(mismatch.promised, mismatch.actual)
+        lost = missing_grants(mismatch.promised, mismatch.actual, fleet.kinds)
         new = unexpected_devices(mismatch.promised, mismatch.actual)
         # No need to exclude the pod itself: it does not hold what it lost, and does not lack what it holds.
         is_swapped = any(is_grant_of(grant, device) for grant in lost for device in held)

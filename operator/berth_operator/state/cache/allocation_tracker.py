@@ -121,7 +121,7 @@ class AllocationTracker:
         else:
             self._promised[promised.uid] = promised
         mismatch = None
-        if actual is not None and kubelet_allocation.difference(promised, actual):
+        if actual is not None and kubelet_allocation.difference(promised, actual, self._fleet.kinds):
             mismatch = Mismatch(promised=promised, actual=actual)
         if mismatch != self.drifted.get(promised.uid):
             if mismatch is None:
@@ -176,7 +176,7 @@ class AllocationTracker:
         if not actual.devices or known is None or (known.pod, known.node) != (actual.pod, actual.node):
             return None
         promised = self._promised_of(known)
-        if difference := kubelet_allocation.difference(promised, actual):
+        if difference := kubelet_allocation.difference(promised, actual, self._fleet.kinds):
             return "False", DRIFTED, difference
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
 
@@ -201,7 +201,7 @@ class AllocationTracker:
             kubelet_allocation.is_grant_of(grant, device)
             for other in self._fleet.on_node(actual.node)
             if other.uid != actual.uid
-            and kubelet_allocation.count_plugin_devices(other)
+            and kubelet_allocation.count_plugin_devices(other, self._fleet.kinds)
             and self._reports.actual(other) is None
             for grant in other.grants
             for device in unexpected

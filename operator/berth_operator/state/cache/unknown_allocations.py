@@ -32,7 +32,7 @@ class UnknownAllocations:
         """Report the pods that are due."""
         for uid, since in list(self._since.items()):
             charge = self._fleet.charges[uid]
-            patience = KUBELET_SECONDS if kubelet_allocation.count_plugin_devices(charge) else 0.0
+            patience = KUBELET_SECONDS if kubelet_allocation.count_plugin_devices(charge, self._fleet.kinds) else 0.0
             if self._node_cache.is_complete(charge.node) and self._clock() - since >= patience:
                 del self._since[uid]
                 if charge.unknown:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from berth_api import allocation, names
 from berth_api.allocation import Grant
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,6 +22,7 @@ from tests.builders import (
     A100_BYTES,
     T4,
     T4_BYTES,
+    add,
     card,
     cards,
     charge,
@@ -28,6 +30,8 @@ from tests.builders import (
     fleet,
     grant,
     instance,
+    inventory,
+    node_info,
     other_card,
     replica,
     sliced,
@@ -107,6 +111,12 @@ CHARGED: dict[str, tuple[Charge, ActualAllocation, bool, list[tuple[str, dict[st
         False,
         all_of("GPU-2"),
     ),
+    "another of an added vendor's": (
+        replace(whole("p", 0), plugin_requests=(("example.com/gpu", 1),)),
+        gave("p", "GPU-2"),
+        False,
+        all_of("GPU-2"),
+    ),
     "another's": (whole("p", 0), gave("p", "GPU-2"), True, all_of("GPU-0", "GPU-2")),
     "one of two": (whole("p", 0, 1), gave("p", "GPU-1", "GPU-2"), False, all_of("GPU-1", "GPU-2")),
     "another, and more to come": (whole("p", 0, 1), gave("p", "GPU-2"), False, all_of("GPU-0", "GPU-1", "GPU-2")),
@@ -129,7 +139,8 @@ CHARGED: dict[str, tuple[Charge, ActualAllocation, bool, list[tuple[str, dict[st
 def test_the_pod_that_holds_a_device_is_charged_for_it(
     promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
-    made = node(*cards(4), other_card("rdma"))
+    made = Fleet(kinds=Kinds(gpus={"example.com/gpu": "example"}))
+    add(made, node_info("node"), inventory(*cards(4), other_card("rdma")))
     assert held(kubelet_allocation.effective_charge(made, promised, given_, claimed=claimed)) == charged
 
 
@@ -215,7 +226,7 @@ NEXT_TO_A_SHARE = gave_it("gpu 1 (GPU-1)", "gpu 0 (GPU-0)")
     ],
 )
 def test_a_difference_is_reported_in_words(promised: Charge, given_: ActualAllocation, message: str) -> None:
-    assert kubelet_allocation.difference(promised, given_) == message
+    assert kubelet_allocation.difference(promised, given_, BUILT_IN) == message
 
 
 # --- exchanges --------------------------------------------------------------------------------------------------
@@ -231,9 +242,11 @@ def cards_of(pod: str, *named: int, holds: Sequence[int]) -> tuple[Charge, Actua
 def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
     """Return by pod which devices replace which in its new annotation."""
     drifted = [
-        Mismatch(promised=p, actual=g) for p, g in story if g is not None and kubelet_allocation.difference(p, g)
+        Mismatch(promised=p, actual=g)
+        for p, g in story
+        if g is not None and kubelet_allocation.difference(p, g, BUILT_IN)
     ]
-    others = [g for p, g in story if g is not None and not kubelet_allocation.difference(p, g)]
+    others = [g for p, g in story if g is not None and not kubelet_allocation.difference(p, g, BUILT_IN)]
     rewrites = kubelet_allocation.to_be_rewritten(made, drifted, others)
     return {case.actual.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in rewrites}
 
@@ -405,7 +418,7 @@ def test_allocations_converge_to_what_kubelet_gave(sizes: list[int], random: Any
             made.charge(kubelet_allocation.effective_charge(made, each, given_[name], claimed=False))
         assert used(made) == [100] * count
         rewrites = rewritten(made, [(promised[name], given_[name]) for name in promised])
-        drifted = {name for name in promised if kubelet_allocation.difference(promised[name], given_[name])}
+        drifted = {name for name in promised if kubelet_allocation.difference(promised[name], given_[name], BUILT_IN)}
         assert rewrites.keys() == drifted
         if not rewrites:
             break
