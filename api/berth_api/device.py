@@ -5,6 +5,7 @@ fields of the status. The operator writes the rest of the status. `make generate
 models.
 """
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,18 +22,27 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 Text = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=1024)]
 _QUANTITY_FORM = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?$"
+_QUANTITY_LENGTH = 32
 Quantity = Annotated[
     str | int,
     Field(
         json_schema_extra={
             "x-kubernetes-int-or-string": True,
-            "maxLength": 32,
+            "maxLength": _QUANTITY_LENGTH,
             "pattern": _QUANTITY_FORM,
             "minimum": 0,
         },
     ),
 ]
 """An amount as Kubernetes writes it: `100`, `"16Gi"`, `"500m"`."""
+
+
+def is_served_quantity(amount: str | int) -> bool:
+    """Return whether the API server takes an amount; the models take more forms, such as `+5`."""
+    text = str(amount)
+    return len(text) <= _QUANTITY_LENGTH and re.fullmatch(_QUANTITY_FORM, text) is not None
+
+
 LinkType = Annotated[str, Field(max_length=32, pattern="^[A-Za-z][A-Za-z0-9-]*$")]
 """A type of `berth_api.links`, or one that a newer agent knows."""
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]

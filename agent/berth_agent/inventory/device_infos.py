@@ -27,15 +27,13 @@ from berth_agent.conditions import Finding
 from berth_agent.health import catalogue
 from berth_agent.health.faults import Fault, mark
 from berth_agent.inventory.interface import label_value
-from berth_agent.inventory.plugins import MAX_MESSAGE, in_thread
+from berth_agent.inventory.plugins import MAX_MESSAGE, checked, in_thread
 from berth_agent.readings import CardSample, NodeFacts, Reading
 from berth_agent.vendor import FaultListener, Inventory
 from berth_api import allocation, links, names
-from berth_api.allocation import device_ids
 from berth_api.device import DeviceInfo, Link, LinkType, Topology
 from berth_api.names import GPU, GPU_MEMORY_RATIO
 from berth_api.plugins import in_one_line
-from berth_api.resources import quantity
 
 MAX_FILES: Final = 16
 MAX_BYTES: Final = 2**20
@@ -214,30 +212,27 @@ def gpus(entries: Sequence[_Entry]) -> tuple[str, tuple[DeviceInfo, ...]]:
     if vendors and label_value(vendors[0]) != vendors[0]:
         raise DeviceInfosError("Malformed", f"vendor {vendors[0]!r} is no value of a label")
     minors = {int(entry.minor) for entry in entries}
-    cards = (_card(entry, minors) for entry in sorted(entries, key=lambda entry: int(entry.minor)))
-    return next(iter(vendors), ""), tuple(cards)
+    try:
+        cards = [_card(entry, minors) for entry in sorted(entries, key=lambda entry: int(entry.minor))]
+        return next(iter(vendors), ""), checked(GPU, cards)
+    except ValueError as error:
+        raise DeviceInfosError("Malformed", in_one_line(error)) from error
 
 
 def _card(entry: _Entry, minors: set[int]) -> DeviceInfo:
     minor, place = int(entry.minor), entry.topology or _Topology()
     card_id = entry.uuid if entry.uuid.startswith(_ID) else _ID + entry.uuid
-    if problem := device_ids.problem(GPU, card_id):
-        raise DeviceInfosError("Malformed", f"minor {minor}: uuid {problem}")
-    resources: dict[str, str | int] = {names.PREFIX + GPU_MEMORY_RATIO: WHOLE}
-    for name, amount in (entry.resources or {}).items():
-        try:
-            if quantity.parse(amount) < 0:
-                raise DeviceInfosError("Malformed", f"minor {minor}: {name} {amount} is negative")
-        except quantity.QuantityError as error:
-            raise DeviceInfosError("Malformed", f"minor {minor}: {name}: {error}") from error
-        resources[allocation.long(allocation.short(name), names.PREFIX)] = amount
+    amounts = {
+        allocation.long(allocation.short(name), names.PREFIX): amount
+        for name, amount in (entry.resources or {}).items()
+    }
     known = DeviceInfo(
         type=GPU,
         minor=minor,
         id=card_id,
         health=True,
         model=entry.model,
-        resources=resources,
+        resources={names.PREFIX + GPU_MEMORY_RATIO: WHOLE, **amounts},
         topology=Topology(node_id=int(place.node_id or -1), pcie_id=place.pcie_id, bus_id=place.bus_id),
         links=_links(place.p2p_links or (), minor, minors),
     )

@@ -18,7 +18,7 @@ from berth_agent.readings import CardSample, Reading
 from berth_agent.vendor import FaultListener, Inventory
 from berth_api import allocation, names
 from berth_api.allocation import device_ids
-from berth_api.device import MAX_DEVICES, DeviceInfo
+from berth_api.device import MAX_DEVICES, DeviceInfo, is_served_quantity
 from berth_api.names import GPU
 from berth_api.plugins import in_one_line
 from berth_api.plugins import load as load_all
@@ -246,6 +246,8 @@ def checked(device_type: str, devices: Sequence[DeviceInfo]) -> Devices:
         for name, amount in device.resources.items():
             if quantity.parse(amount) < 0:
                 raise ValueError(f"minor {device.minor}: {name} {amount} is negative")
+            if not is_served_quantity(amount):
+                raise ValueError(f"minor {device.minor}: {name} {amount} is no amount as the API server takes it")
     # As the API reads them: what was copied together is not checked by the model. Without pydantic's warnings about
     # wrong types: these are errors of the validation.
     return tuple(

@@ -158,6 +158,16 @@ DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str]]] = {
     "an id twice": (lambda folder: write(folder, "b", [ascend(1, uuid="npu-0-0")]), "Contradiction"),
     "an id that ends another": (lambda folder: write(folder, "b", [ascend(1, uuid="a,all")]), "Malformed"),
     "a minor that is none": (lambda folder: write(folder, "b", [{**ascend(1), "minor": "-1"}]), "Malformed"),
+    "a minor above all": (lambda folder: write(folder, "b", [{**ascend(1), "minor": "70000"}]), "Malformed"),
+    "a node above all": (lambda folder: write(folder, "b", [ascend(1, topology={"nodeID": "2000"})]), "Malformed"),
+    "an amount with a sign": (
+        lambda folder: write(folder, "b", [ascend(1, resources={"gpu-memory": "+5"})]),
+        "Malformed",
+    ),
+    "an amount without end": (
+        lambda folder: write(folder, "b", [ascend(1, resources={"gpu-memory": "9" * 60})]),
+        "Malformed",
+    ),
     "an amount that is none": (
         lambda folder: write(folder, "b", [ascend(1, resources={"huawei.com/npu-core": "many"})]),
         "Malformed",
