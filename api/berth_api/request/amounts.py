@@ -20,7 +20,7 @@ AMD_GPU: Final = "amd.com/gpu"
 AMD_PARTITIONS: Final = {
     f"amd.com/{compute}_{memory}": f"{compute}_{memory}"
     for compute in ("spx", "dpx", "tpx", "qpx", "cpx")
-    for memory in ("nps1", "nps2", "nps4", "nps8")
+    for memory in ("nps1", "nps2", "nps3", "nps4", "nps6", "nps8")
 }
 """Resource of partitions of AMD's cards -> their compute and memory mode. Each partition is a GPU of its own in the
 Device, with the mode in its label `berth.dev/partition` if it is offered by this resource."""

@@ -75,15 +75,22 @@ class Cards:
 
     async def read(self) -> Mapping[str, Reading]:
         """Return the cards. If this fails or hangs, the agent keeps the last ones and reports it."""
-        devices = await asyncio.to_thread(lambda: [self._card(folder) for folder in self._folders()])
+        # In a thread: a read may hang in the driver.
+        return {self._node: await asyncio.to_thread(self._read)}
+
+    def _read(self) -> Reading:
+        devices = [self._card(folder) for folder in self._folders()]
         is_driven = bool(sysfs.bound_cards(self._root, DRIVER))
         driver = Finding(type=names.DRIVER_LOADED, ok=is_driven, reason="Loaded" if is_driven else "NotLoaded")
         read = Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
         labels = {names.VENDOR_LABEL: RESOURCES.name, names.MODEL_LABEL: "Example-1"} if devices else {}
-        return {self._node: Reading(spec=DeviceSpec(devices=devices), findings=(driver, read), labels=labels)}
+        return Reading(spec=DeviceSpec(devices=devices), findings=(driver, read), labels=labels)
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return the use of the memory, by the ids of the cards."""
+        return await asyncio.to_thread(self._sample)
+
+    def _sample(self) -> dict[str, CardSample]:
         samples = {}
         for folder in self._folders():
             total, used = int(sysfs.text(folder / "memory")), int(sysfs.text(folder / "memory_used"))

@@ -4,6 +4,7 @@ While a card is reset or suspended, the driver refuses reads (EPERM, EIO, EAGAIN
 """
 
 import contextlib
+import itertools
 import os
 import re
 from pathlib import Path
@@ -61,7 +62,8 @@ class Attributes:
         """Return the names of a folder's entries, sorted; the last ones while it cannot be read."""
         self._read.add(folder)
         try:
-            self._last[folder] = "\n".join(sorted(os.listdir(folder))[:MAX_ENTRIES])  # noqa: PTH208 - names, not paths
+            with os.scandir(folder) as entries:
+                self._last[folder] = "\n".join(sorted(entry.name for entry in itertools.islice(entries, MAX_ENTRIES)))
         except _GONE:
             self._last.pop(folder, None)
         except OSError:

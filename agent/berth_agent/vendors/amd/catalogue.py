@@ -23,10 +23,5 @@ REMEDIES: Final = {
 }
 """In addition to those that cards of all vendors have: OffTheBus, PageRetirementPending and TooManyPagesRetired."""
 
-
-def counts(number: int) -> bool:  # noqa: ARG001 -- the driver numbers no events
-    """Return False: the settings name no event of AMD's driver."""
-    return False
-
-
-catalogue.add(FaultCatalogue(remedy=REMEDIES.get, counts=counts))
+# The settings name no event of AMD's driver, which numbers none.
+catalogue.add(FaultCatalogue(remedy=REMEDIES.get, counts=lambda _number: False))

@@ -1,10 +1,7 @@
 """The inventory of one node with AMD's cards: what sysfs shows, and what is wrong if it shows nothing."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -13,6 +10,7 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
+from berth_agent.inventory.plugins import in_thread
 from berth_agent.readings import CardSample, Reading
 from berth_agent.vendor import FaultListener
 from berth_agent.vendors.amd import cards as cards_module
@@ -24,7 +22,6 @@ from berth_agent.vendors.amd.labels import MODE, AmdFacts, labels_of
 from berth_agent.vendors.amd.links import links
 from berth_api import names
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec
-from berth_api.plugins import in_one_line
 from berth_api.resources import quantity
 
 VENDOR: Final = "0x1002"
@@ -61,33 +58,22 @@ class AmdInventory:
         self._cards: tuple[Card, ...] = ()
         """The cards of the last reading."""
         self._node = settings.node_name
-        self._timeout = settings.read_timeout
         self._sysfs = settings.sysfs_root
         self._boot_id = boot_id(settings.proc_root)
         self._attributes = Attributes()
         self._bound: frozenset[str] | None = None
         self._rebound: frozenset[str] = frozenset()
         """Addresses of cards that the driver bound again since the last reading that succeeded."""
-        self._reading: Future[Reading] | None = None
-        """A reading that has not finished: the next call waits for it, too."""
-        self._last = _without_driver(reason="NotReadYet", message="")
 
     async def read(self) -> Mapping[str, Reading]:
-        """Read all cards; a driver that is missing or does not answer becomes a condition."""
-        self._reading = self._reading or _in_thread(self._read_cards)
-        try:
-            async with asyncio.timeout(self._timeout):
-                self._last = await asyncio.shield(asyncio.wrap_future(self._reading))
-                self._rebound = frozenset()
-        except TimeoutError:
-            message = f"the driver did not answer within {self._timeout:g} s; the devices are those of the last reading"
-            self._last = _not_renewed(self._last, reason="ReadTimedOut", message=message)
-            return {self._node: self._last}
-        except (OSError, ValueError) as error:
-            message = f"{in_one_line(error)}; the devices are those of the last reading"
-            self._last = _not_renewed(self._last, reason="ReadFailed", message=message)
-        self._reading = None
-        return {self._node: self._last}
+        """Read all cards; a driver that is missing becomes a condition.
+
+        Raises:
+            Exception: the reading failed. The last one is kept by `CompletedInventory`, also while this one hangs.
+        """
+        reading = await _in_thread(self._read_cards)
+        self._rebound = frozenset()
+        return {self._node: reading}
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return current measurements of the last reading's cards, by id; wait as long as the driver does.
@@ -95,8 +81,7 @@ class AmdInventory:
         Only whole cards are measured: the driver reports partitions together.
         """
         whole = [card for card in self._cards if not card.is_partition]
-        work = _in_thread(lambda: {card.id: sampling.sample(card.folder) for card in whole})
-        return await asyncio.wrap_future(work)
+        return await _in_thread(lambda: {card.id: sampling.sample(card.folder) for card in whole})
 
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with cards that the driver gives up, as it reports them; for use in the agent's loop."""
@@ -116,12 +101,12 @@ class AmdInventory:
 
     def _read_cards(self) -> Reading:
         folders = sysfs.gpus(self._sysfs, VENDOR)
-        if folders is not None and not folders:
-            return WITHOUT_CARDS
         bound = sysfs.bound_cards(self._sysfs, DRIVER)
         # A reading that fails or comes too late must not lose a reset: the next one reports it.
         self._rebound |= bound - (bound if self._bound is None else self._bound)
         self._bound = bound
+        if folders is not None and not folders:
+            return WITHOUT_CARDS
         driven = [folder for folder in folders or () if folder.name in bound]
         if not driven:
             message = f"the driver {DRIVER} holds none of the node's {len(folders or ())} GPUs of AMD's; load it"
@@ -179,18 +164,12 @@ class AmdInventory:
         return self._attributes.text(self._sysfs / MODULE / name)[: cards_module.MAX_NAME]
 
 
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    """Begin work in a thread that does not keep the process from ending: a read may hang in the driver."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # noqa: BLE001 -- who waits for the future gets it
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=DRIVER, daemon=True).start()
-    return future
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Return what the work returns. It may hang in the driver, so its thread does not keep the process from ending."""
+    result = await asyncio.wrap_future(in_thread(work))
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _without_driver(*, reason: str, message: str) -> Reading:
@@ -199,12 +178,6 @@ def _without_driver(*, reason: str, message: str) -> Reading:
         Finding(type=names.INVENTORY_READ, ok=False, reason="NoDriver"),
     )
     return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=AmdFacts())
-
-
-def _not_renewed(last: Reading, *, reason: str, message: str) -> Reading:
-    """Return the last reading as one that could not be renewed."""
-    finding = Finding(type=names.INVENTORY_READ, ok=False, reason=reason, message=message)
-    return replace(last, findings=(last.findings[0], finding), reset=frozenset())
 
 
 def _read_finding(unread: list[str]) -> Finding:

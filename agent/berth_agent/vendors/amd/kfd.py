@@ -34,7 +34,11 @@ def nodes(attributes: Attributes, root: Path) -> Mapping[str, list[KfdNode]]:
     """Return the partitions of the cards that may be read, by their slots (`0000:c1:00`), sorted by render node."""
     by_slot: dict[str, list[KfdNode]] = {}
     for name in attributes.names(root / NODES):
-        facts = _properties(attributes.text(root / NODES / name / "properties"))
+        properties = root / NODES / name / "properties"
+        facts = _properties(attributes.text(properties))
+        if properties in attributes.refused:
+            # Which card it belongs to is not known, and without it the partitions of its card would be numbered wrong.
+            return {}
         render, units = facts.get("drm_render_minor", 0), facts.get("simd_count", 0)
         if render <= 0 or units <= 0:
             continue

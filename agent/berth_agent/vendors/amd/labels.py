@@ -11,7 +11,7 @@ from typing import Final
 from berth_agent.inventory.interface import label_value
 from berth_agent.readings import NodeFacts
 from berth_api import names
-from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api.device import DeviceSpec
 from berth_api.resources import quantity
 
 VENDOR: Final = "amd"
@@ -22,7 +22,7 @@ MODE: Final = "amd.com/gpu.compute-memory-partition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdFacts(NodeFacts):
-    """AmdFacts of a node with AMD's cards: `cards` has the device id (`740f`) of each."""
+    """Facts of a node with AMD's cards: `cards` has the device id (`740f`) of each."""
 
     source_version: str = ""
     """Of the driver."""
@@ -35,8 +35,8 @@ class AmdFacts(NodeFacts):
         memory = quantity.parse(gpus[0].resources.get(names.PREFIX + names.GPU_MEMORY, 0))
         modes = {device.labels.get(MODE, "") for device in gpus}
         values = {
-            "device-id": _most(gpus, [str(self.cards.get(device.id, "")) for device in gpus]),
-            "product-name": label_value(_most(gpus, [device.model for device in gpus]).replace(" ", "_")),
+            "device-id": _most([str(self.cards.get(device.id, "")) for device in gpus]),
+            "product-name": label_value(_most([device.model for device in gpus]).replace(" ", "_")),
             "vram": f"{round(memory / 2**30)}G" if memory else "",
             "cu-count": str(gpus[0].multiprocessors or ""),
             "driver-version": label_value(spec.driver_version),
@@ -60,5 +60,5 @@ def labels_of(spec: DeviceSpec) -> dict[str, str]:
     return {key: value for key, value in labels.items() if value}
 
 
-def _most(gpus: Sequence[DeviceInfo], values: Sequence[str]) -> str:
-    return Counter(values[: len(gpus)]).most_common(1)[0][0]
+def _most(values: Sequence[str]) -> str:
+    return Counter(values).most_common(1)[0][0]

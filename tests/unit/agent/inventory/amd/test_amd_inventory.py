@@ -149,6 +149,14 @@ async def test_the_partitions_of_a_privileged_agent(tmp_path: Path) -> None:
     assert all(card.health for card in cards(reading))
 
 
+async def test_no_partition_gets_the_id_of_another_while_one_cannot_be_read(tmp_path: Path) -> None:
+    tree = amd_trees.mi300x(tmp_path, compute="CPX", memory="NPS4", is_privileged=True)
+    nodes = sorted((tree.root / "class/kfd/kfd/topology/nodes").glob("*/properties"))
+    with refused(nodes[-2], errno.EIO):
+        listed = cards(await read(tree.root))
+    assert [(card.health, card.id.count("-")) for card in listed] == [(False, 1)] * 8
+
+
 async def test_the_partitions_of_a_public_tree(tmp_path: Path) -> None:
     """MI308X in CPX: four partitions each, render nodes in blocks of eight, and a second PCI domain."""
     tree = AmdTree(tmp_path)
@@ -197,6 +205,20 @@ async def test_a_card_that_the_driver_binds_again_was_reset(tmp_path: Path) -> N
     bound.symlink_to(target)
     assert (await source.read())["n"].reset == {"GPU-1901ead3a2ecd4a6"}
     assert (await source.read())["n"].reset == frozenset()
+
+
+async def test_the_only_card_that_was_removed_from_the_bus_was_reset(tmp_path: Path) -> None:
+    tree = amd_trees.radeon(tmp_path)
+    tree.device("0000:00:1f.3", vendor="0x8086", device="0x7a50", **{"class": "0x040300"})
+    source, bound = inventory(tree.root), tree.root / amd_trees.DRIVER / "0000:03:00.0"
+    on_bus, aside, target = tree.root / "bus/pci/devices/0000:03:00.0", tmp_path / "aside", bound.readlink()
+    await source.read()
+    on_bus.rename(aside)
+    bound.unlink()
+    assert cards((await source.read())["n"]) == []
+    aside.rename(on_bus)
+    bound.symlink_to(target)
+    assert (await source.read())["n"].reset == {"GPU-0000-03-00.0"}
 
 
 # --- files that lie or are refused ------------------------------------------------------------------------------
