@@ -41,7 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"release: VERSION is {options.version!r}, and pyproject.toml has {version}\n")
         return 1
     folder = options.parts if options.command == "parts" else options.target
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        if folder.resolve().parent != (ROOT / ".build").resolve():
+            sys.stderr.write(f"release: {folder} exists; remove it, or name another folder\n")
+            return 1
+        shutil.rmtree(folder)
     folder.mkdir(parents=True)
     if options.command == "parts":
         write_parts(options.parts, version, built_images=options.images, krew=options.krew)

@@ -4,7 +4,6 @@ Python cannot load compiled modules from an archive. This file runs as `__main__
 Berth can be imported.
 """
 
-import contextlib
 import json
 import os
 import platform
@@ -35,10 +34,13 @@ def main() -> None:
         folder = cache / f"kubectl-berth-{content}"
         if not folder.is_dir():
             cache.mkdir(parents=True, exist_ok=True)
-            draft = tempfile.mkdtemp(dir=cache)
-            archive.extractall(draft)
-            with contextlib.suppress(OSError):  # another process was faster
-                Path(draft).rename(folder)
+            with tempfile.TemporaryDirectory(dir=cache) as draft:
+                archive.extractall(Path(draft, content))
+                try:
+                    Path(draft, content).rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # otherwise, another process was faster
+                        raise
     sys.path[0] = str(folder / MODULES)
     from berth_kubectl import __main__ as plugin  # noqa: PLC0415 - it is unpacked now
 
