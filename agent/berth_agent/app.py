@@ -225,6 +225,7 @@ class Agent:
             self._driver.on_change(self._use_changed)
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld
+                plugin.refuse_claimed = self._driver.refuse_claimed
             self._driver.start(tasks)
         if usage:
             usage.begin(self._use_changed, tasks)

@@ -221,7 +221,7 @@ class Settings(Flags, BaseSettings):
     dra: bool = False
     """Whether the agent is also a driver of dynamic resource allocation, `gpu.berth.dev`. It gives cards to
     ResourceClaims on nodes with the label `berth.dev/cards: claims`. The container runtime must support CDI. Requires
-    `--truth`."""
+    `--truth` and, with `--device-plugin`, `--admission`."""
 
     kubelet_folder: Path = Path("/var/lib/kubelet")
     """Kubelet's folder, at the same path on the node and for the agent. The driver's sockets are in its folders
@@ -293,6 +293,10 @@ class Settings(Flags, BaseSettings):
             raise ValueError("--nics needs --truth: the agent gives NICs by the pods of its node")
         if self.dra and not self.truth:
             raise ValueError("--dra needs --truth: the agent gives claims only cards that no pod of its node holds")
+        if self.dra and self.device_plugin and not self.admission:
+            raise ValueError(
+                "--dra with --device-plugin needs --admission: only it knows at once what kubelet allocated"
+            )
         if self.nccl_ib_hca and not self.nics:
             raise ValueError(
                 "--nccl-ib-hca needs --nics: the variable names the NICs whose device files a container gets"

@@ -6,7 +6,7 @@ Otherwise, slices list nothing, and the device API gets the cards that no claim 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +24,12 @@ from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.dra.service import DriverService, HealthFeed
 from berth_agent.dra.sockets import DriverSockets
 from berth_agent.inventory import sysfs
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.kubelet.device_plugin.registration import CrashCounter, ServingError
 from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver
 from berth_api import names
+from berth_api.allocation import visible
 from berth_api.device import DeviceSpec
 from berth_client.client import ApiClient
 
@@ -64,7 +66,7 @@ class ClaimDriver:
         self._held = held
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._health = HealthFeed()
-        self._claims = Preparation(
+        self.claims: Final = Preparation(
             api=client,
             store=ClaimCheckpoint(settings.checkpoint.parent),
             cdi_folder=settings.cdi_folder,
@@ -81,7 +83,7 @@ class ClaimDriver:
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call the listener when a claim got or released devices."""
-        self._claims.on_change = listener
+        self.claims.on_change = listener
 
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
@@ -107,7 +109,18 @@ class ClaimDriver:
         if self._by_claims:
             # A pod whose card turns unhealthy can neither be restarted nor admitted again.
             return frozenset(cards - self._cards(self._held() or frozenset()))
-        return self._claims.cards() & cards
+        return self.claims.cards() & cards
+
+    def refuse_claimed(self, units: Sequence[str]) -> None:
+        """Refuse to kubelet's device API units of cards that claims hold.
+
+        Raises:
+            AllocationRefusedError: a claim holds the card of a unit, also in part.
+        """
+        claimed = self.claims.cards()
+        for unit in units:
+            if self._cards(frozenset([visible(unit)])) & claimed:
+                raise AllocationRefusedError(f"{unit}: its card is prepared for a ResourceClaim")
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the condition of the driver."""
@@ -140,7 +153,7 @@ class ClaimDriver:
         """
         crashes = CrashCounter()
         while True:
-            service = DriverService(claims=self._claims, health=self._health)
+            service = DriverService(claims=self.claims, health=self._health)
             sockets = DriverSockets(self._settings.kubelet_folder, service)
             try:
                 await sockets.start()

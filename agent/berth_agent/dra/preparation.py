@@ -147,10 +147,16 @@ class Preparation:
             if state is None:
                 raise _BusyError("the node's cards and pods are not known yet")
             held = self._held(uid, claim, wanted, state)
+            before = self._claims
             try:
-                if self._claims.get(uid) != held:
-                    await asyncio.to_thread(self._store.save, {**self._claims, uid: held})
-                    self._claims = {**self._claims, uid: held}
+                if before.get(uid) != held:
+                    # Before the loop goes on, because kubelet's device API may be about to give the same cards.
+                    self._claims = {**before, uid: held}
+                    try:
+                        await asyncio.to_thread(self._store.save, self._claims)
+                    except OSError:
+                        self._claims = before
+                        raise
                     self.on_change()
                 return await asyncio.to_thread(self._write, uid, held, state)
             except (OSError, MisconfiguredError) as error:

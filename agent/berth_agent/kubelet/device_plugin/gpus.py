@@ -1,6 +1,6 @@
 """Answer kubelet's calls for the resources of GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,8 @@ class GpuHandler:
 
     context: CardAccess
     chooser: Chooser
+    refuse_claimed: Callable[[Sequence[str]], object] = lambda _ids: None
+    """Raises AllocationRefusedError if a ResourceClaim holds the card of one of these units."""
 
     @property
     def options(self) -> DevicePluginOptions:
@@ -46,9 +48,12 @@ class GpuHandler:
         """Return how a container gets the devices.
 
         Raises:
-            AllocationRefusedError: no pod is to have them.
+            AllocationRefusedError: no pod is to have them, or a ResourceClaim holds one.
         """
+        self.refuse_claimed(ids)
         await self.chooser.admit(resource, ids)
+        # A claim may have been prepared meanwhile. From now on, the driver of claims sees what was admitted.
+        self.refuse_claimed(ids)
         return self.context.grant(ids)
 
     async def before_start(self, ids: Sequence[str]) -> None:

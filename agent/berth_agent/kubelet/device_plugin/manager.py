@@ -66,6 +66,9 @@ class PluginManager:
         """Called when kubelet can allocate devices, or cannot any more."""
         self.kept_for_claims: Callable[[], frozenset[str]] = frozenset
         """Returns the UUIDs of the cards that only ResourceClaims may get."""
+        self._kept: frozenset[str] = frozenset()
+        self.refuse_claimed: Callable[[Sequence[str]], object] = lambda _ids: None
+        """Raises AllocationRefusedError if a ResourceClaim holds the card of one of these units."""
 
     # --- for the agent ------------------------------------------------------------------------------------
 
@@ -77,6 +80,10 @@ class PluginManager:
         spec = reading.spec if reading.offered else reading.spec.model_copy(update={"devices": []})
         if spec != self._spec:
             self._spec, self._access = spec, None
+            self._wake.set()
+        kept = self.kept_for_claims()
+        if kept != self._kept:
+            self._kept = kept
             self._wake.set()
 
     def view(self, reading: Reading) -> Reading:
@@ -200,7 +207,7 @@ class PluginManager:
             _log.warning("not offered", why=warning)
         self._offers = offers
         self._cdi.write(access.cdi())
-        handler = GpuHandler(context=access, chooser=self._chooser)
+        handler = GpuHandler(context=access, chooser=self._chooser, refuse_claimed=self.refuse_claimed)
         await self._servers.keep(Service(offer=offer, handler=handler) for offer in offers.offers)
 
     async def _reload(self) -> None:

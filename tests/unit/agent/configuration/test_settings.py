@@ -49,6 +49,11 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
         pytest.param(["--node-name", "a", "--mps", "--truth", "false"], "--mps needs --truth", id="mps without pods"),
         pytest.param(
+            ["--node-name", "a", "--dra", "true", "--device-plugin", "true", "--admission", "false"],
+            "--dra with --device-plugin needs --admission",
+            id="two givers without a mirror",
+        ),
+        pytest.param(
             ["--inventory", "simulated", "--fleet", "/none.yaml", "--hami-core", "/lib"],
             "--mps, --hami-core, --nics and --dra are not supported with --inventory simulated",
             id="limits without containers",

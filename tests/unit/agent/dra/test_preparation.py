@@ -103,6 +103,22 @@ class Dying(ClaimCheckpoint):
         raise OSError("killed")
 
 
+async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that_fails(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    seen: list[frozenset[str]] = []
+
+    class Broken(ClaimCheckpoint):
+        def save(self, claims: Mapping[str, HeldClaim]) -> None:  # noqa: ARG002
+            seen.append(driver.cards())
+            raise OSError("full")
+
+    driver = node.restart(Broken(tmp_path / "state"))
+    with pytest.raises(RefusedError, match="full"):
+        await driver.prepare(node.allocate("one", "gpu-0"))
+    assert seen == [{"GPU-0"}]
+    assert driver.cards() == frozenset()
+
+
 async def test_a_claim_gets_its_card_and_its_instance_with_their_device_nodes(tmp_path: Path) -> None:
     node = Node(tmp_path)
     prepared = await node.restart().prepare(node.allocate("two", "gpu-0", "mig-2-0"))

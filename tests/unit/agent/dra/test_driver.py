@@ -1,0 +1,97 @@
+"""The driver beside kubelet's device API: whatever breaks or happens at once, no card is given in both ways."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_agent.configuration.settings import Settings
+from berth_agent.dra.driver import ClaimDriver
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
+from berth_agent.kubelet.device_plugin.gpus import GpuHandler
+from berth_agent.readings import Reading
+from berth_agent.vendor import RefusedError
+from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
+from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
+
+pytestmark = pytest.mark.looptime
+
+
+class Pods(NoPreference):
+    """What pods have by name; `meanwhile` runs during each admission."""
+
+    def __init__(self) -> None:
+        self.held: frozenset[str] | None = frozenset()
+        self.meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+
+    async def admit(self, resource: str, ids: Sequence[str]) -> None:  # noqa: ARG002
+        await self.meanwhile()
+        self.held = (self.held or frozenset()).union(ids)
+        await self.meanwhile()
+
+
+class Cards:
+    """How containers get the cards of `machine`."""
+
+    def __init__(self) -> None:
+        nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4})
+        self.context = NvidiaAccess(spec=machine(), options=BY_CDI, nodes=nodes)
+
+    def access(self, _spec: object) -> NvidiaAccess:
+        return self.context
+
+
+def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
+    """Return a driver that has not seen the cards yet, its API server, and the device plugin beside it."""
+    node = Node(folder)
+    settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi")
+    api: Any = node
+    hand_over: Any = Cards()
+    driver = ClaimDriver(
+        settings,
+        client=api,
+        hand_over=hand_over,
+        owner=dict,
+        held=lambda: pods.held,
+    )
+    plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
+    return driver, node, plugin
+
+
+async def update(driver: ClaimDriver, **labels: str) -> None:
+    await driver.update(Reading(spec=machine(), findings=()), labels)
+
+
+async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> None:
+    driver, node, plugin = start(tmp_path, Pods())
+    await update(driver)
+    await driver.claims.prepare(node.allocate("one", "gpu-0", "mig-2-0"))
+    for unit in ("GPU-0", "GPU-0::1", "MIG-2-1"):
+        with pytest.raises(AllocationRefusedError, match=f"{unit}: its card is prepared for a ResourceClaim"):
+            await plugin.allocate("nvidia.com/gpu", [unit])
+    await plugin.allocate("nvidia.com/gpu", ["GPU-1"])
+
+
+@pytest.mark.parametrize("lag", range(6))
+async def test_a_card_that_a_claim_and_a_pod_request_at_once_is_given_once(tmp_path: Path, lag: int) -> None:
+    pods = Pods()
+    driver, node, plugin = start(tmp_path, pods)
+    await update(driver)
+    key = node.allocate("one", "gpu-0")
+    admitting = asyncio.Event()
+
+    async def meanwhile() -> None:
+        admitting.set()
+        for _ in range(lag):
+            await asyncio.sleep(0)
+
+    async def prepare() -> None:
+        await admitting.wait()
+        await driver.claims.prepare(key)
+
+    pods.meanwhile = meanwhile
+    answers = await asyncio.gather(plugin.allocate("nvidia.com/gpu", ["GPU-0"]), prepare(), return_exceptions=True)
+    assert [isinstance(answer, RefusedError) for answer in answers].count(True) == 1
