@@ -299,10 +299,9 @@ class Gangs:
         unit = self.unit(gang)
         if unit is None or not len(self._promises):
             return unit
-        for pod in unit.members:
-            if not pod.nominated_node:
-                self._promises.hand_over(pod)
-        return self.unit(gang)
+        without = [pod for pod in unit.members if not pod.nominated_node]
+        handed_over = [pod for pod in without if self._promises.hand_over(pod) is not pod]
+        return self.unit(gang) if handed_over else unit
 
     def binding_started(self, placements: Iterable[Placement]) -> None:
         """Record that the Bindings of an assumed gang are about to be sent."""

@@ -32,6 +32,8 @@ class PlacePromises:
         self._fleet, self._nominator, self._waker = fleet, nominator, waker
         self._of: dict[str, dict[str, PendingPod]] = {}
         """namespace/name of a workload, or key of a gang -> UID of a pod that does not exist yet -> this pod."""
+        self._to: dict[tuple[str, str], dict[str, str]] = {}
+        """(namespace, set) of the pods that take the places -> UID -> its workload or gang in `_of`."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -57,6 +59,7 @@ class PlacePromises:
         for placement in placements:
             self._count += placement.pod.uid not in pods
             pods[placement.pod.uid] = placement.pod
+            self._to.setdefault((placement.pod.namespace, placement.pod.workload), {})[placement.pod.uid] = workload
             self._fleet.nominate(promise.promised(placement, workload))
 
     def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
@@ -68,9 +71,13 @@ class PlacePromises:
 
     def _take(self, workload: str, uid: str) -> Charge | None:
         pods = self._of.get(workload, {})
-        if pods.pop(uid, None) is None:
+        if (pod := pods.pop(uid, None)) is None:
             return None
         self._count -= 1
+        of_set = self._to[receiver := (pod.namespace, pod.workload)]
+        del of_set[uid]
+        if not of_set:
+            del self._to[receiver]
         if not pods:
             del self._of[workload]
         return self._fleet.withdraw(uid)
@@ -83,11 +90,10 @@ class PlacePromises:
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
         of_set = pod.workload or (pod.gang.key if pod.gang is not None else "")
-        fitting = [
-            (key, own) for key, own, _ in self.all() if own.namespace == pod.namespace and own.workload == of_set
-        ]
-        if not fitting or pod.error or pod.uid in self._fleet.charges:
+        places = self._to.get((pod.namespace, of_set), {})
+        if not places or pod.error or pod.uid in self._fleet.charges:
             return pod
+        fitting = [(key, self._of[key][uid]) for uid, key in places.items()]
         # The pods of a set may have to be in different topology domains.
         selector = pod.request.node_selector
         same_domain = (pair for pair in fitting if pair[1].request.node_selector == selector)
