@@ -167,14 +167,21 @@ def _driver(
         return None
 
     def held() -> frozenset[str] | None:
-        return usage.admission.mirror.snapshot().held() if usage.admission.is_ready else None
+        return usage.admission.mirror.snapshot().held() if usage.admission.known.is_set() else None
 
     def owner() -> Mapping[str, Any] | None:
         return nodes.owner_reference(settings.node_name)
 
     from berth_agent.dra.driver import ClaimDriver  # noqa: PLC0415 -- its interfaces take memory only where it is on
 
-    return ClaimDriver(settings, client=client, hand_over=hand_over, owner=owner, held=held)
+    return ClaimDriver(
+        settings,
+        client=client,
+        hand_over=hand_over,
+        owner=owner,
+        held=held,
+        is_current=lambda: usage.admission.is_ready,
+    )
 
 
 class Agent:

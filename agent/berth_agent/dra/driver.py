@@ -51,6 +51,7 @@ class ClaimDriver:
         hand_over: HandOver,
         owner: Callable[[], Mapping[str, Any] | None],
         held: Callable[[], frozenset[str] | None],
+        is_current: Callable[[], bool],
     ) -> None:
         """Set its parts.
 
@@ -59,11 +60,13 @@ class ClaimDriver:
             client: the API server.
             hand_over: how containers get the cards, by CDI.
             owner: returns the owner reference to the Node, or None while the Node is unknown.
-            held: returns the UUIDs of what pods have by name, or None while that is unknown.
+            held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
+            is_current: returns whether kubelet answered when it was asked last.
         """
         self._settings = settings
         self._hand_over = hand_over
         self._held = held
+        self._is_current = is_current
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._health = HealthFeed()
         self.claims: Final = Preparation(
@@ -87,7 +90,7 @@ class ClaimDriver:
 
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
-        held = self._held()
+        held = self._held() if self._is_current() else None
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
@@ -106,9 +109,10 @@ class ClaimDriver:
         if self._spec is None:
             return frozenset()
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
-        if self._by_claims:
-            # A pod whose card turns unhealthy can neither be restarted nor admitted again.
-            return frozenset(cards - self._cards(self._held() or frozenset()))
+        held = self._held()
+        if self._by_claims and held is not None:
+            # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
+            return frozenset(cards - self._cards(held))
         return self.claims.cards() & cards
 
     def refuse_claimed(self, units: Sequence[str]) -> None:
@@ -175,7 +179,7 @@ class ClaimDriver:
 
     def _state(self) -> NodeState | None:
         held, spec = self._held(), self._spec
-        if held is None or spec is None:
+        if held is None or spec is None or not self._is_current():
             return None
         return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
 

@@ -25,6 +25,7 @@ class Pods(NoPreference):
 
     def __init__(self) -> None:
         self.held: frozenset[str] | None = frozenset()
+        self.is_current = True
         self.meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:  # noqa: ARG002
@@ -56,18 +57,41 @@ def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
         hand_over=hand_over,
         owner=dict,
         held=lambda: pods.held,
+        is_current=lambda: pods.is_current,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin
 
 
-async def update(driver: ClaimDriver, **labels: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "held", "is_current", "expected"),
+    [
+        pytest.param("claims", {"GPU-0"}, True, {"GPU-1", "GPU-2"}, id="by claims"),
+        pytest.param("claims", {"GPU-0"}, False, {"GPU-1", "GPU-2"}, id="kubelet restarts"),
+        pytest.param("claims", None, False, {"GPU-1"}, id="pods never known"),
+        pytest.param("name", {"GPU-0"}, True, {"GPU-1"}, id="by name"),
+    ],
+)
+async def test_kubelet_is_offered_what_pods_held_last(
+    tmp_path: Path, label: str, held: set[str] | None, is_current: bool, expected: set[str]
+) -> None:
+    pods = Pods()
+    driver, node, _ = start(tmp_path, pods)
+    labels = {"berth.dev/cards": label}
     await driver.update(Reading(spec=machine(), findings=()), labels)
+    await driver.claims.prepare(node.allocate("one", "gpu-1"))
+    pods.held, pods.is_current = None if held is None else frozenset(held), is_current
+    await driver.update(Reading(spec=machine(), findings=()), labels)
+    assert driver.withheld() == expected
+    if not is_current:
+        # A claim gets nothing until kubelet says what pods have now.
+        with pytest.raises(RefusedError, match="not known yet"):
+            await driver.claims.prepare(node.allocate("two", "gpu-2"))
 
 
 async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> None:
     driver, node, plugin = start(tmp_path, Pods())
-    await update(driver)
+    await driver.update(Reading(spec=machine(), findings=()), {})
     await driver.claims.prepare(node.allocate("one", "gpu-0", "mig-2-0"))
     for unit in ("GPU-0", "GPU-0::1", "MIG-2-1"):
         with pytest.raises(AllocationRefusedError, match=f"{unit}: its card is prepared for a ResourceClaim"):
@@ -79,7 +103,7 @@ async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> N
 async def test_a_card_that_a_claim_and_a_pod_request_at_once_is_given_once(tmp_path: Path, lag: int) -> None:
     pods = Pods()
     driver, node, plugin = start(tmp_path, pods)
-    await update(driver)
+    await driver.update(Reading(spec=machine(), findings=()), {})
     key = node.allocate("one", "gpu-0")
     admitting = asyncio.Event()
 
