@@ -25,7 +25,9 @@ from berth_client.reflector import EventType
 SLICES: Final = f"/apis/{slices.API_VERSION}/resourceslices"
 FIRST_PAUSE: Final = 0.5
 LAST_PAUSE: Final = 30.0
-"""Seconds after a failed write; they double each time."""
+"""Seconds after a failed write, or after slices that were lost at once; they double each time."""
+SETTLED: Final = 5.0
+"""Seconds after which a slice that was written is expected to stay."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -46,13 +48,19 @@ class SlicePublisher:
         self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
         """Name of a slice -> what was sent last, and what the API server made of it."""
         self._wake = asyncio.Event()
+        self._published_for: Mapping[str, Any] | None = None
+        """The owner when devices were published last."""
+        self._written_at = float("-inf")
+        self._setback = ""
+        """Why to pause before the next write; empty if there is no reason."""
         self.failure = "the node's cards and pods, or its ResourceSlices, are not known yet"
         """Why the slices are not what they should be; empty if they are."""
 
     def publish(self, devices: Sequence[ListedDevice]) -> None:
         """List these devices from now on."""
-        if devices != self._devices:
-            self._devices = devices
+        owner = self._owner()
+        if devices != self._devices or owner != self._published_for:
+            self._devices, self._published_for = devices, owner
             self._wake.set()
 
     async def run(self) -> None:
@@ -64,20 +72,32 @@ class SlicePublisher:
             pause = FIRST_PAUSE
             while True:
                 await self._wake.wait()
+                if self._setback:
+                    if self._setback != self.failure:
+                        _log.warning("ResourceSlices not written, will try again", error=self._setback)
+                    self.failure = self._setback
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LAST_PAUSE)
+                elif not self._is_fresh:
+                    pause = FIRST_PAUSE
                 self._wake.clear()
-                if self._devices is None or self._existing is None or self._owner() is None:
+                self._setback = ""
+                if self._devices is None or self._existing is None:
+                    continue
+                if self._owner() is None:
+                    self.failure = f"the Node {self._node} is not known"
                     continue
                 try:
                     await self._write(self._devices, self._existing)
                 except CallError as error:
-                    if str(error) != self.failure:
-                        _log.warning("ResourceSlices not written, will try again", error=str(error))
-                    self.failure = str(error)
+                    self._setback = str(error)
                     self._wake.set()
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LAST_PAUSE)
                 else:
-                    self.failure, pause = "", FIRST_PAUSE
+                    self.failure = ""
+
+    @property
+    def _is_fresh(self) -> bool:
+        return asyncio.get_running_loop().time() - self._written_at < SETTLED
 
     def _listed(self, objects: list[Object], _version: str) -> None:
         self._existing = {obj["metadata"]["name"]: slices.known(obj) for obj in objects}
@@ -92,6 +112,9 @@ class SlicePublisher:
             self._gone.add(one.name)
             if self._existing.pop(one.name, None):
                 _log.info("ResourceSlice deleted by another client, writing it again", slice=one.name)
+                if self._is_fresh:
+                    # The Node may have been replaced: the garbage collector then deletes what has the earlier owner.
+                    self._setback = "ResourceSlices are deleted as soon as they are written"
         else:
             self._existing[one.name] = one
         self._wake.set()
@@ -124,6 +147,7 @@ class SlicePublisher:
 
     def _put(self, sent: slices.Spec, answer: Object) -> None:
         one = slices.known(answer)
+        self._written_at = asyncio.get_running_loop().time()
         if self._existing is not None and one.name not in self._gone:
             self._existing[one.name] = one
         self._answers = {name: answer for name, answer in self._answers.items() if name in (self._existing or ())}

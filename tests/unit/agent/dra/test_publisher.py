@@ -1,0 +1,106 @@
+"""The node's slices on an API server that collects the slices of Nodes that are gone, in virtual time."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.publisher import SlicePublisher
+
+pytestmark = pytest.mark.looptime
+CARD = ListedDevice(name="gpu-0", id="GPU-0", card="GPU-0", place="")
+
+
+class Api:
+    """Deletes each slice a moment after its creation if its owner is not the Node that is there."""
+
+    def __init__(self) -> None:
+        self.node: str | None = "new"
+        self.slices: dict[str, dict[str, Any]] = {}
+        self.created = 0
+        self._version = 1
+        self._events: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def request(self, _method: str, _path: str, *, params: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG002
+        return {"metadata": {"resourceVersion": str(self._version)}, "items": list(self.slices.values())}
+
+    async def stream(
+        self,
+        _path: str,
+        _params: Mapping[str, str],
+        *,
+        idle_timeout: float,  # noqa: ARG002
+    ) -> AsyncGenerator[bytes, None]:
+        yield b""
+        while True:
+            yield await self._events.get()
+
+    async def create(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.created += 1
+        name = f"slice-{self.created}"
+        self.slices[name] = body | {"metadata": body["metadata"] | {"name": name, "uid": name} | self._next()}
+        if body["metadata"]["ownerReferences"][0]["uid"] != self.node:
+            asyncio.get_running_loop().call_later(0.1, self.collect, name)
+        return self.slices[name]
+
+    def collect(self, name: str) -> None:
+        gone = self.slices.pop(name)
+        gone = gone | {"metadata": gone["metadata"] | self._next()}
+        self._events.put_nowait(orjson.dumps({"type": "DELETED", "object": gone}))
+
+    def _next(self) -> dict[str, str]:
+        self._version += 1
+        return {"resourceVersion": str(self._version)}
+
+
+class Published:
+    """A publisher that runs; `owner` is the UID of the Node as the agent knows it."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        client: Any = self.api
+        self.owner: str | None = "new"
+        self.publisher = SlicePublisher(client=client, node="node", owner=self._reference)
+
+    def _reference(self) -> dict[str, str] | None:
+        return None if self.owner is None else {"uid": self.owner}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        task = asyncio.create_task(self.publisher.run())
+        yield
+        task.cancel()
+
+
+async def test_slices_are_written_when_the_node_is_known_again() -> None:
+    published = Published()
+    published.owner = None
+    with published.running():
+        published.publisher.publish([CARD])
+        await asyncio.sleep(60)
+        assert (len(published.api.slices), published.publisher.failure) == (0, "the Node node is not known")
+        published.owner = "new"
+        published.publisher.publish([CARD])
+        await asyncio.sleep(1)
+        assert (len(published.api.slices), published.publisher.failure) == (1, "")
+
+
+async def test_slices_of_a_node_that_was_replaced_are_written_less_and_less_often() -> None:
+    published = Published()
+    published.owner = "old"
+    with published.running():
+        published.publisher.publish([CARD])
+        await asyncio.sleep(300)
+        assert 10 <= published.api.created <= 16
+        assert "deleted" in published.publisher.failure
+        published.owner = "new"
+        await asyncio.sleep(60)
+        assert (len(published.api.slices), published.publisher.failure) == (1, "")
+        # One that is lost later is there again at once.
+        published.api.collect(*published.api.slices)
+        await asyncio.sleep(0.1)
+        assert len(published.api.slices) == 1
