@@ -192,8 +192,12 @@ class Preparation:
 
     def _check(self, uid: str, wanted: HeldDevice, state: NodeState) -> None:
         for other_uid, other in self._claims.items():
-            if other_uid != uid and any(
-                not device.admin and _overlap(wanted, device.id, device.card) for device in other.devices
+            # No container survives a reboot. kubelet may have lost the claim, and then never releases it.
+            is_over = self._boot and other.boot and other.boot != self._boot
+            if (
+                other_uid != uid
+                and not is_over
+                and any(not device.admin and _overlap(wanted, device.id, device.card) for device in other.devices)
             ):
                 raise _BusyError(f"{wanted.device} is still prepared for ResourceClaim {other.namespace}/{other.name}")
         cards = {device.id: device.card for device in state.devices.values()}

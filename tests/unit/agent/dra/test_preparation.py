@@ -210,6 +210,23 @@ async def test_a_card_is_waited_for_and_never_given_twice(tmp_path: Path) -> Non
 
 
 @pytest.mark.looptime
+async def test_a_claim_of_an_earlier_boot_keeps_no_other_from_its_card(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    first, second = node.allocate("first", "gpu-0"), node.allocate("second", "gpu-0")
+    await node.restart().prepare(first)
+    node.boot = ""
+    with pytest.raises(RefusedError, match="still prepared"):
+        await node.restart().prepare(second)
+    node.boot = "boot-2"
+    rebooted = node.restart()
+    # The device API still does not give the card, because kubelet may prepare the claim again.
+    assert rebooted.cards() == {"GPU-0"}
+    await rebooted.prepare(second)
+    with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/second"):
+        await rebooted.prepare(first)
+
+
+@pytest.mark.looptime
 @pytest.mark.parametrize(
     ("allocated", "by_name", "message"),
     [
