@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth_operator.binding.evictions.preemptor import UNCONFIRMED
 from berth_operator.core.advice.gang_explanation import explain_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.controller_gangs import OWNED
@@ -214,9 +215,14 @@ async def test_each_first_pod_of_an_exclusive_job_gets_places_for_the_others() -
         assert len(promised(world)) == 2
 
 
-async def test_pods_of_lower_priority_leave_for_pods_that_come_later() -> None:
+@pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
+async def test_pods_of_lower_priority_leave_for_pods_that_come_later_if_an_object_confirms_them(
+    *, is_read: bool
+) -> None:
     world = World(wall=wall)
     world.add_node("a", cards=3)
+    if is_read:
+        group_set(world)
     for number in range(2):
         world.submit(pod(f"low{number}", {NVIDIA: "1"}, on="a", allocated=whole(number)))
     leader = member(0, exclusive_topology="rack")
@@ -224,5 +230,20 @@ async def test_pods_of_lower_priority_leave_for_pods_that_come_later() -> None:
     world.submit(leader)
     async with world.running() as api:
         await asyncio.sleep(60)
-        assert api.bound().keys() >= {"vllm-0-0"}
-        assert promised(world) == ["a", "a"]
+        assert ("vllm-0-0" in api.bound()) == is_read
+        assert promised(world) == (["a", "a"] if is_read else [])
+        assert bool(api.deletions) == is_read
+        if not is_read:
+            assert UNCONFIRMED in api.messages("vllm-0-0")[-1]
+
+
+@pytest.mark.parametrize(("groups", "size", "places"), [(1, 300, 250), (70, 2, 62)])
+async def test_a_namespace_gets_no_more_than_its_share_of_all_promises(groups: int, size: int, places: int) -> None:
+    world = World(wall=wall)
+    for number in range(40):
+        world.add_node(f"n{number}", cards=8)
+    world.submit(*(member(0, group, size, exclusive_topology="rack") for group in range(groups)))
+    async with world.running() as api:
+        await asyncio.sleep(20)
+        assert len(api.bound()) == groups
+        assert len(promised(world)) == places

@@ -54,6 +54,7 @@ EVICTIONS: Final = 16
 PAUSES: Final = (1.0, 2.0, 4.0)
 """Seconds between the attempts of one request. If the last fails, the pod is decided again after its back-off."""
 
+UNCONFIRMED: Final = "not evicting pods for pods that come later: Berth does not read the object of their controller."
 _NODE_CHANGES: Final = (
     Change.CAPACITY_FREED
     | Change.NODE_TAINTS
@@ -211,6 +212,8 @@ class Preemptor:
             return failure
         if not all(member.preempts for member in gang.members):
             return add_preemption(failure, NEVER)
+        if not all(pod.preempts for pod in gang.expected):
+            return add_preemption(failure, UNCONFIRMED)
         if not (backoff := self.progress.of_gang(gang)):
             return None
         failure = add_preemption(failure, BACKING_OFF)

@@ -25,6 +25,8 @@ from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two reviews."""
+NAMESPACE_SHARE: Final = 4
+"""A namespace gets at most this part, a quarter, of all places, and of all gangs with places."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -65,10 +67,17 @@ class GangPromises:
         self._next_review = cluster.clock()
 
     def keep(self, gang: Membership, placements: Sequence[Placement]) -> str:
-        """Promise places to pods that come later, as many as may be promised; return a sentence about them."""
-        is_full = len(self._kept) >= MAX_PROMISED_GANGS and gang.key not in self._kept
-        free = 0 if is_full else max(0, MAX_PLACES - len(self._cluster.promises))
-        self._cluster.promises.keep(gang.key, placements[:free])
+        """Promise places to pods that come later, as many as may be promised; return a sentence about them.
+
+        Pods may state any size, so no namespace gets all places.
+        """
+        promises, namespace = self._cluster.promises, keys.split(gang.group)[0]
+        in_namespace = [key for key, kept in self._kept.items() if keys.split(kept.gang.group)[0] == namespace]
+        own = sum(len(promises.of(key)) for key in in_namespace)
+        is_full = len(self._kept) >= MAX_PROMISED_GANGS or len(in_namespace) >= MAX_PROMISED_GANGS // NAMESPACE_SHARE
+        free = min(MAX_PLACES - len(promises), MAX_PLACES // NAMESPACE_SHARE - own)
+        if gang.key in self._kept or not is_full:
+            promises.keep(gang.key, placements[: max(0, free)])
         if not self._cluster.promises.of(gang.key):
             return ""
         until = int(self._cluster.wall() + self._seconds())

@@ -483,6 +483,8 @@ class GangTracker:
                     priority=like.priority,
                     gang=gang,
                     workload=part.gang.key,
+                    # A pod may state any size: without an object that confirms it, no pods are evicted for it.
+                    preempts=templates[number % len(templates)].preempts and entry.group is not None,
                     nominated_node="",
                     reserved_node="",
                 )
