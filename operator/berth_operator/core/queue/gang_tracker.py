@@ -154,6 +154,8 @@ class _Entry:
     unready_since: float | None = None
     is_complete: bool = False
     """Whether no more members are expected of a controller's gang, although it has fewer than its size."""
+    expected: tuple[tuple[object, ...], tuple[PendingPod, ...]] | None = None
+    """The pods that come later, with the state for which they were made: there may be many, and it is often read."""
     unscheduled: tuple[str, str] = ("", "")
     """Why the last decision placed too few members: reason and message; empty if none did, or if it has formed."""
 
@@ -466,11 +468,14 @@ class GangTracker:
         bound = [member.charge for member in entry.held.values() if member.is_ours]
         if not (members or bound):
             return ()
-        like = members[0] if members else bound[0]
+        like: PendingPod | Charge = members[0] if members else bound[0]
+        joined_entries = [self._entries.get(part.gang.key, _NO_ENTRY) for part in later]
+        exists = [joined.size if is_first else joined.placed for joined in joined_entries]
+        state = entry.version, is_first, like, len(members), *exists
+        if entry.expected is not None and entry.expected[0] == state:
+            return entry.expected[1]
         pods: list[PendingPod] = []
-        for part in later:
-            joined = self._entries.get(part.gang.key, _NO_ENTRY)
-            exist = joined.size if is_first else joined.placed
+        for part, joined, exist in zip(later, joined_entries, exists, strict=True):
             left = min(part.count, missing) if joined is entry else max(0, part.count - exist)
             templates = [part.pod] if part.pod is not None else members
             numbers = range(part.count - left, part.count) if templates else range(0)
@@ -490,7 +495,8 @@ class GangTracker:
                 )
                 for number in numbers[: MAX_EXPECTED - len(pods)]
             )
-        return tuple(pods)
+        entry.expected = state, tuple(pods)
+        return entry.expected[1]
 
     def put_request(self, pod: PendingPod) -> None:
         """Record what a bound member requested, for the members that come later."""
@@ -759,7 +765,7 @@ class GangTracker:
         elif entry.minimum and entry.bound >= entry.minimum:
             entry.version += not entry.formed  # each waiting member is now decided for itself
             entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, set()
-            entry.tries, entry.unscheduled = 0, ("", "")
+            entry.tries, entry.unscheduled, entry.expected = 0, ("", ""), None
             self._aborted.pop(entry.key, None)
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.queue.gang_tracker import PATIENCE, SETTLE, Counts, GangTracker, Group
 from berth_operator.core.values.request import Membership
-from tests.builders import charge, waiting
+from tests.builders import NVIDIA, charge, waiting
 
 GANG = Membership(group="ns/g")
 BY_TWO = Membership(group="ns/g", minimum=2)
@@ -494,3 +494,17 @@ def test_a_controller_may_change_the_size() -> None:
     unit = made.ready(larger, 0.0)
     assert unit is not None
     assert unit.minimum == 4
+
+
+def test_the_pods_that_come_later_are_made_again_only_after_a_change() -> None:
+    made = gang_tracker(group=None)
+    first = replace(BY_CONTROLLER, minimum=1000, first=1)
+    waits(made, "a", first, request={NVIDIA: 1})
+    before, again = (made.ready(first, 0.0) for _ in range(2))
+    assert before is not None
+    assert again is not None
+    assert again.expected is before.expected
+    waits(made, "b", first, request={NVIDIA: 1})
+    after = made.ready(first, 0.0)
+    assert after is not None
+    assert (len(before.expected), len(after.expected)) == (999, 998)
