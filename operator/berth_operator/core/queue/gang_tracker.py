@@ -227,8 +227,12 @@ class _Entry:
 
     @property
     def of_all(self) -> int:
-        """Return how many members the gang needs, with those that come later; 0 if it is not known."""
-        return self.group.minimum if self.group else max(self.minima, default=0)
+        """Return how many members the gang needs, with those that come later; 0 if it is not known.
+
+        A controller's object may have changed since these members were created, so their own number counts.
+        """
+        minima = self.minima if self.group is None or self.group.controller else set[int]()
+        return max(minima) if minima else self.group.minimum if self.group else 0
 
     @property
     def first(self) -> int:

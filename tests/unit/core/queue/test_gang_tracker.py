@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from berth_operator.core.queue.gang_tracker import PATIENCE, SETTLE, Counts, GangTracker, Group
+from berth_operator.core.queue.gang_tracker import PATIENCE, SETTLE, Counts, GangTracker, Group, LaterMembers
 from berth_operator.core.values.request import Membership
 from tests.builders import NVIDIA, charge, waiting
 
@@ -508,3 +508,19 @@ def test_the_pods_that_come_later_are_made_again_only_after_a_change() -> None:
     after = made.ready(first, 0.0)
     assert after is not None
     assert (len(before.expected), len(after.expected)) == (999, 998)
+
+
+def test_members_of_an_old_revision_do_not_wait_for_the_size_of_the_new_one() -> None:
+    kind = BY_CONTROLLER.controller
+    later = LaterMembers(gang=BY_CONTROLLER, count=7, pod=waiting("worker"))
+    made = gang_tracker(group=Group(name="ns/g", uid="u", controller=kind, minimum=8, later=(later,)))
+    old = replace(BY_CONTROLLER, minimum=4)
+    waits(made, "leader", old)
+    unit = made.ready(old, 0.0)
+    assert unit is not None
+    assert (unit.minimum, len(unit.expected)) == (1, 3)
+    for name in "abc":
+        waits(made, name, old)
+    unit = made.ready(old, 0.0)
+    assert unit is not None
+    assert (unit.minimum, unit.expected) == (4, ())
