@@ -2,7 +2,8 @@
 
 A claim is in the file before anything is done for it, and until everything is undone. The file is on the disk before
 the call goes on: after a crash of the machine, kubelet still knows the claim. Any version of the agent reads the file
-of any other version: unknown fields are ignored, and an entry that cannot be read costs only itself.
+of any other version: unknown fields are ignored, and an entry that is damaged costs only itself. What is damaged is
+kept in another file.
 """
 
 from collections.abc import Mapping
@@ -64,21 +65,25 @@ class ClaimCheckpoint:
         self._path = folder / NAME
 
     def load(self) -> dict[str, HeldClaim]:
-        """Return the prepared claims by UID; empty, with a log line, if the file cannot be read."""
+        """Return the prepared claims by UID; without those that are damaged, with a log line.
+
+        Raises:
+            OSError: the disk does not say which there are.
+        """
         try:
-            raw = orjson.loads(files.read(self._path))
-            entries: Mapping[str, Any] = raw["claims"]
-            pairs = list(entries.items())
+            content = files.read(self._path)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            aside = self._path.with_name(NAME + ASIDE)
-            self._path.replace(aside)
+        try:
+            entries: Mapping[str, Any] = orjson.loads(content)["claims"]
+            pairs = list(entries.items())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._keep(content)
             _log.error(
-                "the checkpoint of claims cannot be read; claims are known again when kubelet prepares them",
+                "the checkpoint of claims is damaged; claims are known again when kubelet prepares them",
                 path=str(self._path),
                 error=str(error),
-                kept_as=str(aside),
+                kept_as=self._path.name + ASIDE,
             )
             return {}
         claims = {}
@@ -86,8 +91,14 @@ class ClaimCheckpoint:
             try:
                 claims[UID.validate_python(uid)] = _CLAIM.validate_python(entry)
             except ValidationError as error:
-                _log.error("an entry of the checkpoint of claims cannot be read", uid=uid, error=str(error))
+                _log.error("an entry of the checkpoint of claims is damaged", uid=uid, error=str(error))
+        if len(claims) < len(pairs):
+            self._keep(content)
         return claims
+
+    def _keep(self, content: bytes) -> None:
+        """Keep a damaged file: the next save replaces it."""
+        files.write(self._path.with_name(NAME + ASIDE), content, mode=MODE, draft=DRAFT)
 
     def save(self, claims: Mapping[str, HeldClaim]) -> None:
         """Write the prepared claims; they are on the disk when this returns.

@@ -90,6 +90,7 @@ class ClaimDriver:
 
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
+        await self.claims.load()
         held = self._held() if self._is_current() else None
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
@@ -109,11 +110,10 @@ class ClaimDriver:
         if self._spec is None:
             return frozenset()
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
-        held = self._held()
-        if self._by_claims and held is not None:
+        if self._by_claims and self._held() is not None:
             # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
-            return frozenset(cards - self._cards(held))
-        return self.claims.cards() & cards
+            return self._unheld()
+        return self._claimed() & cards
 
     def refuse_claimed(self, units: Sequence[str]) -> None:
         """Refuse to kubelet's device API units of cards that claims hold.
@@ -121,7 +121,7 @@ class ClaimDriver:
         Raises:
             AllocationRefusedError: a claim holds the card of a unit, also in part.
         """
-        claimed = self.claims.cards()
+        claimed = self._claimed()
         for unit in units:
             if self._cards(frozenset([visible(unit)])) & claimed:
                 raise AllocationRefusedError(f"{unit}: its card is prepared for a ResourceClaim")
@@ -182,6 +182,17 @@ class ClaimDriver:
         if held is None or spec is None or not self._is_current():
             return None
         return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
+
+    def _claimed(self) -> frozenset[str]:
+        """Return the UUIDs of the cards that claims hold, or may hold while the record of claims cannot be read."""
+        claimed = self.claims.cards()
+        return self._unheld() if claimed is None else claimed
+
+    def _unheld(self) -> frozenset[str]:
+        """Return the UUIDs of the cards that no pod has by name."""
+        devices = self._spec.devices if self._spec else ()
+        cards = frozenset(device.id for device in devices if device.type == names.GPU)
+        return cards - self._cards(self._held() or frozenset())
 
     def _cards(self, held: frozenset[str]) -> frozenset[str]:
         """Return the UUIDs of the cards on which these cards and instances lie."""

@@ -5,11 +5,13 @@ the record last. So after a crash at any moment, the same call ends with the sam
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import structlog
 from pydantic import ValidationError
 
 from berth_agent.dra import allocation, cdi
@@ -25,6 +27,8 @@ from berth_client.objects import Object
 WAIT: Final = 20.0
 """Seconds for which a call waits for devices. kubelet gives up after 45 s, and asks again only a minute later."""
 POLL: Final = 0.25
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,11 @@ class Store(Protocol):
     """Where the prepared claims are kept."""
 
     def load(self) -> dict[str, HeldClaim]:
-        """Return them by UID."""
+        """Return them by UID.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
         ...
 
     def save(self, claims: Mapping[str, HeldClaim]) -> None:
@@ -93,15 +101,33 @@ class Preparation:
         self._boot = boot
         self._state = state
         self._wait = wait
-        self._claims = store.load()
+        self._claims: dict[str, HeldClaim] | None = None
+        """None until they can be read: then any card may be a claim's."""
+        self._failure = ""
+        with contextlib.suppress(OSError):
+            self._claims = store.load()
         self._lock = asyncio.Lock()
         self.on_change: Callable[[], object] = lambda: None
         """Called when a claim got or released devices."""
 
-    def cards(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that claims hold, also in part."""
+    def cards(self) -> frozenset[str] | None:
+        """Return the UUIDs of the cards that claims hold, also in part; None while they cannot be read."""
+        if self._claims is None:
+            return None
         held = (device for claim in self._claims.values() for device in claim.devices)
         return frozenset(device.card for device in held if not device.admin)
+
+    async def load(self) -> None:
+        """Read the claims if they are not known yet; a failure is logged."""
+        if self._claims is not None:
+            return
+        async with self._lock:
+            try:
+                await self._known()
+            except RefusedError as error:
+                if str(error) != self._failure:
+                    _log.error("cards that no pod has are given to nobody", reason=str(error))
+                self._failure = str(error)
 
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices, ready for containers.
@@ -143,11 +169,12 @@ class Preparation:
             RefusedError: the claim cannot have its devices.
         """
         async with self._lock:
+            before = await self._known()
             state = self._state()
             if state is None:
                 raise _BusyError("the node's cards and pods are not known yet")
-            held = self._held(uid, claim, wanted, state)
-            before = self._claims
+            others = [other for other_uid, other in before.items() if other_uid != uid]
+            held = self._held(claim, wanted, state, others)
             try:
                 if before.get(uid) != held:
                     # Before the loop goes on, because kubelet's device API may be about to give the same cards.
@@ -164,16 +191,32 @@ class Preparation:
 
     async def _release(self, uid: str, claim: ClaimKey) -> None:
         async with self._lock:
-            left = {other: held for other, held in self._claims.items() if other != uid}
+            claims = await self._known()
+            left = {other: held for other, held in claims.items() if other != uid}
             try:
                 await asyncio.to_thread(cdi.path(self._folder, uid).unlink, missing_ok=True)
-                if uid in self._claims:
+                if uid in claims:
                     await asyncio.to_thread(self._store.save, left)
             except OSError as error:
                 raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not released: {error}") from error
             self._claims = left
 
-    def _held(self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], state: NodeState) -> HeldClaim:
+    async def _known(self) -> dict[str, HeldClaim]:
+        """Return the claims, and read them before if that failed at the start.
+
+        Raises:
+            _BusyError: they cannot be read.
+        """
+        if self._claims is None:
+            try:
+                self._claims = await asyncio.to_thread(self._store.load)
+            except OSError as error:
+                raise _BusyError(f"the checkpoint of claims cannot be read: {error}") from error
+        return self._claims
+
+    def _held(
+        self, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], state: NodeState, others: Sequence[HeldClaim]
+    ) -> HeldClaim:
         """Return the claim with its devices.
 
         Raises:
@@ -186,18 +229,16 @@ class Preparation:
                 raise _BusyError(f"the node has no device {one.device} now")
             device = HeldDevice(request=one.request, device=one.device, id=listed.id, card=listed.card, admin=one.admin)
             if not device.admin:
-                self._check(uid, device, state)
+                self._check(device, state, others)
             devices.append(device)
         return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
 
-    def _check(self, uid: str, wanted: HeldDevice, state: NodeState) -> None:
-        for other_uid, other in self._claims.items():
+    def _check(self, wanted: HeldDevice, state: NodeState, others: Sequence[HeldClaim]) -> None:
+        for other in others:
             # No container survives a reboot. kubelet may have lost the claim, and then never releases it.
             is_over = self._boot and other.boot and other.boot != self._boot
-            if (
-                other_uid != uid
-                and not is_over
-                and any(not device.admin and _overlap(wanted, device.id, device.card) for device in other.devices)
+            if not is_over and any(
+                not device.admin and _overlap(wanted, device.id, device.card) for device in other.devices
             ):
                 raise _BusyError(f"{wanted.device} is still prepared for ResourceClaim {other.namespace}/{other.name}")
         cards = {device.id: device.card for device in state.devices.values()}

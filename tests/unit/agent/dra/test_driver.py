@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from berth_agent.configuration.settings import Settings
+from berth_agent.dra.checkpoint import NAME
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
@@ -87,6 +88,33 @@ async def test_kubelet_is_offered_what_pods_held_last(
         # A claim gets nothing until kubelet says what pods have now.
         with pytest.raises(RefusedError, match="not known yet"):
             await driver.claims.prepare(node.allocate("two", "gpu-2"))
+
+
+async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_path: Path) -> None:
+    before, node, _ = start(tmp_path, Pods())
+    await before.update(Reading(spec=machine(), findings=()), {})
+    await before.claims.prepare(node.allocate("one", "gpu-0"))
+    record = tmp_path / "state" / NAME
+    record.rename(tmp_path / "good")
+    record.symlink_to(tmp_path / "good")
+    pods = Pods()
+    pods.held = frozenset({"GPU-1"})
+    driver, node, plugin = start(tmp_path, pods)
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    assert driver.withheld() == {"GPU-0", "GPU-2"}
+    await plugin.allocate("nvidia.com/gpu", ["GPU-1"])
+    with pytest.raises(AllocationRefusedError, match="GPU-2"):
+        await plugin.allocate("nvidia.com/gpu", ["GPU-2"])
+    key = node.allocate("two", "mig-2-0")
+    for call in (driver.claims.prepare, driver.claims.unprepare):
+        with pytest.raises(RefusedError, match="the checkpoint of claims cannot be read"):
+            await call(key)
+    record.unlink()
+    (tmp_path / "good").rename(record)
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    assert driver.withheld() == {"GPU-0"}
+    await driver.claims.prepare(key)
+    assert driver.withheld() == {"GPU-0", "GPU-2"}
 
 
 async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> None:

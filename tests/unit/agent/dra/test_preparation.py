@@ -105,7 +105,7 @@ class Dying(ClaimCheckpoint):
 
 async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that_fails(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    seen: list[frozenset[str]] = []
+    seen: list[frozenset[str] | None] = []
 
     class Broken(ClaimCheckpoint):
         def save(self, claims: Mapping[str, HeldClaim]) -> None:  # noqa: ARG002
@@ -115,7 +115,7 @@ async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that
     driver = node.restart(Broken(tmp_path / "state"))
     with pytest.raises(RefusedError, match="full"):
         await driver.prepare(node.allocate("one", "gpu-0"))
-    assert seen == [{"GPU-0"}]
+    assert seen == [frozenset({"GPU-0"})]
     assert driver.cards() == frozenset()
 
 
@@ -206,7 +206,7 @@ async def test_a_card_is_waited_for_and_never_given_twice(tmp_path: Path) -> Non
     # Admin access holds nothing.
     admin = node.allocate("admin", "gpu-0", adminAccess=True)
     await driver.prepare(admin)
-    assert driver.cards() == {"GPU-0"}
+    assert driver.cards() == frozenset({"GPU-0"})
 
 
 @pytest.mark.looptime
@@ -220,7 +220,7 @@ async def test_a_claim_of_an_earlier_boot_keeps_no_other_from_its_card(tmp_path:
     node.boot = "boot-2"
     rebooted = node.restart()
     # The device API still does not give the card, because kubelet may prepare the claim again.
-    assert rebooted.cards() == {"GPU-0"}
+    assert rebooted.cards() == frozenset({"GPU-0"})
     await rebooted.prepare(second)
     with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/second"):
         await rebooted.prepare(first)
@@ -274,6 +274,8 @@ def test_a_checkpoint_is_read_leniently(tmp_path: Path) -> None:
     entry = {"namespace": "ns", "name": "one", "boot": "b", "devices": [device], "later": {"field": 2}}
     (tmp_path / NAME).write_text(json.dumps({"version": 2, "claims": {"good": entry, "bad": {}, "../up": entry}}))
     assert list(store.load()) == ["good"]
+    # The next save erases the others.
+    assert "../up" in (tmp_path / f"{NAME}.rejected").read_text()
     for text in ("", "{", "[]", '{"claims": 3}'):
         (tmp_path / NAME).write_text(text)
         assert store.load() == {}
@@ -306,7 +308,7 @@ async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[st
                 driver = node.restart(wait=0)
             held = [device for one in store.load().values() for device in one.devices]
             assert len(held) == len({device.id for device in held})
-            assert driver.cards() == {device.card for device in held}
+            assert driver.cards() == frozenset(device.card for device in held)
         for key in keys.values():
             await driver.unprepare(key)
         assert (node.files(), store.load()) == ({}, {})
