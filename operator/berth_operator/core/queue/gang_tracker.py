@@ -373,7 +373,7 @@ class GangTracker:
             to_delete=before is not None and before.to_delete,
             is_ours=is_ours or (before is not None and before.is_ours),
             bound_with="" if entry.is_judged else record,
-            pod=entry.waiting.get(charge.uid) if before is None else before.pod,
+            pod=None if before is None else before.pod,
         )
         if before is None or before.stays != held.stays:
             self._changed(entry)
