@@ -158,8 +158,8 @@ class Preparation:
         Raises:
             RefusedError: it is not released.
         """
+        # kubelet may give up in the middle.
         await asyncio.shield(self._release(_checked(claim.uid), claim))
-        self.on_change()
 
     async def _give(self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...]) -> tuple[PreparedDevice, ...]:
         """Record the claim's devices, and write its CDI file.
@@ -200,6 +200,8 @@ class Preparation:
             except OSError as error:
                 raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not released: {error}") from error
             self._claims = left
+            if uid in claims:
+                self.on_change()
 
     async def _known(self) -> dict[str, HeldClaim]:
         """Return the claims, and read them before if that failed at the start.

@@ -283,6 +283,21 @@ def test_a_checkpoint_is_read_leniently(tmp_path: Path) -> None:
         assert store.load() == {}
 
 
+async def test_the_device_api_hears_of_a_release_also_if_kubelet_no_longer_waits(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    key = node.allocate("one", "gpu-0")
+    await driver.prepare(key)
+    heard: list[frozenset[str] | None] = []
+    driver.on_change = lambda: heard.append(driver.cards())
+    releasing = asyncio.create_task(driver.unprepare(key))
+    await asyncio.sleep(0)
+    releasing.cancel()
+    # Calls for claims take turns.
+    await driver.prepare(node.allocate("two", "gpu-1"))
+    assert heard == [frozenset(), frozenset({"GPU-1"})]
+
+
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["prepare", "unprepare", "die", "restart"])))
 DEVICES = {"a": ("gpu-0",), "b": ("gpu-0", "mig-2-0"), "c": ("mig-2-0", "mig-2-1")}
 
