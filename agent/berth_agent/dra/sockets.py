@@ -95,7 +95,9 @@ class DriverSockets:
 
     def _remove_dead(self) -> None:
         for path in self._earlier():
-            with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError):
+            # If the queue of a live socket is full, connect would wait.
+            with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError, BlockingIOError):
+                probe.setblocking(False)
                 try:
                     probe.connect(str(path))
                 except ConnectionRefusedError:

@@ -1,6 +1,7 @@
 """The driver's sockets: kubelet finds the driver and calls it in each version; no socket of a dead agent stays."""
 
 import asyncio
+import contextlib
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -115,6 +116,25 @@ async def test_a_start_takes_new_names_and_removes_dead_sockets(folder: Path) ->
     assert driver.broken
     await asyncio.gather(driver.stop(), other.stop())
     assert sockets(folder) == {"other-reg.sock"}
+
+
+async def test_a_socket_of_a_busy_agent_neither_blocks_the_start_nor_is_removed(folder: Path) -> None:
+    services = folder / "plugins/gpu.berth.dev"
+    services.mkdir(parents=True)
+    path = services / "dra-busy.sock"
+    driver = DriverSockets(folder, DriverService(claims=OneDevice(), health=HealthFeed()))
+    with contextlib.ExitStack() as stack:
+        busy = stack.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(path))
+        await driver.start()
+        assert path.exists()
+        await driver.stop()
 
 
 async def test_a_path_that_no_socket_can_have_is_named(tmp_path: Path) -> None:
