@@ -97,7 +97,7 @@ class DriverSockets:
         for path in self._earlier():
             # If the queue of a live socket is full, connect would wait.
             with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError, BlockingIOError):
-                probe.setblocking(False)
+                probe.settimeout(0)
                 try:
                     probe.connect(str(path))
                 except ConnectionRefusedError:

@@ -130,7 +130,7 @@ async def test_a_socket_of_a_busy_agent_neither_blocks_the_start_nor_is_removed(
         with contextlib.suppress(BlockingIOError):
             while True:
                 waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
-                waiting.setblocking(False)
+                waiting.settimeout(0)
                 waiting.connect(str(path))
         await driver.start()
         assert path.exists()
