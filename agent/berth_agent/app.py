@@ -54,6 +54,14 @@ LEAVE_SECONDS: Final = 5.0
 """Seconds that the last publication may take; with `ADMIT_SECONDS`, far less than the 30 s that kubelet waits."""
 ADMIT_SECONDS: Final = 5.0
 """Seconds for which kubelet may still request devices for pods that are bound already."""
+BY_CDI: Final[Mapping[str, object]] = {
+    "device_plugin": True,
+    "device_list_strategy": ("cdi-cri",),
+    "device_id_strategy": "uuid",
+    "amd_visible_devices": False,
+}
+"""Settings of the driver of claims: claims get cards by CDI alone, whatever pods get by name. A variable that names
+cards would have the last card of a container only, because each card of a claim is a CDI device of its own."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -160,9 +168,7 @@ def _driver(
     settings: Settings, usage: UsageReporter | None, client: ApiClient, nodes: NodeCache
 ) -> "ClaimDriver | None":
     """Return the driver of ResourceClaims; None if the settings request none, or the vendor gives no cards."""
-    # Claims get cards by CDI alone, whatever pods get by name.
-    by_cdi = {"device_plugin": True, "device_list_strategy": ("cdi-cri",), "device_id_strategy": "uuid"}
-    hand_over = choice.hand_over_for(settings.model_copy(update=by_cdi)) if settings.dra else None
+    hand_over = choice.hand_over_for(settings.model_copy(update=BY_CDI)) if settings.dra else None
     if hand_over is None or usage is None:
         return None
 

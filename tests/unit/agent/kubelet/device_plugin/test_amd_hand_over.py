@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from berth_agent.app import BY_CDI
 from berth_agent.configuration.settings import Settings
+from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.vendor import HandOver, MisconfiguredError, Offer
 from berth_agent.vendors.amd.hand_over import AmdAccess, AmdHandOver
@@ -164,3 +166,12 @@ async def test_withheld_and_unhealthy_cards_are_unhealthy_units(tmp_path: Path) 
     assert isinstance(offer, Offer)
     assert [unit.healthy for unit in offer.units] == [False, *[True] * 6, False]
     assert [unit.numa for unit in offer.units] == [0] * 4 + [1] * 4
+
+
+async def test_cards_of_claims_are_named_by_no_variable(tmp_path: Path) -> None:
+    by_name = Settings(node_name="n", sysfs_root=tmp_path, amd_visible_devices=True)
+    spec = (await node(amd_trees.mi210(tmp_path))).spec
+    access = AmdHandOver(by_name.model_copy(update=BY_CDI)).access(spec)
+    edits = [ClaimEdits(access, card.id).edits for card in spec.devices]
+    assert len(edits) == 8
+    assert all(set(one) == {"deviceNodes"} for one in edits)
