@@ -1,6 +1,7 @@
 """Places that are promised to pods that a controller creates only after others of its pods run."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,11 +127,15 @@ async def test_the_places_of_a_group_that_is_gone_are_released_at_once() -> None
         assert api.events_of("vllm-0-0", "PromiseEnded") == []
 
 
-def group_set(world: World) -> None:
+def group_set(world: World, replicas: int = 1) -> None:
     """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready."""
     dict(gang_owners.sources(world.cluster, {"leaderworkerset.x-k8s.io"}))
     template = replicated_job("worker")["template"]["spec"]["template"]
-    spec = {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    spec = {
+        "replicas": replicas,
+        "startupPolicy": "LeaderReady",
+        "leaderWorkerTemplate": {"size": 3, "workerTemplate": template},
+    }
     raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
     kind = "LeaderWorkerSet group"
     world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
@@ -247,3 +252,19 @@ async def test_a_namespace_gets_no_more_than_its_share_of_all_promises(groups: i
         await asyncio.sleep(20)
         assert len(api.bound()) == groups
         assert len(promised(world)) == places
+
+
+async def test_the_template_that_many_groups_share_is_parsed_once() -> None:
+    world, parsed = World(wall=wall), list[str]()
+
+    def labels(namespace: str) -> dict[str, str]:
+        parsed.append(namespace)
+        return {}
+
+    world.cluster.gangs.templates = replace(world.cluster.gangs.templates, namespace_labels=labels)
+    group_set(world)
+    of_one = len(parsed)
+    assert of_one
+    group_set(world, replicas=1000)
+    assert len(parsed) == 2 * of_one
+    assert world.cluster.gangs.applies(Membership(group="ns/vllm-999", controller="LeaderWorkerSet group"))

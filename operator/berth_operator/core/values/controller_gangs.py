@@ -30,6 +30,8 @@ _POD_GANG: Final = "grove.io/podgang"
 _LWS_GROUP: Final = "LeaderWorkerSet group"
 _MAX_GROUPS: Final = 1000
 """Groups of a LeaderWorkerSet that are read from the object. The pods of further groups show their size."""
+_MAX_JOBS: Final = 100
+"""ReplicatedJobs of a JobSet whose order is read. Pods of a JobSet with more get no promised places."""
 _DIGITS: Final = 6
 MAX_SIZE: Final = 10**_DIGITS - 1
 """Members: a larger number is not read, because no cluster has so many pods."""
@@ -221,6 +223,8 @@ def _later_of_job_set(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
     name, spec = raw["metadata"]["name"], raw.get("spec") or {}
     jobs = {str(job.get("name")): job for job in spec.get("replicatedJobs") or ()}
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    if len(jobs) > _MAX_JOBS:
+        return {}
     one_by_one = {job for job in jobs if _is_one_by_one(raw, jobs[job])}
     of_jobs: dict[str, tuple[LaterPods, ...]] = {}
     for number, (job_name, job) in enumerate(jobs.items()):

@@ -12,7 +12,6 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group, LaterMembers
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.controller_gangs import LaterPods
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
@@ -51,6 +50,8 @@ class Gangs:
         """Kinds of controllers whose objects are watched."""
         self._sizes: dict[tuple[str, str], Mapping[str, int]] = {}
         """(kind, namespace/name) of a controller -> size of each gang (namespace/name), with later pods."""
+        self._read: dict[tuple[str, str], tuple[object, ...]] = {}
+        """(kind, namespace/name) of a controller -> what was read of it."""
         self._gang_sizes: dict[str, int] = {}
         """Key of a gang whose controller was read -> its size."""
         self.templates = Templates()
@@ -100,18 +101,39 @@ class Gangs:
     def put_owner(self, kind: str, raw: Object) -> bool:
         """Add or update a controller with the sizes of its gangs; return whether a size has changed."""
         key, metadata = (kind, keys.of(raw)), raw["metadata"]
+        namespace = metadata["namespace"]
+        templates = {id(part.template): part.template for parts in raw["later"].values() for part in parts}
+        # Hundreds of gangs may share a template, and the object's status changes often.
+        pods = {number: self._pod_of(template, namespace) for number, template in templates.items()}
+        shared = list(pods)
+        parts_read = {
+            name: [(part.gang, part.count, shared.index(id(part.template))) for part in parts]
+            for name, parts in raw["later"].items()
+        }
+        read = metadata["uid"], raw["sizes"], parts_read, list(pods.values())
+        if self._read.get(key) == read:
+            return False
+        self._read[key] = read
         known, sizes = self._sizes.get(key, {}), dict[str, int]()
         self._sizes[key] = sizes
         following = {part.gang for parts in raw["later"].values() for part in parts}
         for name, size in raw["sizes"].items():
-            later = raw["later"].get(name, ())
+            later = (
+                LaterMembers(
+                    gang=Membership(group=keys.join(namespace, part.gang), controller=kind),
+                    count=part.count if is_ours else 0,
+                    pod=pod,
+                )
+                for part in raw["later"].get(name, ())
+                for pod, is_ours in (pods[id(part.template)],)
+            )
             group = Group(
-                name=keys.join(metadata["namespace"], name),
+                name=keys.join(namespace, name),
                 uid=metadata["uid"],
                 controller=kind,
                 minimum=size,
                 created=metadata["creationTimestamp"],
-                later=tuple(self._later(kind, metadata["namespace"], part) for part in later),
+                later=tuple(later),
             )
             self._gang_tracker.put_group(group)
             gang = Membership(group=group.name, controller=kind)
@@ -123,19 +145,21 @@ class Gangs:
             self._forget_group(kind, name)
         return known != sizes
 
-    def _later(self, kind: str, namespace: str, part: LaterPods) -> LaterMembers:
-        """Return pods that a controller creates later; none if their template cannot be read or is not ours."""
-        gang = Membership(group=keys.join(namespace, part.gang), controller=kind)
-        if part.template is None:
-            return LaterMembers(gang=gang, count=part.count)
-        pod = pod_sets.read_template(part.template, namespace, self.templates)
+    def _pod_of(self, template: Object | None, namespace: str) -> tuple[PendingPod | None, bool]:
+        """Return a pod that a controller creates later, and whether it can be read and is ours.
+
+        Without a template, it requests the same as the members that come first.
+        """
+        if template is None:
+            return None, True
+        pod = pod_sets.read_template(template, namespace, self.templates)
         # A pod with devices that names no scheduler is routed to us as the others are.
         is_unnamed = pod is not None and pod.scheduler == routing.DEFAULT and bool(pod.request.devices)
-        is_ours = pod is not None and not pod.error and (is_unnamed or self.schedules(pod.scheduler))
-        return LaterMembers(gang=gang, count=part.count if is_ours else 0, pod=pod)
+        return pod, pod is not None and not pod.error and (is_unnamed or self.schedules(pod.scheduler))
 
     def remove_owner(self, kind: str, key: str) -> None:
         """Remove a controller (namespace/name). Its pods follow."""
+        self._read.pop((kind, key), None)
         for name in self._sizes.pop((kind, key), {}):
             self._forget_group(kind, name)
 

@@ -220,6 +220,9 @@ IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
             id="the others of each Job, in its own rack",
         ),
         pytest.param("JobSet", {"replicatedJobs": [after("a", "", parallelism=4)]}, BY_SELECTOR, {}, id="selectors"),
+        pytest.param(
+            "JobSet", {"replicatedJobs": [job(f"j{i}") for i in range(101)], **IN_ORDER}, {}, {}, id="too many jobs"
+        ),
     ],
 )
 def test_the_pods_that_come_after_others(
