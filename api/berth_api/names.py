@@ -82,6 +82,8 @@ BOUND_WITH: Final = "gang.devices.berth.dev/bound-with"
 that protects allocations protects names of this form."""
 CARDS_KEY: Final = "berth.dev/cards"
 """A label of Nodes: how the node's cards are given to pods, `name` (the default) or `claims`."""
+CARDS_BY_CLAIMS: Final = "claims"
+"""The value of this label with which claims alone get the node's cards."""
 NODE_LABEL: Final = "berth.dev/node"
 """The label of GpuPods with their node's name, by which an agent lists them; truncated to a label's length."""
 

@@ -33,7 +33,6 @@ from berth_api.allocation import visible
 from berth_api.device import DeviceSpec
 from berth_client.client import ApiClient
 
-BY_CLAIMS: Final = "claims"
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks whether the sockets are still there."""
 
@@ -97,7 +96,7 @@ class ClaimDriver:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
-        self._by_claims = labels.get(names.CARDS_KEY) == BY_CLAIMS
+        self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
         self._health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
