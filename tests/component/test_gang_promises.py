@@ -169,6 +169,23 @@ async def test_the_next_leader_keeps_the_promise(*, is_read: bool) -> None:
         assert "other" in api.bound()
 
 
+async def test_the_next_leader_reports_places_that_are_gone() -> None:
+    first = World(wall=wall)
+    first.add_node("a", cards=3)
+    first.submit(member(0, exclusive_topology="rack"))
+    async with first.running():
+        await asyncio.sleep(10)
+    second = World(api=first.api, wall=wall)
+    second.add_node("a", cards=1)
+    second.inherited = first.left()
+    second.submit(*second.api.pods.values())
+    async with second.running() as api:
+        await asyncio.sleep(10)
+        assert promised(second) == ["a"]
+        [note] = api.events_of("vllm-0-0", "PromiseEnded")
+        assert note.startswith("LeaderWorkerSet group ns/vllm-0: places were lost, 1 are left: ")
+
+
 async def test_jobs_that_depend_on_others_get_their_places_with_them() -> None:
     world = World(wall=wall)
     world.add_node("a", cards=2)

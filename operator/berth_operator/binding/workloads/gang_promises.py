@@ -15,7 +15,7 @@ from berth_api.objects.leader_lease import MAX_PLACES, MAX_PROMISED_GANGS, Joine
 from berth_api.values import keys
 from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
 from berth_operator.core.decision import promise, promise_note
-from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
@@ -113,12 +113,14 @@ class GangPromises:
             why = self._places.search_again(key, uids)
         except PluginFailedError:
             return  # it is reported where the plug-in fails for pods
-        if why is None:
-            return
+        if why is not None:
+            self._lost(self._kept[key].gang, why)
+
+    def _lost(self, gang: Membership, why: Failure) -> None:
         counters.LOST_PLACES.inc()
-        left = len(self._cluster.promises.of(key))
-        log.warning("promised places lost", gang=key, left=left, why=why.message)
-        self._report(self._kept[key].gang, f"places were lost, {left} are left: {why.message}")
+        left = len(self._cluster.promises.of(gang.key))
+        log.warning("promised places lost", gang=gang.key, left=left, why=why.message)
+        self._report(gang, f"places were lost, {left} are left: {why.message}")
 
     def _report(self, gang: Membership, note: str) -> None:
         """Report the end of a promise on the first bound member."""
@@ -161,17 +163,22 @@ class GangPromises:
             nodes = nodes_of(record.places)
             wanted = []
             for pod in self._cluster.gang_tracker.expected(gang):
+                if pod.uid in self._cluster.fleet.nominees:
+                    continue
                 on = nodes.get(_receiver(pod.workload))
                 if on and (node := next(iter(on.elements()), "")):
                     on[node] -= 1
                     wanted.append(replace(pod, nominated_node=node))
             try:
                 found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
-            except PluginFailedError:
+            except PluginFailedError as error:
+                self._lost(gang, plugin_failure(error))
                 continue
             if found.placed:
                 self._cluster.promises.keep(gang.key, found.placed[: MAX_PLACES - len(self._cluster.promises)])
                 self._kept[gang.key] = _Kept(gang=gang, until=record.until)
+            if found.why is not None:
+                self._lost(gang, found.why)
         waiting = {pod.gang for pod in self._cluster.pending.values() if pod.gang is not None}
         for waiting_gang in waiting if self._kept else ():
             self._cluster.gangs.gather(waiting_gang)  # its members take their places
