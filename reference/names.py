@@ -151,13 +151,14 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        "DRA_DRIVER",
+        *("DRA_DRIVER", "CARDS_BY_CLAIMS"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
     }
 )
-"""Constants that are no annotation, label or condition: groups, kinds, namespaces, managers; and parts of resources."""
+"""Constants that are no annotation, label or condition: groups, kinds, namespaces, managers, values; and parts of
+resources."""
 
 
 def text() -> str:
