@@ -1,8 +1,9 @@
 """The driver of one node: its slices, its sockets and its claims, in step with the node's cards, pods and label.
 
 The label `berth.dev/cards` of the Node decides how the node's cards are given, and the driver ensures that no card is
-given in both ways. With `claims`, slices list the cards that no pod has by name, and kubelet's device API gets none.
-Otherwise, slices list nothing, and the device API gets the cards that no claim has.
+given in both ways. With `claims`, slices list the cards that no pod has by name, and kubelet's device API gets no card
+that is free. A card of which a pod has an instance or a replica stays with the device API, with all its free parts,
+until no pod has any. Otherwise, slices list nothing, and the device API gets the cards of which no claim has any part.
 """
 
 import asyncio
