@@ -126,7 +126,7 @@ class Preparation:
                 await self._known()
             except RefusedError as error:
                 if str(error) != self._failure:
-                    _log.error("cards that no pod has are given to nobody", reason=str(error))
+                    _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self._failure = str(error)
 
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:

@@ -1,4 +1,4 @@
-"""The driver beside kubelet's device API: whatever breaks or happens at once, no card is given in both ways."""
+"""The driver next to kubelet's device API: whatever breaks or happens at once, no card is given in both ways."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,7 +47,7 @@ class Cards:
 
 
 def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
-    """Return a driver that has not seen the cards yet, its API server, and the device plugin beside it."""
+    """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
     settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi")
     api: Any = node
