@@ -14,6 +14,7 @@ from berth_agent.configuration.options import Flags, OptionsError
 from berth_agent.configuration.settings import Settings
 from berth_agent.health import annotations
 from berth_agent.inventory import numbering, plugins
+from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
@@ -267,7 +268,8 @@ def _amd(raw: Any) -> None:
                 file.write_bytes(content.encode(errors="replace") * (10**5 if path in raw["huge"] else 1))
         options = Settings(node_name="n", sysfs_root=Path(root), proc_root=Path(root))
         inventory = AmdInventory(options)
-        cards = asyncio.run(inventory.read())["n"].spec
+        # As the agent reads it: a file of the bus that cannot be read is a failed reading.
+        cards = asyncio.run(CompletedInventory(inventory, node="n", timeout=60).read())["n"].spec
         DeviceSpec.model_validate_json(cards.model_dump_json(by_alias=True))
         assert len({card.minor for card in cards.devices}) == len({card.id for card in cards.devices})
         access = AmdHandOver(options).access(cards)
