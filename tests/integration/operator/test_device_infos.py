@@ -77,7 +77,7 @@ def test_a_pod_gets_whole_npus_by_the_annotations_of_their_plugin(world: World, 
     write(folder, cards("metax"))
     world.wait(lambda: world.shown(node)["metadata"]["labels"][VENDOR] == "metax", what="the other vendor")
     world.pod("shown", {"kubernetes.io/gpu": "100"})
-    assert world.waits("shown") == (
+    assert world.waits("shown", "lock") == (
         "0/1 nodes are available: 1 node(s) have too few GPUs that are given by name "
         "(1 requested; the device plugin of metax needs a lock on the node)."
     )
