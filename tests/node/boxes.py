@@ -36,14 +36,14 @@ def box(
     return pod
 
 
-def running(arena: Arena, name: str = "pod") -> Manifest:
+def running(arena: Arena, name: str = "pod", *, deadline: float = START_SECONDS) -> Manifest:
     """Wait until a pod is ready, and return it."""
 
     def found() -> Manifest | None:
         pod = arena.get("pods", name)
         return pod if _is_ready(pod["status"]) else None
 
-    ready = arena.wait(found, deadline=START_SECONDS, what=f"the pod {name} to be ready")
+    ready = arena.wait(found, deadline=deadline, what=f"the pod {name} to be ready")
     assert ready is not None
     return ready
 

@@ -14,12 +14,14 @@ from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
-from tests.node.boxes import box, running
+from tests.node.boxes import START_SECONDS, box, running
 from tests.node.dra_driver import GROUP, SLICES
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
 
 CARDS: Final = [a100(index) for index in range(3)]
+DEADLINE: Final = START_SECONDS + 90
+"""Seconds for a pod to start: kubelet asks a driver that was not registered again only after 60 to 90 s."""
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     # A new kubelet finds the driver again, with the claims that run.
     stage.node.restart_daemon("kubelet")
     stage.submit({GPU: "1"}, "by-class")
-    by_class = assert_has_its_card(stage, running(stage.arena, "by-class"))
+    by_class = assert_has_its_card(stage, running(stage.arena, "by-class", deadline=DEADLINE))
     assert by_class not in cards
     stage.remove("by-class")
     stage.wait(lambda: devices(slices(stage)) == devices(before), what="the slices to be back")
@@ -95,7 +97,7 @@ def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "") -> Man
     pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     stage.arena.create([pod])
-    return running(stage.arena, name)
+    return running(stage.arena, name, deadline=DEADLINE)
 
 
 def claim_of(pod: Manifest) -> str:
