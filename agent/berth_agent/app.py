@@ -50,8 +50,8 @@ from berth_client.objects import Object
 if TYPE_CHECKING:
     from berth_agent.dra.driver import ClaimDriver
 
-LEAVE_SECONDS: Final = 5.0
-"""Seconds that the last publication may take; with `ADMIT_SECONDS`, far less than the 30 s that kubelet waits."""
+LEAVE_SECONDS: Final = 15.0
+"""Seconds that the last publication may take; with `ADMIT_SECONDS`, less than the 30 s that kubelet waits."""
 ADMIT_SECONDS: Final = 5.0
 """Seconds for which kubelet may still request devices for pods that are bound already."""
 BY_CDI: Final[Mapping[str, object]] = {
@@ -332,9 +332,11 @@ class Agent:
         if not self._plugin:
             return
         self._plugin.leave()
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._publisher.publish(self._view(self._with_faults(self._readings)))
+        except TimeoutError:
+            _log.warning("Device not published before the end: kubelet may refuse pods that the scheduler still binds")
         if self._usage:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ADMIT_SECONDS):

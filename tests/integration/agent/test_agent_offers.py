@@ -74,7 +74,7 @@ async def test_an_agent_that_leaves_says_first_that_nothing_is_offered(
         await kubelet.sees(lambda units: GPU in units)
         await asyncio.to_thread(arena.wait, lambda: withheld(arena, node) == [], what="the cards on offer")
         assert await asyncio.to_thread(agent.stop) == 0
-    assert withheld(arena, node) == [0, 1]
+    assert withheld(arena, node) == [0, 1], agent.log
 
 
 def withheld(arena: Arena, node: str) -> list[int] | None:
