@@ -1,7 +1,8 @@
 /* MIG: the mode of a card, its GPU instances and their compute instances.
  *
  * A handle of an instance stands for its ids, and ids are used again, as a driver does. If BERTH_NVML_CRASH is N, the
- * process is killed when its N-th call of this file begins, and if it is `N+`, when that call has had its effect.
+ * process is killed when its N-th call that changes something begins, and if it is `N+`, when that call has had its
+ * effect.
  */
 #include "handles.h"
 
@@ -41,6 +42,11 @@ static void crash_if(char when)
     calls += when == '-';
     if (calls == at && after == when)
         kill(getpid(), SIGKILL);
+}
+
+static int is_change(const char *function)
+{
+    return strstr(function, "Set") || strstr(function, "Create") || strstr(function, "Destroy");
 }
 
 static instance_t instance_handle(device_t device, unsigned gpu_instance, unsigned compute_instance)
@@ -100,16 +106,18 @@ static status_t find_instance(instance_t handle, const char *function, struct pl
 /* Opens and ends the body of a function: holds both locks, so what other processes made is seen, and looks up. */
 #define MIG_BEGIN(look_up, handle)                                                                                     \
     struct place at = {0};                                                                                             \
-    int changed = 0;                                                                                                   \
+    int changed = 0, counts = is_change(__func__);                                                                     \
     pthread_mutex_lock(&lock);                                                                                         \
-    crash_if('-');                                                                                                     \
+    if (counts)                                                                                                        \
+        crash_if('-');                                                                                                 \
     begin_change();                                                                                                    \
     status_t result = look_up(handle, __func__, &at);                                                                  \
     if (result == SUCCESS) {
 #define MIG_END                                                                                                        \
     }                                                                                                                  \
     end_change(changed);                                                                                               \
-    crash_if('+');                                                                                                     \
+    if (counts)                                                                                                        \
+        crash_if('+');                                                                                                 \
     pthread_mutex_unlock(&lock);                                                                                       \
     return result;
 
