@@ -263,9 +263,11 @@ def in_child(work: Callable[[], object], crash: str) -> int:
     """Run a function in another process, and return the status with which it ended."""
     child = os.fork()
     if not child:
-        os.environ["BERTH_NVML_CRASH"] = crash
-        work()
-        os._exit(0)
+        try:
+            os.environ["BERTH_NVML_CRASH"] = crash
+            work()
+        finally:
+            os._exit(0)
     return os.waitpid(child, 0)[1]
 
 

@@ -68,9 +68,11 @@ def killed(work: Callable[[], object], crash: str) -> bool:
     """Run a function in another process that is killed at a call, and return whether it was."""
     child = os.fork()
     if not child:
-        os.environ["BERTH_NVML_CRASH"] = crash
-        work()
-        os._exit(0)
+        try:
+            os.environ["BERTH_NVML_CRASH"] = crash
+            work()
+        finally:
+            os._exit(0)
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
@@ -186,6 +188,33 @@ def test_a_damaged_record_makes_nothing_ours(machine: Machine) -> None:
     keeper(fixture).destroy(KEY)
     assert places(fixture) == [(9, 4, 1)]
     assert (fixture.folder / "record/partitions.json.rejected").read_text() == "{"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_may_not_call_even_if_the_socket_is_open(machine: Machine, tmp_path: Path) -> None:
+    fixture = machine(card())
+    server = PartitionServer(keeper(fixture), folder=tmp_path / "socket")
+    (tmp_path / "socket").chmod(0o755)
+    (tmp_path / "socket" / NAME).chmod(0o666)
+    reader, writer = os.pipe()
+    if not os.fork():
+        try:
+            os.chdir(tmp_path / "socket")  # the folders above it are closed to others
+            os.seteuid(65534)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                client.connect(NAME)
+                client.sendall(b'{"call": "list"}\n')
+                os.write(writer, client.recv(4096))
+        finally:
+            os._exit(0)
+    try:
+        server.serve_one()
+        assert json.loads(os.read(reader, 4096)) == {"error": "user 65534 may not call"}
+    finally:
+        server.close()
+        os.wait()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_the_socket_answers_each_call(machine: Machine, tmp_path: Path) -> None:
