@@ -12,6 +12,10 @@ enum status {
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
     GPU_IS_LOST = 15,
+    RESET_REQUIRED = 16,
+    IN_USE = 19,
+    INSUFFICIENT_RESOURCES = 23,
+    ARGUMENT_VERSION_MISMATCH = 25,
     UNKNOWN = 999,
 };
 
@@ -20,6 +24,7 @@ enum link_end { END_GPU = 0, END_SWITCH = 2 };
 typedef enum status status_t;
 typedef unsigned long long u64;
 typedef struct handle *device_t;
+typedef struct instance_handle *instance_t; /* of a GPU instance or of a compute instance */
 
 struct pci_info {
     char bus_id_legacy[16];
@@ -44,6 +49,45 @@ struct attributes {
     unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
     unsigned gpu_slices, compute_slices;
     u64 memory_mib;
+};
+
+struct gpu_instance_profile {
+    unsigned id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    u64 memory_mib;
+};
+
+struct gpu_instance_profile_v2 {
+    unsigned version;
+    unsigned id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    u64 memory_mib;
+    char name[96];
+};
+
+struct compute_instance_profile {
+    unsigned id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+};
+
+struct compute_instance_profile_v2 {
+    unsigned version;
+    unsigned id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+    char name[96];
+};
+
+struct placement {
+    unsigned start, size;
+};
+
+struct gpu_instance_info {
+    device_t device;
+    unsigned id, profile;
+    struct placement placement;
+};
+
+struct compute_instance_info {
+    device_t device;
+    instance_t gpu_instance;
+    unsigned id, profile;
+    struct placement placement;
 };
 
 struct process_info {

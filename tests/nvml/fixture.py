@@ -8,12 +8,16 @@ The fake sysfs next to it shows the same cards as the kernel would. It has their
 complexes, their NUMA nodes, and their binding to the driver.
 """
 
+import fcntl
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tests.nvml import build
+from tests.nvml import build, mig_profiles
+from tests.nvml.mig_profiles import MigProfile
 
 XID: Final = 8
 """nvmlEventTypeXidCriticalError."""
@@ -27,6 +31,8 @@ NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
 UNKNOWN: Final = 999
 MIB: Final = 1 << 20
+HOPPER: Final = 9
+"""NVML's number of the architecture from which on MIG mode needs no reset, and is off after a boot."""
 
 SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
 """NVML's levels of a common ancestor."""
@@ -60,6 +66,16 @@ class MigDevice:
     encoders: int = 0
     jpegs: int = 0
     ofas: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeInstance:
+    """A GPU instance that a program made, with the ids of its compute instances."""
+
+    id: int
+    profile: int
+    start: int
+    computes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +130,10 @@ class Gpu:
     mig_capable: bool = False
     mig_mode: bool = False
     mig_pending: bool = False
+    mig_idle: bool = False
+    """Whether no other program has the card open, so that the driver can reset it to change the mode."""
+    profiles: Sequence[MigProfile] = ()
+    """GPU instances that can be made. Mode, minor and instances of such a card are in a file of the library's own."""
     ecc_mode: bool = True
     ecc_corrected: int = 0
     ecc_uncorrected: int = 0
@@ -144,7 +164,7 @@ class Gpu:
         return self.bus_id[4:].lower()
 
 
-LISTS: Final = {"links", "migs", "processes", "fails", "topology", "p2p", "sysfs", "pci_class", "numa"}
+LISTS: Final = {"profiles", "links", "migs", "processes", "fails", "topology", "p2p", "sysfs", "pci_class", "numa"}
 """Fields of a card that are not one line `name value` of the state file."""
 
 
@@ -207,6 +227,31 @@ def h100(index: int = 0) -> Gpu:
     )
 
 
+def with_profiles(card: Gpu, profiles: Sequence[MigProfile]) -> Gpu:
+    """Return a card on which programs can make MIG instances."""
+    return replace(card, profiles=profiles, mig_capable=True, fails=dict(card.fails))
+
+
+def a100_40(index: int = 0) -> Gpu:
+    """Return an A100 with 40 GB, with MIG management."""
+    card = replace(a100(index), name="NVIDIA A100-SXM4-40GB", memory=40960 * MIB)
+    return with_profiles(card, mig_profiles.A100_40)
+
+
+def a30(index: int = 0) -> Gpu:
+    """Return an A30, with MIG management."""
+    card = replace(
+        a100(index),
+        uuid=f"GPU-a3000000-0000-4000-8000-{index:012d}",
+        name="NVIDIA A30",
+        memory=24576 * MIB,
+        cores=3584,
+        power_limit=165_000,
+        links=[],
+    )
+    return with_profiles(card, mig_profiles.A30)
+
+
 def t4(index: int = 0) -> Gpu:
     """Return a T4 at a root complex of its own."""
     root = 0x80 + 0x10 * index
@@ -257,6 +302,8 @@ class NvmlFixture:
     """Interval in milliseconds at which the library polls for events, which a driver would signal."""
     event_wait_ms: int = 0
     """Milliseconds that one wait for events takes at most; 0 for as many as the caller says."""
+    mig_renumbers: bool = False
+    """Whether a card gets another minor when its MIG mode changes."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -339,6 +386,60 @@ class NvmlFixture:
         """Unbind a card from the driver, until the next `write`."""
         (self.sysfs / "bus/pci/drivers/nvidia" / self.gpus[index].address).unlink()
 
+    def gpu_instances(self, index: int) -> list[MadeInstance]:
+        """Return the GPU instances of a card, as the driver has them."""
+        lines = [line.split() for line in self._instance_lines()]
+        own = [line for line in lines if line[1] == self.gpus[index].uuid]
+        return [
+            MadeInstance(
+                id=int(line[2]),
+                profile=int(line[3]),
+                start=int(line[4]),
+                computes=tuple(int(part[3]) for part in own if part[0] == "compute" and part[2] == line[2]),
+            )
+            for line in own
+            if line[0] == "instance"
+        ]
+
+    def reset(self, index: int) -> None:
+        """Reset a card: a pending MIG mode is the mode, and instances are gone."""
+        self._restart([index], minors={}, forget_modes=False)
+
+    def reboot(self, minors: Sequence[int] = ()) -> None:
+        """Boot the machine again, with other minors if given. From Hopper on the MIG mode is off then."""
+        self._restart(range(len(self.gpus)), minors=dict(enumerate(minors)), forget_modes=True)
+
+    def _restart(self, indices: Sequence[int], *, minors: dict[int, int], forget_modes: bool) -> None:
+        with self._locked_instances():
+            lines = [line.split() for line in self._instance_lines()]
+            modes = {line[1]: line[3] for line in lines if line[0] == "mode"}
+            for index in indices:
+                gpu = self.gpus[index]
+                mode = modes.get(gpu.uuid, f"{gpu.mig_pending:d}")
+                if forget_modes and gpu.architecture >= HOPPER:
+                    mode = "0"
+                lines = [line for line in lines if line[1] != gpu.uuid or (line[0] == "minor" and index not in minors)]
+                lines.append(["mode", gpu.uuid, mode, mode])
+                if index in minors:
+                    lines.append(["minor", gpu.uuid, str(minors[index])])
+            temporary = self.instances.with_suffix(".draft")
+            temporary.write_text("".join(" ".join(line) + "\n" for line in lines))
+            temporary.replace(self.instances)
+
+    @property
+    def instances(self) -> Path:
+        """Return the file of modes, minors and instances, which the library writes."""
+        return self.state.with_name(self.state.name + ".mig")
+
+    def _instance_lines(self) -> list[str]:
+        return self.instances.read_text().splitlines() if self.instances.exists() else []
+
+    @contextmanager
+    def _locked_instances(self) -> Iterator[None]:
+        with self.state.with_name(self.state.name + ".mig.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def _happen(self, index: int, *, kind: int, data: int, where: str) -> None:
         self.events.append(f"{len(self.events) + 1} {self.gpus[index].uuid} {kind} {data} {where}")
         self.write()
@@ -351,6 +452,7 @@ class NvmlFixture:
             f"wait_error {self.wait_error}",
             f"event_poll_ms {self.event_poll_ms}",
             f"event_wait_ms {self.event_wait_ms}",
+            f"mig_renumbers {self.mig_renumbers:d}",
         ]
         cards = [line for gpu in self.gpus for line in self._gpu_lines(gpu)]
         return [*head, *cards, *(f"event {event}" for event in self.events)]
@@ -362,6 +464,7 @@ class NvmlFixture:
             *(f"{name} {value:d}" if isinstance(value, int) else f"{name} {value}" for name, value in facts.items()),
             *(f"link {at} {link.active:d} {link.end} {link.remote}" for at, link in enumerate(gpu.links)),
             *(_mig_line(mig) for mig in gpu.migs),
+            *(f"profile {profile.line()}" for profile in gpu.profiles),
             *(f"process {p.pid} {p.used} {p.gpu_instance} {p.compute_instance}" for p in gpu.processes),
             *(f"fail {function} {code}" for function, code in gpu.fails.items()),
             *(f"topology {at} {common_ancestor(gpu, other)}" for at, other in enumerate(self.gpus)),

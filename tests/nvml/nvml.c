@@ -3,9 +3,8 @@
  * A handle stands for a UUID, so it survives every change of the machine; a card that is gone or lost answers
  * GPU_IS_LOST through it, as a real one does that fell off the bus.
  */
-#include "state.h"
+#include "handles.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,31 +21,25 @@ struct event_set {
     u64 types;
 };
 
-/* What a handle refers to now; mig is NULL for a whole card. */
-struct target {
-    const struct gpu *gpu;
-    const struct mig *mig;
-};
-
 static struct handle handles[MAX_HANDLES];
 static unsigned sessions;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct machine NO_MACHINE;
 
-static const struct machine *current(void)
+const struct machine *current(void)
 {
     const struct machine *machine = machine_now();
     return machine ? machine : &NO_MACHINE;
 }
 
-static status_t ready(void)
+status_t ready(void)
 {
     if (!sessions)
         return UNINITIALIZED;
     return current()->loaded ? SUCCESS : DRIVER_NOT_LOADED;
 }
 
-static device_t handle_of(const char *uuid)
+device_t handle_of(const char *uuid)
 {
     for (unsigned i = 0; i < MAX_HANDLES; i++) {
         if (!handles[i].uuid[0])
@@ -75,7 +68,15 @@ static status_t look_up(device_t handle, struct target *target)
     return NOT_FOUND;
 }
 
-static status_t find(device_t handle, const char *function, struct target *target)
+status_t failing(const struct gpu *gpu, const char *function)
+{
+    for (unsigned i = 0; i < gpu->fail_count; i++)
+        if (strcmp(gpu->fails[i].function, function) == 0)
+            return (status_t)gpu->fails[i].code;
+    return SUCCESS;
+}
+
+status_t find(device_t handle, const char *function, struct target *target)
 {
     if (ready() != SUCCESS)
         return ready();
@@ -84,27 +85,13 @@ static status_t find(device_t handle, const char *function, struct target *targe
     status_t found = look_up(handle, target);
     if (found == NOT_FOUND)
         return GPU_IS_LOST;
-    for (unsigned i = 0; found == SUCCESS && i < target->gpu->fail_count; i++)
-        if (strcmp(target->gpu->fails[i].function, function) == 0)
-            return (status_t)target->gpu->fails[i].code;
-    return found;
+    return found == SUCCESS ? failing(target->gpu, function) : found;
 }
 
 static status_t copy(char *to, unsigned length, const char *text)
 {
     return snprintf(to, length, "%s", text) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
 }
-
-/* Opens and ends the body of a function that asks about one device: holds the lock, and looks the device up. */
-#define BEGIN(device)                                                                                                  \
-    struct target at = {0};                                                                                            \
-    pthread_mutex_lock(&lock);                                                                                         \
-    status_t result = find(device, __func__, &at);                                                                     \
-    if (result == SUCCESS) {
-#define END                                                                                                            \
-    }                                                                                                                  \
-    pthread_mutex_unlock(&lock);                                                                                       \
-    return result;
 
 /* Functions that hand out one number, or one text, of a card. */
 #define NUMBER(function, type, member)                                                                                 \
@@ -533,63 +520,6 @@ LINK(nvmlDeviceGetNvLinkCapability, (device_t device, unsigned index, unsigned c
 LINK(nvmlDeviceGetNvLinkRemotePciInfo_v2, (device_t device, unsigned index, struct pci_info *info),
      memset(info, 0, sizeof *info);
      snprintf(info->bus_id, sizeof info->bus_id, "%.31s", link->remote))
-
-/* MIG. */
-
-status_t nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending);
-status_t nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending)
-{
-    BEGIN(device)
-        *now = (unsigned)at.gpu->mig_mode;
-        *pending = (unsigned)at.gpu->mig_pending;
-        result = at.gpu->mig_capable ? SUCCESS : NOT_SUPPORTED;
-    END
-}
-
-status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count);
-status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count)
-{
-    BEGIN(device) *count = at.gpu->mig_mode ? 7 : 0;
-    END
-}
-
-status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *mig);
-status_t nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *mig)
-{
-    BEGIN(device)
-        result = index < at.gpu->mig_count ? SUCCESS : NOT_FOUND;
-        if (result == SUCCESS)
-            *mig = handle_of(at.gpu->migs[index].uuid);
-    END
-}
-
-status_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned *answer);
-status_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned *answer)
-{
-    BEGIN(device) *answer = at.mig != NULL;
-    END
-}
-
-#define MIG(function, type, statement)                                                                                 \
-    status_t function(device_t device, type *value);                                                                   \
-    status_t function(device_t device, type *value)                                                                    \
-    {                                                                                                                  \
-        BEGIN(device)                                                                                                  \
-            if (!at.mig)                                                                                               \
-                result = INVALID_ARGUMENT;                                                                             \
-            else {                                                                                                     \
-                statement;                                                                                             \
-            }                                                                                                          \
-        END                                                                                                            \
-    }
-
-MIG(nvmlDeviceGetGpuInstanceId, unsigned, *value = at.mig->gpu_instance)
-MIG(nvmlDeviceGetComputeInstanceId, unsigned, *value = at.mig->compute_instance)
-MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device_t, *value = handle_of(at.gpu->uuid))
-MIG(nvmlDeviceGetAttributes_v2, struct attributes,
-    *value = ((struct attributes){at.mig->multiprocessors, at.mig->copy_engines, at.mig->decoders, at.mig->encoders,
-                                  at.mig->jpegs, at.mig->ofas, at.mig->gpu_slices, at.mig->compute_slices,
-                                  at.mig->memory_mib}))
 
 /* Events: a set delivers what the file gained since the set was made. */
 

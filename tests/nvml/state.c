@@ -1,10 +1,13 @@
 #include "state.h"
 
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define ITEMS(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -53,6 +56,7 @@ static const struct field GPU_FIELDS[] = {
     NUMBER(mig_capable),
     NUMBER(mig_mode),
     NUMBER(mig_pending),
+    NUMBER(mig_idle),
     NUMBER(ecc_mode),
     NUMBER(ecc_corrected),
     NUMBER(ecc_uncorrected),
@@ -71,11 +75,13 @@ static const struct field MACHINE_FIELDS[] = {
     {"wait_error", 0, offsetof(struct machine, wait_error)},
     {"event_poll_ms", 0, offsetof(struct machine, event_poll_ms)},
     {"event_wait_ms", 0, offsetof(struct machine, event_wait_ms)},
+    {"mig_renumbers", 0, offsetof(struct machine, mig_renumbers)},
     {"driver", 1, offsetof(struct machine, driver)},
 };
 
 static struct machine machine;
-static struct stat seen;
+static struct stat seen, seen_instances;
+static int lock_file = -1;
 
 static int set_field(const struct field *fields, size_t count, void *target, const char *key, const char *value)
 {
@@ -138,6 +144,23 @@ static int read_fail(struct gpu *gpu, const char *value)
     return 1;
 }
 
+static int read_profile(struct gpu *gpu, const char *value)
+{
+    struct profile profile = {0};
+    struct gpu_instance_profile_v2 *info = &profile.info;
+    char name[TEXT - 4], starts[TEXT];
+    if (gpu->profile_count == MAX_PROFILES ||
+        sscanf(value, "%u %u %91s %u %u %u %u %u %u %u %u %u %llu %u %95s", &profile.number, &info->id, name,
+               &info->slices, &info->instances, &info->multiprocessors, &info->copy_engines, &info->decoders,
+               &info->encoders, &info->jpegs, &info->ofas, &info->p2p, &info->memory_mib, &profile.size, starts) != 15)
+        return 0;
+    snprintf(info->name, sizeof info->name, "MIG %s", name);
+    for (char *start = strtok(starts, ","); start && profile.start_count < MAX_STARTS; start = strtok(NULL, ","))
+        profile.starts[profile.start_count++] = (unsigned)strtoul(start, NULL, 0);
+    gpu->profiles[gpu->profile_count++] = profile;
+    return 1;
+}
+
 static int read_peer(u64 *row, const char *value)
 {
     unsigned other;
@@ -164,6 +187,7 @@ static const struct {
 } GPU_LISTS[] = {
     {"link", read_link},   {"mig", read_mig},           {"process", read_process},
     {"fail", read_fail},   {"topology", read_topology}, {"p2p", read_p2p},
+    {"profile", read_profile},
 };
 
 static int read_event(struct machine *to, const char *value)
@@ -199,7 +223,11 @@ static int set(struct machine *to, const char *key, const char *value)
 static void read_file(FILE *file, const char *path)
 {
     char line[512];
-    memset(&machine, 0, sizeof machine);
+    /* Only what was used: the whole is more than a megabyte, and a change of MIG reads the file twice. */
+    memset(machine.gpus, 0, machine.gpu_count * sizeof machine.gpus[0]);
+    memset(machine.events, 0, machine.event_count * sizeof machine.events[0]);
+    memset(&machine, 0, offsetof(struct machine, gpus));
+    machine.gpu_count = machine.event_count = 0;
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         char *value = strchr(line, ' ');
@@ -212,19 +240,150 @@ static void read_file(FILE *file, const char *path)
     }
 }
 
-static int is_seen(const struct stat *now)
+/* The file of instances: the modes and minors of cards, and what is made on them. */
+
+static const char *instances_path(const char *suffix)
 {
-    return now->st_ino == seen.st_ino && now->st_size == seen.st_size && now->st_mtim.tv_sec == seen.st_mtim.tv_sec &&
-           now->st_mtim.tv_nsec == seen.st_mtim.tv_nsec;
+    static char path[1024];
+    snprintf(path, sizeof path, "%s.mig%s", getenv("BERTH_NVML_STATE"), suffix);
+    return path;
 }
 
-const struct machine *machine_now(void)
+static struct gpu *gpu_of(const char *uuid)
+{
+    for (unsigned i = 0; i < machine.gpu_count; i++)
+        if (strcmp(machine.gpus[i].uuid, uuid) == 0 && machine.gpus[i].profile_count)
+            return &machine.gpus[i];
+    return NULL;
+}
+
+const struct profile *profile_of(const struct gpu *gpu, unsigned id)
+{
+    for (unsigned i = 0; i < gpu->profile_count; i++)
+        if (gpu->profiles[i].info.id == id)
+            return &gpu->profiles[i];
+    return NULL;
+}
+
+unsigned compute_slices(unsigned profile)
+{
+    static const unsigned SLICES[] = {1, 2, 3, 4, 7, 8, 6, 1, 7};
+    return profile < ITEMS(SLICES) ? SLICES[profile] : 0;
+}
+
+/* Lines of cards that are not there any more have no effect. */
+static void apply_instance_line(const char *line)
+{
+    char kind[16], uuid[TEXT];
+    unsigned a, b = 0, c = 0, d = 0;
+    if (sscanf(line, "%15s %95s %u %u %u %u", kind, uuid, &a, &b, &c, &d) < 3)
+        abort();
+    struct gpu *gpu = gpu_of(uuid);
+    if (!gpu)
+        return;
+    if (strcmp(kind, "mode") == 0) {
+        gpu->mig_mode = a;
+        gpu->mig_pending = b;
+    } else if (strcmp(kind, "minor") == 0) {
+        gpu->minor = a;
+    } else if (strcmp(kind, "instance") == 0 && gpu->instance_count < MAX_INSTANCES) {
+        gpu->instances[gpu->instance_count++] = (struct instance){.id = a, .profile = b, .start = c};
+    } else if (strcmp(kind, "compute") == 0) {
+        for (unsigned i = 0; i < gpu->instance_count; i++)
+            if (gpu->instances[i].id == a && gpu->instances[i].compute_count < MAX_COMPUTES)
+                gpu->instances[i].computes[gpu->instances[i].compute_count++] = (struct compute){b, c, d};
+    }
+}
+
+/* The UUID follows from card and ids, so an instance that is made again has the UUID that the one before it had. */
+static void name_uuid(char *uuid, const char *card, unsigned gpu_instance, unsigned compute_instance)
+{
+    u64 hash = 14695981039346656037ULL + 8 * gpu_instance + compute_instance;
+    for (const char *at = card; *at; at++)
+        hash = (hash ^ (u64)*at) * 1099511628211ULL;
+    snprintf(uuid, TEXT, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned)(hash >> 32), (unsigned)(hash >> 16) & 0xFFFF,
+             gpu_instance & 0xFFF, compute_instance & 0xFFF, (hash * 31) & 0xFFFFFFFFFFFFULL);
+}
+
+/* A MIG device is a compute instance. `1c.3g.40gb` is a part of the GPU instance `3g.40gb`. */
+static void list_mig_devices(struct gpu *gpu)
+{
+    gpu->mig_count = 0;
+    for (unsigned i = 0; i < gpu->instance_count; i++) {
+        const struct instance *instance = &gpu->instances[i];
+        const struct gpu_instance_profile_v2 *info = &profile_of(gpu, instance->profile)->info;
+        for (unsigned c = 0; c < instance->compute_count && gpu->mig_count < MAX_MIGS; c++) {
+            unsigned slices = compute_slices(instance->computes[c].profile);
+            struct mig *mig = &gpu->migs[gpu->mig_count++];
+            *mig = (struct mig){.gpu_instance = instance->id, .compute_instance = instance->computes[c].id,
+                                .gpu_slices = info->slices, .compute_slices = slices, .memory_mib = info->memory_mib,
+                                .multiprocessors = info->multiprocessors * slices / info->slices,
+                                .copy_engines = info->copy_engines, .decoders = info->decoders,
+                                .encoders = info->encoders, .jpegs = info->jpegs, .ofas = info->ofas};
+            name_uuid(mig->uuid, gpu->uuid, mig->gpu_instance, mig->compute_instance);
+            if (slices == info->slices)
+                snprintf(mig->profile, TEXT, "%.91s", info->name + 4);
+            else
+                snprintf(mig->profile, TEXT, "%uc.%.80s", slices, info->name + 4);
+        }
+    }
+}
+
+static void read_instances(void)
+{
+    char line[512];
+    FILE *file = fopen(instances_path(""), "r");
+    memset(&seen_instances, 0, sizeof seen_instances);
+    if (file) {
+        fstat(fileno(file), &seen_instances);
+        while (fgets(line, sizeof line, file))
+            apply_instance_line(line);
+        fclose(file);
+    }
+    for (unsigned i = 0; i < machine.gpu_count; i++)
+        if (machine.gpus[i].profile_count)
+            list_mig_devices(&machine.gpus[i]);
+}
+
+static void write_instances(void)
+{
+    char draft[1024];
+    snprintf(draft, sizeof draft, "%s", instances_path(".new"));
+    FILE *file = fopen(draft, "w");
+    if (!file)
+        abort();
+    for (unsigned i = 0; i < machine.gpu_count; i++) {
+        const struct gpu *gpu = &machine.gpus[i];
+        if (!gpu->profile_count)
+            continue;
+        fprintf(file, "mode %s %llu %llu\n", gpu->uuid, gpu->mig_mode, gpu->mig_pending);
+        fprintf(file, "minor %s %llu\n", gpu->uuid, gpu->minor);
+        for (const struct instance *one = gpu->instances; one < gpu->instances + gpu->instance_count; one++) {
+            fprintf(file, "instance %s %u %u %u\n", gpu->uuid, one->id, one->profile, one->start);
+            for (unsigned c = 0; c < one->compute_count; c++)
+                fprintf(file, "compute %s %u %u %u %u\n", gpu->uuid, one->id, one->computes[c].id,
+                        one->computes[c].profile, one->computes[c].start);
+        }
+    }
+    if (fclose(file) != 0 || rename(draft, instances_path("")) != 0)
+        abort();
+}
+
+static int is_same(const struct stat *one, const struct stat *other)
+{
+    return one->st_ino == other->st_ino && one->st_size == other->st_size &&
+           one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+static const struct machine *read_machine(int again)
 {
     const char *path = getenv("BERTH_NVML_STATE");
-    struct stat now;
+    struct stat now, instances = {0};
     if (!path || stat(path, &now) != 0)
         return NULL;
-    if (is_seen(&now))
+    if (stat(instances_path(""), &instances) != 0)
+        memset(&instances, 0, sizeof instances);
+    if (!again && is_same(&now, &seen) && is_same(&instances, &seen_instances))
         return &machine;
     FILE *file = fopen(path, "r");
     if (!file)
@@ -232,5 +391,32 @@ const struct machine *machine_now(void)
     fstat(fileno(file), &seen);
     read_file(file, path);
     fclose(file);
+    read_instances();
     return &machine;
+}
+
+const struct machine *machine_now(void)
+{
+    return read_machine(0);
+}
+
+struct machine *begin_change(void)
+{
+    if (!getenv("BERTH_NVML_STATE"))
+        return NULL;
+    lock_file = open(instances_path(".lock"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_file >= 0 && flock(lock_file, LOCK_EX) != 0) /* in a folder that cannot be written, nothing changes */
+        abort();
+    return read_machine(1) ? &machine : NULL;
+}
+
+void end_change(int changed)
+{
+    if (changed) {
+        write_instances();
+        read_machine(1);
+    }
+    if (lock_file >= 0)
+        close(lock_file);
+    lock_file = -1;
 }

@@ -1,4 +1,4 @@
-"""The only module that imports pynvml: typed calls, and one exception whose reason is one word.
+"""Typed calls of pynvml, and one exception whose reason is one word. Only `mig` imports pynvml, too.
 
 No call here is safe from two threads. `session` owns the thread.
 """

@@ -1,0 +1,145 @@
+"""The instances that can be made on a card, as devices that share counters (KEP-4815). Pure functions.
+
+A slice holds devices or counter sets, so each opened card has two: one with the counter set, and one with the devices.
+The whole card consumes all of the set, and each instance the memory slices at its placement and its engines. So a
+scheduler can allocate the whole card or instances, and instances only where the card has room for all of them.
+
+All figures are what the card's library reports about the card. Amounts differ between models and between drivers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_agent.dra.devices import MAX_NAME, Attributes, ListedDevice, device_name
+
+MAX_COUNTERS: Final = 32
+"""Counters of a set, by the API."""
+MAX_DEVICES: Final = 64
+"""Devices of a slice whose devices consume counters, by the API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProfile:
+    """A kind of instance that a card can have."""
+
+    id: int
+    name: str
+    """`1g.10gb+me`."""
+    memory_mib: int
+    engines: Mapping[str, int]
+    """How much of each engine an instance has, by the name of its capacity: `multiprocessors`, `copyEngines` …"""
+    size: int
+    """Memory slices."""
+    starts: Sequence[int]
+    """Memory slices at which an instance can begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPlacement:
+    """Where an instance of a profile is made."""
+
+    card: str
+    """UUID."""
+    profile: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedCard:
+    """The slices of a card on which instances can be made."""
+
+    counters: Mapping[str, Any]
+    """The counter set."""
+    devices: Sequence[Mapping[str, Any]]
+    """The whole card, then each instance that can be made."""
+    placements: Mapping[str, CardPlacement]
+    """What the name of an instance's device means."""
+
+
+def partitioned(
+    card: ListedDevice, profiles: Sequence[PartitionProfile], *, opened: bool, keeps_counters: bool
+) -> PartitionedCard | None:
+    """Return the slices of a card on which instances can be made; None if none are listed, and the card stays whole.
+
+    Args:
+        card: the whole card, without a fault.
+        profiles: what the card's library reports. The largest has all of the card.
+        opened: whether the administrator opened the card for instances on demand.
+        keeps_counters: whether the API server keeps counters. Kubernetes 1.34 and 1.35 drop them by default. Without
+            counters, a scheduler would allocate instances that overlap.
+    """
+    if not opened or not keeps_counters or not profiles:
+        return None
+    capacity = _capacity(profiles)
+    if len(capacity) > MAX_COUNTERS or 1 + sum(len(profile.starts) for profile in profiles) > MAX_DEVICES:
+        return None
+    counter_set = device_name(card.id)
+    whole = {
+        "name": card.name,
+        "attributes": card.attributes,
+        **({"capacity": {"memory": {"value": card.memory}}} if card.memory else {}),
+        "consumesCounters": [{"counterSet": counter_set, "counters": _values(capacity)}],
+    }
+    devices, placements = [whole], {}
+    for profile in profiles:
+        for start in profile.starts:
+            name = _name(card, profile, start)
+            placements[name] = CardPlacement(card=card.card, profile=profile.id, start=start, size=profile.size)
+            devices.append(
+                {
+                    "name": name,
+                    "attributes": _attributes(card, profile),
+                    "capacity": {
+                        "memory": {"value": f"{profile.memory_mib}Mi"},
+                        **{engine: {"value": str(count)} for engine, count in profile.engines.items()},
+                    },
+                    "consumesCounters": [{"counterSet": counter_set, "counters": _values(_used(profile, start))}],
+                }
+            )
+    return PartitionedCard(
+        counters={"name": counter_set, "counters": _values(capacity)}, devices=devices, placements=placements
+    )
+
+
+def _capacity(profiles: Sequence[PartitionProfile]) -> dict[str, int]:
+    """Return the counters of a card: what its largest profile uses, and every memory slice that a profile uses."""
+    largest = max(profiles, key=lambda profile: profile.size)
+    slices = max(start + profile.size for profile in profiles for start in profile.starts)
+    return {**_engines(largest), **{_slice(index): 1 for index in range(slices)}}
+
+
+def _used(profile: PartitionProfile, start: int) -> dict[str, int]:
+    """Return what an instance consumes. Counters of which it uses nothing are left out."""
+    return {**_engines(profile), **{_slice(index): 1 for index in range(start, start + profile.size)}}
+
+
+def _engines(profile: PartitionProfile) -> dict[str, int]:
+    return {_counter(engine): count for engine, count in profile.engines.items() if count}
+
+
+def _counter(engine: str) -> str:
+    """Return the name of a counter, a DNS label: `copy-engines` for `copyEngines`."""
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in engine)
+
+
+def _slice(index: int) -> str:
+    return f"memory-slice-{index}"
+
+
+def _values(counters: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    return {name: {"value": str(count)} for name, count in counters.items()}
+
+
+def _name(card: ListedDevice, profile: PartitionProfile, start: int) -> str:
+    """Return the name of an instance that can be made. The profile's id keeps `1g.10gb` and `1g.10gb+me` apart."""
+    end = f"-{device_name(profile.name)}-{profile.id}-{start}"
+    return card.name[: MAX_NAME - len(end)] + end
+
+
+def _attributes(card: ListedDevice, profile: PartitionProfile) -> Attributes:
+    """Return the card's attributes, without those of the whole card."""
+    common = {name: value for name, value in card.attributes.items() if name not in {"uuid", "linkGroup"}}
+    own = {"type": {"string": "mig"}, "parentUUID": {"string": card.card}, "profile": {"string": profile.name}}
+    return {**common, **own}

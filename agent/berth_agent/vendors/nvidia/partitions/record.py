@@ -1,0 +1,87 @@
+"""What is made or about to be made, in a file that outlives the process. Each change is on the disk when it returns."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import orjson
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from berth_agent import files
+from berth_agent.vendors.nvidia.partitions.plan import Intent
+
+NAME: Final = "partitions.json"
+MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+DRAFT: Final = ".partitions.new"
+ASIDE: Final = ".rejected"
+MAX_PARTITIONS: Final = 1024
+"""More than a node with 64 cards of seven instances can have."""
+
+_INTENTS: Final[TypeAdapter[dict[str, Intent]]] = TypeAdapter(dict[str, Intent])
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class PartitionRecord(Mapping[str, Intent]):
+    """The file, by the key under which a partition was made."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the file.
+
+        A file that is damaged is kept under another name. What it listed counts as foreign, so it is not destroyed.
+
+        Raises:
+            OSError: the disk does not say what the file contains.
+        """
+        self._path = folder / NAME
+        files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+        self._intents: dict[str, Intent] = {}
+        try:
+            content = files.read(self._path)
+        except FileNotFoundError:
+            return
+        try:
+            self._intents = _INTENTS.validate_python(orjson.loads(content)["partitions"])
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            files.write(self._path.with_name(NAME + ASIDE), content, mode=MODE, draft=DRAFT)
+            _log.error(
+                "the record of partitions is damaged; instances that it listed stay until you destroy them",
+                path=str(self._path),
+                error=str(error),
+                kept_as=NAME + ASIDE,
+            )
+
+    def __getitem__(self, key: str) -> Intent:
+        """Return what is recorded for a partition."""
+        return self._intents[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the keys."""
+        return iter(tuple(self._intents))
+
+    def __len__(self) -> int:
+        """Count the partitions."""
+        return len(self._intents)
+
+    def put(self, key: str, intent: Intent) -> None:
+        """Record a partition.
+
+        Raises:
+            OSError: it is not on the disk.
+        """
+        self._save({**self._intents, key: intent})
+
+    def remove(self, key: str) -> None:
+        """Remove a partition.
+
+        Raises:
+            OSError: the disk still has it.
+        """
+        self._save({other: intent for other, intent in self._intents.items() if other != key})
+
+    def _save(self, intents: dict[str, Intent]) -> None:
+        content = {"version": 1, "partitions": {key: asdict(intent) for key, intent in intents.items()}}
+        files.write(self._path, orjson.dumps(content), mode=MODE, draft=DRAFT, sync=True)
+        self._intents = intents

@@ -1,0 +1,159 @@
+"""The socket by which the agent calls the keeper: one JSON object on a line, and one as the answer.
+
+    {"call": "list"}                                                    -> {"cards": […]}
+    {"call": "make", "key", "card", "profile", "start", "size"}         -> {"device": "MIG-…"}
+    {"call": "destroy", "key"}                                          -> {}
+    {"call": "clear", "card"}                                           -> {}
+
+A call that fails is answered `{"error": "…"}`. The kernel says who calls: another user than this process's own is
+refused. The folder of the socket belongs to the pod, and only the agent's container mounts it.
+"""
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from berth_agent import files
+from berth_agent.vendor import RefusedError
+from berth_agent.vendors.nvidia.nvml.library import NvmlError
+from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
+from berth_agent.vendors.nvidia.partitions.plan import Placement
+
+NAME: Final = "partitions.sock"
+FOLDER_MODE: Final = 0o700
+SOCKET_MODE: Final = 0o600
+MAX_REQUEST: Final = 4096
+"""Bytes."""
+PATIENCE: Final = 5.0
+"""Seconds that a caller has to send its request, and to take each part of the answer."""
+_CREDENTIALS: Final = struct.Struct("3i")
+"""The kernel's ucred: pid, uid, gid."""
+
+Key = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z._/-]{1,200}$")]
+Card = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+Number = Annotated[int, Field(ge=0, le=1 << 16)]
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class _Call(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ListCards(_Call):
+    """List the cards."""
+
+    call: Literal["list"]
+
+
+class Make(_Call):
+    """Make a partition."""
+
+    call: Literal["make"]
+    key: Key
+    card: Card
+    profile: Number
+    start: Number
+    size: Number
+
+
+class Destroy(_Call):
+    """Destroy a partition."""
+
+    call: Literal["destroy"]
+    key: Key
+
+
+class Clear(_Call):
+    """Turn the MIG mode of a card off."""
+
+    call: Literal["clear"]
+    card: Card
+
+
+Call = Annotated[ListCards | Make | Destroy | Clear, Field(discriminator="call")]
+_CALL: Final[TypeAdapter[ListCards | Make | Destroy | Clear]] = TypeAdapter(Call)
+
+
+class PartitionServer:
+    """Serves calls one after another."""
+
+    def __init__(self, keeper: PartitionKeeper, *, folder: Path) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        self._keeper = keeper
+        files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+        path = folder / NAME
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(path))
+        path.chmod(SOCKET_MODE)
+        self._socket.listen(4)
+
+    def serve_one(self) -> None:
+        """Wait for a caller, and answer it."""
+        connection, _ = self._socket.accept()
+        with connection:
+            connection.settimeout(PATIENCE)
+            try:
+                connection.sendall(orjson.dumps(self._answer(connection)) + b"\n")
+            except OSError as error:
+                _log.warning("a call broke off", error=str(error))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+    def _answer(self, connection: socket.socket) -> dict[str, Any]:
+        _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid != os.geteuid():
+            _log.error("a call of another user was refused", uid=uid)
+            return {"error": f"user {uid} may not call"}
+        try:
+            call = _CALL.validate_python(orjson.loads(_line(connection)))
+            answer = self._perform(call)
+        except (RefusedError, NvmlError, OSError, ValueError, ValidationError) as error:
+            _log.warning("a call failed", error=str(error))
+            return {"error": str(error)}
+        if not isinstance(call, ListCards):
+            _log.info("a call succeeded", **call.model_dump(), **answer)
+        return answer
+
+    def _perform(self, call: ListCards | Make | Destroy | Clear) -> dict[str, Any]:
+        if isinstance(call, Make):
+            placement = Placement(profile=call.profile, start=call.start, size=call.size)
+            return {"device": self._keeper.make(call.key, card=call.card, placement=placement)}
+        if isinstance(call, Destroy):
+            self._keeper.destroy(call.key)
+            return {}
+        if isinstance(call, Clear):
+            self._keeper.clear(call.card)
+            return {}
+        return {"cards": self._keeper.list()}
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Return what a caller sends up to the end of the line.
+
+    Raises:
+        OSError: it sent no line in time.
+        ValueError: the line is too long.
+    """
+    received = b""
+    while not received.endswith(b"\n"):
+        part = connection.recv(MAX_REQUEST)
+        if not part:
+            raise OSError("the caller sent no whole line")
+        received += part
+        if len(received) > MAX_REQUEST:
+            raise ValueError(f"a request has at most {MAX_REQUEST} bytes")
+    return received
