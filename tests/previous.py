@@ -8,7 +8,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -68,10 +67,3 @@ def image_archives() -> list[Path]:
         (context / file).parent.mkdir(exist_ok=True)
         shutil.copyfile(ROOT / file, context / file)
     return [images.archive(image, context=context, tag=TAG) for image in images.IMAGES]
-
-
-def run(*arguments: str, check: bool = True) -> str:
-    """Run a module of that version and return what it printed."""
-    command = [sys.executable, "-m", *arguments]
-    own = {**os.environ, **environment()}
-    return subprocess.run(command, env=own, capture_output=True, text=True, check=check).stdout

@@ -1,8 +1,9 @@
-"""Read OCI archives: tar files of an image layout with one image."""
+"""Read OCI archives: tar files of an image layout with one image, on its first platform."""
 
 import io
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,29 @@ def digest(archive: Path) -> str:
 
 
 def unpacked_bytes(archive: Path) -> int:
-    """Return the size of the image's files on its first platform, in bytes."""
+    """Return the size of the image's files, in bytes."""
+    return sum(entry.size for files in _layers(archive) for entry in files)
+
+
+def unpack(archive: Path, target: Path, *, below: str) -> None:
+    """Write the image's files below a folder into another folder; `below` is a path without a slash at its ends."""
+    for files in _layers(archive):
+        for entry in files:
+            if entry.isfile() and entry.name.startswith(f"{below}/"):
+                path = target / entry.name.removeprefix(f"{below}/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(_content(files, entry))
+
+
+def _layers(archive: Path) -> Iterator[tarfile.TarFile]:
+    """Yield the files of each layer, the lowest first."""
     with tarfile.open(archive) as layout:
         manifest = json.loads(_blob(layout, _digest(layout)))
         if "manifests" in manifest:  # an index of several platforms
             manifest = json.loads(_blob(layout, manifest["manifests"][0]["digest"]))
-        return sum(_files_bytes(_blob(layout, layer["digest"])) for layer in manifest["layers"])
+        for layer in manifest["layers"]:
+            with tarfile.open(fileobj=io.BytesIO(_blob(layout, layer["digest"]))) as files:
+                yield files
 
 
 def _digest(layout: tarfile.TarFile) -> str:
@@ -31,12 +49,7 @@ def _blob(layout: tarfile.TarFile, described: str) -> bytes:
     return _content(layout, f"blobs/{described.replace(':', '/')}")
 
 
-def _content(layout: tarfile.TarFile, member: str) -> bytes:
+def _content(layout: tarfile.TarFile, member: str | tarfile.TarInfo) -> bytes:
     file: Any = layout.extractfile(member)
     content: bytes = file.read()
     return content
-
-
-def _files_bytes(layer: bytes) -> int:
-    with tarfile.open(fileobj=io.BytesIO(layer)) as files:
-        return sum(entry.size for entry in files)

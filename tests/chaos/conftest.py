@@ -10,7 +10,7 @@ import pytest
 
 from devcluster import Arena
 from devcluster.control_plane.api import ApiError
-from tests import fence
+from tests import fence, released
 from tests.integration.operator.world import World
 
 ACCOUNT = "operator"
@@ -26,10 +26,11 @@ def world(arena: Arena, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def account(arena: Arena) -> Iterator[Path]:
-    """Return the kubeconfig of an account whose Bindings the API server fences."""
+def account(arena: Arena, tmp_path: Path) -> Iterator[Path]:
+    """Return the kubeconfig of an account whose Bindings the API server fences, as a release does if there is one."""
     kubeconfig = arena.service_account(ACCOUNT, "cluster-admin")
-    documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
+    names = {"namespace": arena.namespace, "lease": arena.lease_name, "service_account": ACCOUNT, "suffix": arena.id}
+    documents = fence.fence(**names, file=released.fence(tmp_path / "fence.yaml") if released.FOLDER else fence.FENCE)
     arena.apply(documents)
     try:
         arena.wait(functools.partial(_fence_is_loaded, arena), what="the API server to load the fence")

@@ -1,7 +1,8 @@
 """A rolling upgrade from the previous version, and back, while pods come and go: nothing is lost or booked twice.
 
 Operators and agents are replaced one at a time, in the order of docs/upgrade.md. In between, both versions read one
-snapshot of the cluster and must see the same devices free. `make upgrade-e2e` does this several times.
+snapshot of the cluster and must see the same devices free. `make upgrade-e2e` does this several times, with the
+definitions, the fence and the images' programs of a release in place of this tree's.
 """
 
 import functools
@@ -24,7 +25,7 @@ from berth_client.objects import without_managed_fields
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
-from tests import previous
+from tests import previous, released
 from tests.integration.operator.world import EPOCH, World
 from tests.load import BOUND, Load, check
 from tests.processes import LEADING, Process
@@ -40,13 +41,30 @@ RECORD: Final = os.environ.get("BERTH_RECORD", "")
 """Folder for what the version before wrote, which unit tests read; empty to record nothing."""
 
 OLD, NEW = "old", "new"
+OPERATOR, AGENT = "berth_operator", "berth_agent"
+IMAGES: Final = {OPERATOR: "berth-operator", AGENT: "berth-agent"}
+"""Program -> its image."""
+
+Environments = Mapping[str, Mapping[str, Strings]]
+"""Version -> program -> variables with which Python runs it."""
+
+
+@pytest.fixture
+def environments(arena: Arena, tmp_path: Path) -> Environments:
+    """Return the environments of both versions; apply a release's definitions."""
+    new: dict[str, Strings] = {program: {} for program in IMAGES}
+    if released.FOLDER:
+        new = {program: released.environment(image, tmp_path / image) for program, image in IMAGES.items()}
+        definitions = released.file(released.DEFINITIONS)
+        arena.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(definitions))
+    return {OLD: dict.fromkeys(IMAGES, previous.environment()), NEW: new}
 
 
 class Fleet:
     """Two operators and two agents, each of one of the versions."""
 
-    def __init__(self, world: World, load: Load, account: Path, folder: Path) -> None:
-        self._world, self._load, self._account = world, load, account
+    def __init__(self, world: World, load: Load, account: Path, folder: Path, environments: Environments) -> None:
+        self._world, self._load, self._account, self._environments = world, load, account, environments
         self.operators: list[Process] = []
         self.agents: list[tuple[Process, Path]] = []
         self.versions: dict[str, str] = {}
@@ -88,13 +106,13 @@ class Fleet:
         process.stop()
 
     def _operator(self, version: str) -> Process:
-        with self._of(version):
+        with self._of(version, OPERATOR):
             # The version before does not know this flag of other tests.
             flags = {"node_startup_timeout": None, **TERMS}
             return self._named(version, self._world.operator(kubeconfig=self._account, wait=False, **flags))
 
     def _agent(self, version: str, file: Path) -> Process:
-        with self._of(version):
+        with self._of(version, AGENT):
             return self._named(version, self._world.processes.agent(file))
 
     def _named(self, version: str, process: Process) -> Process:
@@ -102,17 +120,18 @@ class Fleet:
         return process
 
     @contextmanager
-    def _of(self, version: str) -> Iterator[None]:
-        self._world.processes.environment = previous.environment() if version == OLD else {}
+    def _of(self, version: str, program: str) -> Iterator[None]:
+        self._world.processes.environment = self._environments[version][program]
         yield
         self._world.processes.environment = {}
 
 
 @pytest.mark.timeout(300 + 300 * ROUNDS)
-def test_an_upgrade_and_the_way_back_lose_nothing(world: World, account: Path, tmp_path: Path) -> None:
-    previous.unpacked()
+def test_an_upgrade_and_the_way_back_lose_nothing(
+    environments: Environments, world: World, account: Path, tmp_path: Path
+) -> None:
     load = Load(world.arena, functools.partial(pod, world.arena), prefix="p", period=PERIOD, life=LIFE)
-    fleet = Fleet(world, load, account, tmp_path)
+    fleet = Fleet(world, load, account, tmp_path, environments)
     started = time.monotonic()
     with load.running():
         load.until_bound()
@@ -120,14 +139,14 @@ def test_an_upgrade_and_the_way_back_lose_nothing(world: World, account: Path, t
             fleet.replace_operators(NEW)
             fleet.replace_agents(NEW)
             check(world.arena)
-            check_both_read_alike(world, tmp_path)
+            check_both_read_alike(world, tmp_path, environments)
             fleet.replace_agents(OLD)
             fleet.replace_operators(OLD)
             check(world.arena)
     check(world.arena)
-    check_both_read_alike(world, tmp_path)
+    check_both_read_alike(world, tmp_path, environments)
     if RECORD:
-        record(world, tmp_path, Path(RECORD))
+        record(world, tmp_path, Path(RECORD), environments)
     load.check_nothing_is_lost()
     terms = fleet.terms()
     bound = Counter(terms[int(pod["metadata"]["annotations"][EPOCH])] for pod in load.pods())
@@ -141,12 +160,18 @@ def pod(arena: Arena, name: str, requests: Strings) -> Manifest:
     return arena.pod(name, requests=requests, limits=requests)
 
 
-def snapshot(world: World, folder: Path) -> tuple[Path, list[str]]:
+def run(environment: Strings, *arguments: str) -> str:
+    """Run a command of a version's operator; return what it prints. It fails where a pod would get no place."""
+    command = [sys.executable, "-m", OPERATOR, *arguments]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+def snapshot(world: World, folder: Path, environment: Strings) -> tuple[Path, list[str]]:
     """Take a snapshot by this version; return its file, and the options by which both versions read it."""
     file, config, workload = folder / "cluster.jsonl", folder / "config.yaml", folder / "workload.yaml"
-    command = [sys.executable, "-m", "berth_operator", "snapshot", f"--kubeconfig={world.arena.cluster.kubeconfig}"]
-    options = [f"--node-selector={world.arena.selector}"]
-    file.write_bytes(subprocess.run([*command, *options], capture_output=True, check=True).stdout)
+    options = [f"--kubeconfig={world.arena.cluster.kubeconfig}", f"--node-selector={world.arena.selector}"]
+    file.write_text(run(environment, "snapshot", *options))
     profiles = {"profiles": [{"schedulerName": world.arena.scheduler_name}]}
     kind = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
     config.write_text(yaml.safe_dump({**kind, **profiles}))
@@ -161,26 +186,24 @@ def free(report: str) -> list[Any]:
     ]
 
 
-def check_both_read_alike(world: World, folder: Path) -> None:
+def check_both_read_alike(world: World, folder: Path, environments: Environments) -> None:
     """Check that both versions see the same of the objects that either of them wrote."""
-    file, options = snapshot(world, folder)
-    ours = subprocess.run(
-        [sys.executable, "-m", "berth_operator", *options], capture_output=True, text=True, check=False
-    )
-    expected = free(ours.stdout)
+    ours = environments[NEW][OPERATOR]
+    file, options = snapshot(world, folder, ours)
+    expected = free(run(ours, *options))
     assert expected
     # The version before knows no lines about the operator and the API server.
-    unknown = (b'{"of":"operator"', b'{"of":"version"')
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(line for line in lines if not line.startswith(unknown)))
-    assert free(previous.run("berth_operator", *options, check=False)) == expected
+    unknown = ('{"of":"operator"', '{"of":"version"')
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith(unknown)))
+    assert free(run(environments[OLD][OPERATOR], *options)) == expected
 
 
-def record(world: World, folder: Path, into: Path) -> None:
+def record(world: World, folder: Path, into: Path, environments: Environments) -> None:
     """Write objects of the version before, and what it reads in them, for `tests/unit/upgrade`."""
-    file, options = snapshot(world, folder)
+    file, options = snapshot(world, folder, environments[NEW][OPERATOR])
     into.mkdir(exist_ok=True)
-    rows = free(previous.run("berth_operator", *options, check=False))
+    rows = free(run(environments[OLD][OPERATOR], *options))
     (into / "free.json").write_text(json.dumps(rows, indent=1) + "\n")
     (into / "cluster.jsonl").write_bytes(file.read_bytes())
     (into / "config.yaml").write_text((folder / "config.yaml").read_text())

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from devcluster import Cluster
-from devcluster.building import cache, programs
+from devcluster.building import cache, images, programs
 from tests import released
 
 ROOT: Final = Path(__file__).parents[2]
@@ -93,6 +93,18 @@ def test_the_steps_of_the_release_write_the_bytes_that_were_written_here(tmp_pat
     assert "refs/tags/v0.1.0" in (clone / ".build" / "provenance.json").read_text()
     for program in ("cosign", "helm"):
         subprocess.run([program, "version"], env=environment, check=True)
+    manifest = there["berth-0.1.0.yaml"].decode()
+    for name in images.IMAGES:
+        pushed = copied(clone / ".build" / "release" / f"{name}-{VERSION}.tar", f"ghcr.io/example/berth/{name}")
+        assert pushed in manifest
+
+
+def copied(archive: Path, name: str) -> str:
+    """Copy an image to a folder by the program that pushes it; return the image's name with its digest."""
+    digest, target = archive.with_suffix(".digest"), archive.with_suffix(".copy")
+    options = ["--all", "--preserve-digests", f"--digestfile={digest}"]
+    subprocess.run(["skopeo", "copy", *options, f"oci-archive:{archive}:{name}:{VERSION}", f"dir:{target}"], check=True)
+    return f"{name}@{digest.read_text()}"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
