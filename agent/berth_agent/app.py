@@ -187,6 +187,7 @@ def _driver(
         owner=owner,
         held=held,
         is_current=lambda: usage.admission.is_ready,
+        by_claim=lambda: usage.admission.claimed,
     )
 
 

@@ -31,7 +31,7 @@ from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver
 from berth_api import names
 from berth_api.allocation import visible
-from berth_api.device import DeviceSpec
+from berth_api.device import ClaimedDevice, DeviceSpec
 from berth_client.client import ApiClient
 
 CHECK_INTERVAL: Final = 1.0
@@ -52,6 +52,7 @@ class ClaimDriver:
         owner: Callable[[], Mapping[str, Any] | None],
         held: Callable[[], frozenset[str] | None],
         is_current: Callable[[], bool],
+        by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
     ) -> None:
         """Set its parts.
 
@@ -62,11 +63,13 @@ class ClaimDriver:
             owner: returns the owner reference to the Node, or None while the Node is unknown.
             held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
             is_current: returns whether kubelet answered when it was asked last.
+            by_claim: returns the devices of claims that containers had by kubelet's last answer.
         """
         self._settings = settings
         self._hand_over = hand_over
         self._held = held
         self._is_current = is_current
+        self._by_claim = by_claim
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._health = HealthFeed()
         self.claims: Final = Preparation(
@@ -90,14 +93,14 @@ class ClaimDriver:
 
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
-        await self.claims.load()
-        held = self._held() if self._is_current() else None
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
+        await self.claims.load()
+        held = self._held() if self._is_current() else None
         self._health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
@@ -181,7 +184,12 @@ class ClaimDriver:
         held, spec = self._held(), self._spec
         if held is None or spec is None or not self._is_current():
             return None
-        return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
+        return NodeState(
+            devices=self._devices,
+            by_name=held,
+            access=lambda: self._hand_over.access(spec),
+            by_claim=self._by_claim(),
+        )
 
     def _claimed(self) -> frozenset[str]:
         """Return the UUIDs of the cards that claims hold, or may hold while the record of claims cannot be read."""
