@@ -141,6 +141,10 @@ class Preparation:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self._failure = str(error)
 
+    async def close(self) -> None:
+        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        await self._lock.acquire()
+
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices, ready for containers.
 

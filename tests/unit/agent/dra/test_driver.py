@@ -10,6 +10,7 @@ import pytest
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra.checkpoint import NAME
 from berth_agent.dra.driver import ClaimDriver
+from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.readings import Reading
@@ -56,6 +57,7 @@ def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
         settings,
         client=api,
         hand_over=hand_over,
+        endpoint=DriverEndpoint(folder),
         owner=dict,
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
