@@ -35,7 +35,7 @@ from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.turns import Turn
-from berth_agent.usage import reporter
+from berth_agent.usage import processes, reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_agent.vendor import Inventory
 from berth_agent.vendors import choice
@@ -200,6 +200,9 @@ def _driver(
     def held() -> frozenset[str] | None:
         return usage.admission.mirror.snapshot().held() if usage.admission.known.is_set() else None
 
+    def foreign(reading: Reading) -> frozenset[int]:
+        return frozenset(use.minor for use in processes.foreign(reading.processes, settings.proc_root))
+
     def owner() -> Mapping[str, Any] | None:
         return nodes.owner_reference(settings.node_name)
 
@@ -214,6 +217,7 @@ def _driver(
         held=held,
         is_current=lambda: usage.admission.is_ready,
         by_claim=lambda: usage.admission.claimed,
+        foreign=foreign,
     )
 
 

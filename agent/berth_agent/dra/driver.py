@@ -45,6 +45,7 @@ class ClaimDriver:
         held: Callable[[], frozenset[str] | None],
         is_current: Callable[[], bool],
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
+        foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
     ) -> None:
         """Set its parts.
 
@@ -57,12 +58,15 @@ class ClaimDriver:
             held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
             is_current: returns whether kubelet answered when it was asked last.
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
+            foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
         """
         self._settings = settings
         self._hand_over = hand_over
         self._held = held
         self._is_current = is_current
         self._by_claim = by_claim
+        self._foreign = foreign
+        self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._endpoint = endpoint
         self.claims: Final = Preparation(
@@ -88,6 +92,7 @@ class ClaimDriver:
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
         await self.claims.load()
@@ -145,13 +150,17 @@ class ClaimDriver:
 
     def _state(self) -> NodeState | None:
         held, spec = self._held(), self._spec
-        if held is None or spec is None or not self._is_current():
+        if held is None or spec is None or self._reading is None or not self._is_current():
             return None
+        foreign = self._foreign(self._reading)
         return NodeState(
             devices=self._devices,
             by_name=held,
             access=lambda: self._hand_over.access(spec),
             by_claim=self._by_claim(),
+            foreign=frozenset(
+                device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
+            ),
         )
 
     def _claimed(self) -> frozenset[str]:

@@ -44,6 +44,8 @@ class NodeState:
     """Returns how containers get the cards; reads the disk."""
     by_claim: Sequence[ClaimedDevice] = ()
     """The devices of claims that containers have, as kubelet reports them."""
+    foreign: frozenset[str] = frozenset()
+    """UUIDs of the cards that processes outside pods use."""
 
 
 class _BusyError(RefusedError):
@@ -192,6 +194,9 @@ class Preparation:
             before = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             others = [other for other_uid, other in before.items() if other_uid != uid]
             held = self._held(claim, wanted, state, others)
+            if uid not in before:
+                # Not while containers of the claim may run: a process that came later would keep them from a restart.
+                _check_foreign(held, state)
             try:
                 if before.get(uid) != held:
                     # Before the loop goes on, because kubelet's device API may be about to give the same cards.
@@ -345,6 +350,12 @@ class Preparation:
             )
             for device in held.devices
         )
+
+
+def _check_foreign(held: HeldClaim, state: NodeState) -> None:
+    for device in held.devices:
+        if device.card in state.foreign and not device.admin:
+            raise _BusyError(f"a process outside pods uses {device.device}")
 
 
 def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
