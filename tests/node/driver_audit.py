@@ -5,9 +5,7 @@ It reads the containers' own /dev, and shares no code with the agent.
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -70,8 +68,7 @@ def leftovers(stage: Stage) -> list[str]:
     own = stage.checkpoint.with_name("claims.json")
     entries = list(orjson.loads(own.read_bytes())["claims"]) if own.exists() else []
     kubelets = orjson.loads((stage.node.root / "dra_manager_state").read_bytes())
-    claims: Any = orjson.loads(kubelets["data"]) if isinstance(kubelets.get("data"), str) else kubelets
-    known = [str(one) for one in _values(claims, "ClaimUID")]
+    known = [str(claim["ClaimUID"]) for claim in orjson.loads(kubelets["Data"])["ClaimInfoStateList"]]
     return [*files, *entries, *known, *sockets(stage)[1:]]
 
 
@@ -94,13 +91,3 @@ def _of_claim(stage: Stage, name: str) -> set[str]:
 
 def _of_annotation(pod: Manifest) -> set[str]:
     return {entry["id"] for entry in world.allocation(pod)["gpu"]}
-
-
-def _values(tree: Any, key: str) -> Iterable[Any]:
-    if isinstance(tree, dict):
-        yield from (value for name, value in tree.items() if name == key)
-        for value in tree.values():
-            yield from _values(value, key)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _values(value, key)

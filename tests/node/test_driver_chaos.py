@@ -49,6 +49,7 @@ class Chaos:
         self.pods = 0
         self.faults: dict[str, Callable[[], None]] = {
             "agent": self._kill_agent,
+            "checkpoint": self._damage_checkpoint,
             "kubelet": lambda: self._kill("kubelet"),
             "containerd": lambda: self._kill("containerd"),
         }
@@ -102,7 +103,7 @@ class Chaos:
     def _runs(self, name: str) -> bool:
         pod = self.stage.read(name)
         if pod["status"].get("phase") == "Failed" and not claim_of(pod):
-            # kubelet was killed while it admitted a pod by name: the device API knows no better.
+            # kubelet does not admit a failed pod again, whatever was killed meanwhile.
             self.counts["failed"] = self.counts.get("failed", 0) + 1
             return True
         statuses = pod["status"].get("containerStatuses", [])
@@ -116,6 +117,14 @@ class Chaos:
 
     def _kill_agent(self) -> None:
         self.stage.agent.kill()
+        self.stage.start_agent()
+
+    def _damage_checkpoint(self) -> None:
+        """Kill the agent, and leave it half of its record of claims."""
+        self.stage.agent.kill()
+        record = self.stage.checkpoint.with_name("claims.json")
+        if record.exists():
+            record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
         self.stage.start_agent()
 
     def _kill(self, daemon: str) -> None:
