@@ -183,6 +183,10 @@ fuzz-coverage: setup ## the same for one parser, guided by coverage (installs at
 chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
 
+.PHONY: driver-chaos
+driver-chaos: node-binaries ## give a real node's cards by name and by claim while its programs are killed and upgraded, audited (root on Linux): PODS=300 SEED=1
+	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py
+
 .PHONY: claims-audit
 claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
 	@BERTH_PODS=$(or $(PODS),500) BERTH_FAULTS=$(or $(FAULTS),23) BERTH_SEED=$(or $(SEED),1) \

@@ -168,6 +168,8 @@ class Processes:
             "kubeconfig": self.arena.cluster.kubeconfig,
             "node_name": node,
             "nvml_library": machine.library,
+            # Its folder has the locks that exclude other agents of the node.
+            "checkpoint": self.folder / "state" / node / "checkpoint.json",
             "sysfs_root": machine.sysfs,
             **_loopback(flags),
         }

@@ -34,7 +34,8 @@ from berth_agent.publishing.lease import Heartbeat
 from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
-from berth_agent.usage import reporter
+from berth_agent.turns import Turn
+from berth_agent.usage import processes, reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_agent.vendor import Inventory
 from berth_agent.vendors import choice
@@ -49,6 +50,7 @@ from berth_client.objects import Object
 
 if TYPE_CHECKING:
     from berth_agent.dra.driver import ClaimDriver
+    from berth_agent.dra.endpoint import DriverEndpoint
 
 LEAVE_SECONDS: Final = 15.0
 """Seconds that the last publication may take; with `ADMIT_SECONDS`, less than the 30 s that kubelet waits."""
@@ -106,32 +108,51 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         access.connect(client)
         client.observe = request_metrics.count
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
-        usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
-        exporter.usage = usage
-        plugin = _plugin(settings, usage)
-        isolation = _isolation(settings, usage, client)
-        async with asyncio.TaskGroup() as tasks:
-            if isolation:
-                tasks.create_task(_serve(isolation, usage))
-            if plugin:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
-                tasks.create_task(_serve(plugin, usage))
-            agent = Agent(
-                settings,
-                client=client,
-                inventory=inventory,
-                plugin=plugin,
-                isolation=isolation,
-                usage=usage,
-                exporter=exporter,
-                tasks=tasks,
-            )
+        endpoint = _endpoint(settings)
+        with Turn(settings.checkpoint.parent) as turn:
             try:
-                await agent.serve()
-            except asyncio.CancelledError:
-                # The other tasks still run: kubelet is served until the scheduler knows that it will not be.
-                await agent.leave()
-                raise
+                async with asyncio.TaskGroup() as tasks:
+                    if settings.inventory == "nvml":
+                        await turn.come(endpoint, tasks)
+                    usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
+                    exporter.usage = usage
+                    plugin = _plugin(settings, usage)
+                    isolation = _isolation(settings, usage, client)
+                    if isolation:
+                        tasks.create_task(_serve(isolation, usage))
+                    if plugin:
+                        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
+                        tasks.create_task(_serve(plugin, usage))
+                    agent = Agent(
+                        settings,
+                        client=client,
+                        inventory=inventory,
+                        plugin=plugin,
+                        isolation=isolation,
+                        usage=usage,
+                        endpoint=endpoint,
+                        exporter=exporter,
+                        tasks=tasks,
+                    )
+                    try:
+                        await agent.serve()
+                    except asyncio.CancelledError:
+                        # The other tasks still run: kubelet is served until the scheduler knows that it will not be,
+                        # and until the next agent's driver is registered.
+                        await asyncio.gather(turn.leave(), agent.leave())
+                        raise
+            finally:
+                if endpoint:
+                    await endpoint.close()
+
+
+def _endpoint(settings: Settings) -> "DriverEndpoint | None":
+    """Return what kubelet sees of the driver of ResourceClaims; None without one, or if the vendor gives no cards."""
+    if not settings.dra or choice.hand_over_for(settings.model_copy(update=BY_CDI)) is None:
+        return None
+    from berth_agent.dra.endpoint import DriverEndpoint  # noqa: PLC0415 -- its interfaces take memory only where it is on
+
+    return DriverEndpoint(settings.kubelet_folder)
 
 
 def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | None:
@@ -165,15 +186,22 @@ async def _serve(plugin: PluginManager | IsolationManager, usage: UsageReporter 
 
 
 def _driver(
-    settings: Settings, usage: UsageReporter | None, client: ApiClient, nodes: NodeCache
+    settings: Settings,
+    usage: UsageReporter | None,
+    client: ApiClient,
+    nodes: NodeCache,
+    endpoint: "DriverEndpoint | None",
 ) -> "ClaimDriver | None":
     """Return the driver of ResourceClaims; None if the settings request none, or the vendor gives no cards."""
     hand_over = choice.hand_over_for(settings.model_copy(update=BY_CDI)) if settings.dra else None
-    if hand_over is None or usage is None:
+    if hand_over is None or usage is None or endpoint is None:
         return None
 
     def held() -> frozenset[str] | None:
         return usage.admission.mirror.snapshot().held() if usage.admission.known.is_set() else None
+
+    def foreign(reading: Reading) -> frozenset[int]:
+        return frozenset(use.minor for use in processes.foreign(reading.processes, settings.proc_root))
 
     def owner() -> Mapping[str, Any] | None:
         return nodes.owner_reference(settings.node_name)
@@ -184,9 +212,12 @@ def _driver(
         settings,
         client=client,
         hand_over=hand_over,
+        endpoint=endpoint,
         owner=owner,
         held=held,
         is_current=lambda: usage.admission.is_ready,
+        by_claim=lambda: usage.admission.claimed,
+        foreign=foreign,
     )
 
 
@@ -206,6 +237,7 @@ class Agent:
         plugin: PluginManager | None,
         isolation: IsolationManager | None,
         usage: UsageReporter | None,
+        endpoint: "DriverEndpoint | None",
         exporter: Exporter,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -215,7 +247,7 @@ class Agent:
         self._isolation = isolation
         self._client = client
         self._nodes = NodeCache(client=client)
-        self._driver = _driver(settings, usage, client, self._nodes)
+        self._driver = _driver(settings, usage, client, self._nodes, endpoint)
         self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
         self._labeller = Labeller(client=client, nodes=self._nodes)
         self._heartbeat = Heartbeat(client=client, nodes=self._nodes, settings=settings, tasks=tasks)

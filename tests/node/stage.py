@@ -106,6 +106,11 @@ class Stage:
         self.arena.delete("devices", self.node.name)
 
     @property
+    def checkpoint(self) -> Path:
+        """The agent's checkpoint of pods; the one of claims is in the same folder."""
+        return self._folder / "checkpoint.json"
+
+    @property
     def _gives_device_nodes(self) -> bool:
         return "cdi-cri" in str(self._options["device_list_strategy"])
 
@@ -121,7 +126,7 @@ class Stage:
         own = {
             "kubelet_socket": self.node.device_plugins / "kubelet.sock",
             "pod_resources_socket": self.node.pod_resources,
-            "checkpoint": self._folder / "checkpoint.json",
+            "checkpoint": self.checkpoint,
             "cdi_folder": self.node.cdi,
             "nvidia_dev_root": self._folder,
             "dev_folder": self._folder / "dev",

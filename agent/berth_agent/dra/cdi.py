@@ -16,6 +16,9 @@ from berth_api.names import DRA_DRIVER
 
 VENDOR: Final = f"k8s.{DRA_DRIVER}"
 KIND: Final = f"{VENDOR}/claim"
+CLAIM_VARIABLE: Final = "BERTH_CLAIM"
+"""In edits that no container gets."""
+_PREFIX: Final = f"{VENDOR}-claim_"
 _LISTS: Final = ("deviceNodes", "mounts", "env", "hooks")
 
 
@@ -72,8 +75,15 @@ def device_name(uid: str, device: str) -> str:
 
 
 def specification(uid: str, edits: Mapping[str, Mapping[str, Any]]) -> Specification:
-    """Return the content of a claim's file; `edits` are by the names of the devices in slices."""
-    devices = [{"name": device_name(uid, device), "containerEdits": dict(one)} for device, one in edits.items()]
+    """Return the content of a claim's file; `edits` are by the names of the devices in slices.
+
+    Devices without edits are in the file, too, because it is the second record of what the claim has. CDI requires
+    edits of each device.
+    """
+    devices = [
+        {"name": device_name(uid, device), "containerEdits": dict(one) or {"env": [f"{CLAIM_VARIABLE}={uid}"]}}
+        for device, one in edits.items()
+    ]
     return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
 
 
@@ -91,4 +101,14 @@ def write(folder: Path, uid: str, content: Specification) -> None:
 
 def path(folder: Path, uid: str) -> Path:
     """Return the path of a claim's file."""
-    return folder / f"{VENDOR}-claim_{uid}.json"
+    return folder / f"{_PREFIX}{uid}.json"
+
+
+def claim_files(folder: Path) -> list[Path]:
+    """Return the paths of the files of all claims; none if there is no folder."""
+    return sorted(folder.glob(f"{_PREFIX}*.json"))
+
+
+def uid_of(file: Path) -> str:
+    """Return the UID of the claim of a file."""
+    return file.stem.removeprefix(_PREFIX)

@@ -3,16 +3,16 @@
 A claim is in the file before anything is done for it, and until everything is undone. The file is on the disk before
 the call goes on: after a crash of the machine, kubelet still knows the claim. Any version of the agent reads the file
 of any other version: unknown fields are ignored, and an entry that is damaged costs only itself. What is damaged is
-kept in another file.
+kept in another file, and `recovery` finds out what was in it.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import orjson
-import structlog
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
@@ -26,8 +26,6 @@ ASIDE: Final = ".rejected"
 Uid = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 """A UID that is safe in the name of a file."""
 
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevice:
@@ -37,9 +35,9 @@ class HeldDevice:
     device: str
     """Its name in the slice."""
     id: str
-    """UUID."""
+    """UUID; empty while it is not known which card of the node it is."""
     card: str
-    """UUID of its card."""
+    """UUID of its card; empty while it is not known."""
     admin: bool = False
 
 
@@ -52,10 +50,25 @@ class HeldClaim:
     boot: str
     """The boot in which it was prepared last."""
     devices: tuple[HeldDevice, ...]
+    """Empty if it is not known which it has."""
+
+    @property
+    def title(self) -> str:
+        """The claim in messages."""
+        return f"ResourceClaim {self.namespace}/{self.name}" if self.name else "a ResourceClaim of an unknown name"
 
 
 _CLAIM: Final = TypeAdapter(HeldClaim)
 UID: Final[TypeAdapter[str]] = TypeAdapter(Uid)
+
+
+class DamagedError(Exception):
+    """The file does not say all that is prepared."""
+
+    def __init__(self, message: str, claims: Mapping[str, HeldClaim]) -> None:
+        """Set the message, and the claims that it says."""
+        super().__init__(message)
+        self.claims = dict(claims)
 
 
 class ClaimCheckpoint:
@@ -65,10 +78,11 @@ class ClaimCheckpoint:
         self._path = folder / NAME
 
     def load(self) -> dict[str, HeldClaim]:
-        """Return the prepared claims by UID; without those that are damaged, with a log line.
+        """Return the prepared claims by UID.
 
         Raises:
             OSError: the disk does not say which there are.
+            DamagedError: the file is damaged.
         """
         try:
             content = files.read(self._path)
@@ -78,27 +92,25 @@ class ClaimCheckpoint:
             entries: Mapping[str, Any] = orjson.loads(content)["claims"]
             pairs = list(entries.items())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._keep(content)
-            _log.error(
-                "the checkpoint of claims is damaged; claims are known again when kubelet prepares them",
-                path=str(self._path),
-                error=str(error),
-                kept_as=self._path.name + ASIDE,
-            )
-            return {}
-        claims = {}
+            raise DamagedError(f"{self._path}: {error}", {}) from error
+        claims, damage = {}, ""
         for uid, entry in pairs:
             try:
                 claims[UID.validate_python(uid)] = _CLAIM.validate_python(entry)
             except ValidationError as error:
-                _log.error("an entry of the checkpoint of claims is damaged", uid=uid, error=str(error))
-        if len(claims) < len(pairs):
-            self._keep(content)
+                damage = f"{self._path}: entry {uid!r}: {error}"
+        if damage:
+            raise DamagedError(damage, claims)
         return claims
 
-    def _keep(self, content: bytes) -> None:
-        """Keep a damaged file: the next save replaces it."""
-        files.write(self._path.with_name(NAME + ASIDE), content, mode=MODE, draft=DRAFT)
+    def set_aside(self) -> None:
+        """Keep the file under another name, too: the next save replaces it. A file that is gone is none to keep.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            files.write(self._path.with_name(NAME + ASIDE), files.read(self._path), mode=MODE, draft=DRAFT)
 
     def save(self, claims: Mapping[str, HeldClaim]) -> None:
         """Write the prepared claims; they are on the disk when this returns.

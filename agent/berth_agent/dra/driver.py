@@ -12,32 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra import devices
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.preparation import NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
-from berth_agent.dra.service import DriverService, HealthFeed
-from berth_agent.dra.sockets import DriverSockets
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
-from berth_agent.kubelet.device_plugin.registration import CrashCounter, ServingError
 from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver
 from berth_api import names
 from berth_api.allocation import visible
-from berth_api.device import DeviceSpec
+from berth_api.device import ClaimedDevice, DeviceSpec
 from berth_client.client import ApiClient
-
-CHECK_INTERVAL: Final = 1.0
-"""Seconds between two looks whether the sockets are still there."""
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class ClaimDriver:
@@ -49,9 +40,12 @@ class ClaimDriver:
         *,
         client: ApiClient,
         hand_over: HandOver,
+        endpoint: DriverEndpoint,
         owner: Callable[[], Mapping[str, Any] | None],
         held: Callable[[], frozenset[str] | None],
         is_current: Callable[[], bool],
+        by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
+        foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
     ) -> None:
         """Set its parts.
 
@@ -59,16 +53,22 @@ class ClaimDriver:
             settings: the agent's settings.
             client: the API server.
             hand_over: how containers get the cards, by CDI.
+            endpoint: what kubelet sees of the driver.
             owner: returns the owner reference to the Node, or None while the Node is unknown.
             held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
             is_current: returns whether kubelet answered when it was asked last.
+            by_claim: returns the devices of claims that containers had by kubelet's last answer.
+            foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
         """
         self._settings = settings
         self._hand_over = hand_over
         self._held = held
         self._is_current = is_current
+        self._by_claim = by_claim
+        self._foreign = foreign
+        self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
-        self._health = HealthFeed()
+        self._endpoint = endpoint
         self.claims: Final = Preparation(
             api=client,
             store=ClaimCheckpoint(settings.checkpoint.parent),
@@ -81,8 +81,6 @@ class ClaimDriver:
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
         self._by_claims: bool | None = None
-        self._sockets: DriverSockets | None = None
-        self._failure = ""
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call the listener when a claim got or released devices."""
@@ -90,15 +88,16 @@ class ClaimDriver:
 
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
-        await self.claims.load()
-        held = self._held() if self._is_current() else None
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
-        self._health.update(
+        await self.claims.load()
+        held = self._held() if self._is_current() else None
+        self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
         if held is not None:
@@ -128,8 +127,8 @@ class ClaimDriver:
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the condition of the driver."""
-        if self._sockets is None or not self._sockets.registration.is_registered:
-            failure = self._sockets.registration.failure if self._sockets else self._failure
+        if not self._endpoint.is_registered:
+            failure = self._endpoint.failure
             finding = Finding(
                 type=names.CLAIMS_SERVED,
                 ok=False,
@@ -145,43 +144,24 @@ class ClaimDriver:
         return replace(reading, findings=(*reading.findings, finding))
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Serve kubelet and keep the slices until the tasks are cancelled; the slices stay."""
+        """Answer kubelet and keep the slices until the tasks are cancelled; the slices stay."""
         tasks.create_task(self._publisher.run())
-        tasks.create_task(self._serve())
-
-    async def _serve(self) -> None:
-        """Serve kubelet until cancelled.
-
-        Raises:
-            CrashLoopError: the sockets break again and again.
-        """
-        crashes = CrashCounter()
-        while True:
-            service = DriverService(claims=self.claims, health=self._health)
-            sockets = DriverSockets(self._settings.kubelet_folder, service)
-            try:
-                await sockets.start()
-                self._sockets, self._failure = sockets, ""
-                while True:
-                    await asyncio.sleep(CHECK_INTERVAL)
-                    if sockets.broken:
-                        break
-                _log.warning("a socket of the driver of claims is gone; serving again")
-                crashes.count(asyncio.get_running_loop().time(), what=f"the sockets of {names.DRA_DRIVER}")
-            except ServingError as error:
-                if str(error) != self._failure:
-                    _log.error("the driver of claims cannot be served, will try again", error=str(error))
-                self._failure = str(error)
-            finally:
-                self._sockets = None
-                await sockets.stop()
-            await asyncio.sleep(CHECK_INTERVAL)
+        self._endpoint.begin(self.claims)
 
     def _state(self) -> NodeState | None:
         held, spec = self._held(), self._spec
-        if held is None or spec is None or not self._is_current():
+        if held is None or spec is None or self._reading is None or not self._is_current():
             return None
-        return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
+        foreign = self._foreign(self._reading)
+        return NodeState(
+            devices=self._devices,
+            by_name=held,
+            access=lambda: self._hand_over.access(spec),
+            by_claim=self._by_claim(),
+            foreign=frozenset(
+                device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
+            ),
+        )
 
     def _claimed(self) -> frozenset[str]:
         """Return the UUIDs of the cards that claims hold, or may hold while the record of claims cannot be read."""

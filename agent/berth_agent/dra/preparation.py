@@ -14,13 +14,14 @@ from typing import Final, Protocol
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi
+from berth_agent.dra import allocation, cdi, recovery
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
-from berth_agent.dra.checkpoint import UID, HeldClaim, HeldDevice
+from berth_agent.dra.checkpoint import UID, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
+from berth_api.device import ClaimedDevice
 from berth_client.errors import CallError
 from berth_client.objects import Object
 
@@ -41,6 +42,10 @@ class NodeState:
     """UUIDs of the cards and instances that pods have by name."""
     access: Callable[[], CardAccess]
     """Returns how containers get the cards; reads the disk."""
+    by_claim: Sequence[ClaimedDevice] = ()
+    """The devices of claims that containers have, as kubelet reports them."""
+    foreign: frozenset[str] = frozenset()
+    """UUIDs of the cards that processes outside pods use."""
 
 
 class _BusyError(RefusedError):
@@ -67,6 +72,15 @@ class Store(Protocol):
 
         Raises:
             OSError: they cannot be read now.
+            DamagedError: some cannot be read at all.
+        """
+        ...
+
+    def set_aside(self) -> None:
+        """Keep what cannot be read: the next save replaces it.
+
+        Raises:
+            OSError: it cannot be kept.
         """
         ...
 
@@ -104,30 +118,34 @@ class Preparation:
         self._claims: dict[str, HeldClaim] | None = None
         """None until they can be read: then any card may be a claim's."""
         self._failure = ""
-        with contextlib.suppress(OSError):
-            self._claims = store.load()
+        with contextlib.suppress(OSError, DamagedError):
+            self._claims = self._loaded()
         self._lock = asyncio.Lock()
         self.on_change: Callable[[], object] = lambda: None
         """Called when a claim got or released devices."""
 
     def cards(self) -> frozenset[str] | None:
-        """Return the UUIDs of the cards that claims hold, also in part; None while they cannot be read."""
-        if self._claims is None:
+        """Return the UUIDs of the cards that claims hold, also in part; None while any card may be a claim's."""
+        if self._claims is None or not all(claim.devices for claim in self._claims.values()):
             return None
         held = (device for claim in self._claims.values() for device in claim.devices)
-        return frozenset(device.card for device in held if not device.admin)
+        return frozenset(device.card for device in held if device.card and not device.admin)
 
     async def load(self) -> None:
-        """Read the claims if they are not known yet; a failure is logged."""
-        if self._claims is not None:
+        """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
+        if self._claims is not None and not _is_incomplete(self._claims):
             return
         async with self._lock:
             try:
-                await self._known()
+                await self._complete(await self._known())
             except RefusedError as error:
                 if str(error) != self._failure:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self._failure = str(error)
+
+    async def close(self) -> None:
+        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        await self._lock.acquire()
 
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices, ready for containers.
@@ -173,8 +191,12 @@ class Preparation:
             state = self._state()
             if state is None:
                 raise _BusyError("the node's cards and pods are not known yet")
+            before = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             others = [other for other_uid, other in before.items() if other_uid != uid]
             held = self._held(claim, wanted, state, others)
+            if uid not in before:
+                # Not while containers of the claim may run: a process that came later would keep them from a restart.
+                _check_foreign(held, state)
             try:
                 if before.get(uid) != held:
                     # Before the loop goes on, because kubelet's device API may be about to give the same cards.
@@ -192,15 +214,16 @@ class Preparation:
     async def _release(self, uid: str, claim: ClaimKey) -> None:
         async with self._lock:
             claims = await self._known()
-            left = {other: held for other, held in claims.items() if other != uid}
+            named = recovery.without_unknown(claims, namespace=claim.namespace, name=claim.name)
+            left = {other: held for other, held in named.items() if other != uid}
             try:
                 await asyncio.to_thread(cdi.path(self._folder, uid).unlink, missing_ok=True)
-                if uid in claims:
+                if left != claims:
                     await asyncio.to_thread(self._store.save, left)
             except OSError as error:
                 raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not released: {error}") from error
             self._claims = left
-            if uid in claims:
+            if left != claims:
                 self.on_change()
 
     async def _known(self) -> dict[str, HeldClaim]:
@@ -211,10 +234,71 @@ class Preparation:
         """
         if self._claims is None:
             try:
-                self._claims = await asyncio.to_thread(self._store.load)
+                self._claims = await asyncio.to_thread(self._loaded)
             except OSError as error:
                 raise _BusyError(f"the checkpoint of claims cannot be read: {error}") from error
+            except DamagedError as damage:
+                self._claims = await self._recovered(damage)
         return self._claims
+
+    def _loaded(self) -> dict[str, HeldClaim]:
+        """Return the claims in the store, which are all that have a CDI file.
+
+        Raises:
+            OSError: they cannot be read now.
+            DamagedError: they are not all.
+        """
+        claims = self._store.load()
+        more = [file for file in cdi.claim_files(self._folder) if cdi.uid_of(file) not in claims]
+        if more:
+            raise DamagedError(f"it does not have the claim of {more[0]}", claims)
+        return claims
+
+    async def _recovered(self, damage: DamagedError) -> dict[str, HeldClaim]:
+        """Return the claims of a damaged store, once kubelet has said what containers have.
+
+        Raises:
+            _BusyError: they are not known yet.
+        """
+        state = self._state()
+        if state is None:
+            raise _BusyError(f"the checkpoint of claims is damaged, and kubelet's answer is not known yet: {damage}")
+        try:
+            from_files = await asyncio.to_thread(recovery.from_files, self._folder, boot=self._boot)
+            found = recovery.with_reported(
+                {**from_files, **damage.claims}, state.by_claim, pool=self._pool, boot=self._boot
+            )
+            claims = recovery.completed(found, state.devices, state.by_claim, pool=self._pool)
+            await asyncio.to_thread(self._store.set_aside)
+            await asyncio.to_thread(self._store.save, claims)
+        except OSError as error:
+            raise _BusyError(
+                f"the checkpoint of claims is damaged, and the claims are not recovered: {error}"
+            ) from error
+        _log.warning(
+            "the checkpoint of claims was damaged; its claims are known by their CDI files and by kubelet",
+            damage=str(damage),
+            claims=len(claims),
+        )
+        return claims
+
+    async def _complete(self, claims: dict[str, HeldClaim]) -> None:
+        """Complete what recovered claims lack, by what the node and kubelet report now.
+
+        Raises:
+            _BusyError: that cannot be recorded.
+        """
+        state = self._state()
+        if state is None:
+            return
+        completed = recovery.completed(claims, state.devices, state.by_claim, pool=self._pool)
+        if completed != claims:
+            try:
+                await asyncio.to_thread(self._store.save, completed)
+            except OSError as error:
+                raise _BusyError(f"the checkpoint of claims cannot be written: {error}") from error
+            self._claims = completed
+            self.on_change()
 
     def _held(
         self, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], state: NodeState, others: Sequence[HeldClaim]
@@ -239,10 +323,12 @@ class Preparation:
         for other in others:
             # No container survives a reboot. kubelet may have lost the claim, and then never releases it.
             is_over = self._boot and other.boot and other.boot != self._boot
-            if not is_over and any(
-                not device.admin and _overlap(wanted, device.id, device.card) for device in other.devices
-            ):
-                raise _BusyError(f"{wanted.device} is still prepared for ResourceClaim {other.namespace}/{other.name}")
+            if is_over:
+                continue
+            if not other.devices:
+                raise _BusyError(f"it is not known which devices {other.title} has")
+            if any(not device.admin and _shares(wanted, device) for device in other.devices):
+                raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
         cards = {device.id: device.card for device in state.devices.values()}
         if any(_overlap(wanted, taken, cards.get(taken, taken)) for taken in state.by_name):
             raise _BusyError(f"a pod has {wanted.device} by name")
@@ -250,9 +336,8 @@ class Preparation:
     def _write(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[PreparedDevice, ...]:
         access = state.access()
         edits = {device.device: ClaimEdits(access, device.id) for device in held.devices}
-        own = {name: one.edits for name, one in edits.items() if one.edits}
-        if own:
-            cdi.write(self._folder, uid, cdi.specification(uid, own))
+        own = {name for name, one in edits.items() if one.edits}
+        cdi.write(self._folder, uid, cdi.specification(uid, {name: one.edits for name, one in edits.items()}))
         return tuple(
             PreparedDevice(
                 request=device.request,
@@ -265,6 +350,23 @@ class Preparation:
             )
             for device in held.devices
         )
+
+
+def _check_foreign(held: HeldClaim, state: NodeState) -> None:
+    for device in held.devices:
+        if device.card in state.foreign and not device.admin:
+            raise _BusyError(f"a process outside pods uses {device.device}")
+
+
+def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
+    return any(
+        uid.startswith(recovery.UNKNOWN) or not all(device.id for device in claim.devices)
+        for uid, claim in claims.items()
+    )
+
+
+def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
+    return wanted.device == other.device or _overlap(wanted, other.id, other.card)
 
 
 def _overlap(wanted: HeldDevice, other: str, card: str) -> bool:

@@ -25,6 +25,9 @@ class RunningAgent:
         paces = {"poll-interval": "0.2", "resync-interval": "0.5", "renew-interval": "1", "lease-duration": "5"}
         defaults = [word for name, value in paces.items() for word in (f"--{name}", value)]
         defaults += ["--kubeconfig", str(arena.cluster.kubeconfig), "--lease-namespace", self.lease_namespace]
+        if "--checkpoint" not in options:
+            # Its folder has the locks that exclude other agents of the node.
+            defaults += ["--checkpoint", str(self._log.with_suffix("") / "checkpoint.json")]
         command = [sys.executable, "-m", "berth_agent", *defaults, *options]
         self._process = forking.spawn(command, log=self._log, environment=environment)
 

@@ -200,7 +200,13 @@ class Given(NothingMeasured):
 @contextlib.asynccontextmanager
 async def running(arena: Arena, inventory: Given, node: str, kubeconfig: Path) -> AsyncIterator[None]:
     """Run an agent with a given inventory until its Device is there, and then in the background."""
-    settings = Settings(node_name=node, kubeconfig=kubeconfig, poll_interval=0.1, lease_namespace=f"{arena.id}-leases")
+    settings = Settings(
+        node_name=node,
+        kubeconfig=kubeconfig,
+        poll_interval=0.1,
+        lease_namespace=f"{arena.id}-leases",
+        checkpoint=arena.folder / f"state-{node}" / "checkpoint.json",
+    )
     work = asyncio.create_task(app._work(settings, inventory=inventory))
     await inventory.give()
     path = f"/apis/{names.API_VERSION}/devices/{node}"

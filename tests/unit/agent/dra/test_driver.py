@@ -10,9 +10,11 @@ import pytest
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra.checkpoint import NAME
 from berth_agent.dra.driver import ClaimDriver
+from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
-from berth_agent.readings import Reading
+from berth_agent.readings import Process, Reading
+from berth_agent.usage import processes
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
@@ -46,7 +48,7 @@ class Cards:
         return self.context
 
 
-def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
+def start(folder: Path, pods: Pods, **more: Any) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
     settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi")
@@ -56,9 +58,11 @@ def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
         settings,
         client=api,
         hand_over=hand_over,
+        endpoint=DriverEndpoint(folder),
         owner=dict,
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
+        **more,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin
@@ -125,6 +129,34 @@ async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> N
         with pytest.raises(AllocationRefusedError, match=f"{unit}: its card is prepared for a ResourceClaim"):
             await plugin.allocate("nvidia.com/gpu", [unit])
     await plugin.allocate("nvidia.com/gpu", ["GPU-1"])
+
+
+async def test_a_card_that_a_process_outside_pods_uses_is_waited_for_and_then_refused(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    for pid, cgroup in ((7, "0::/system.slice/trainer.service"), (8, f"0::/kubepods/pod{'a' * 32}/b")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "cgroup").write_text(cgroup)
+
+    def foreign(reading: Reading) -> frozenset[int]:
+        return frozenset(use.minor for use in processes.foreign(reading.processes, proc))
+
+    driver, node, _ = start(tmp_path, Pods(), foreign=foreign)
+    on_cards = {0: (Process(pid=7),), 1: (Process(pid=8),)}
+    await driver.update(Reading(spec=machine(), findings=(), processes=on_cards), {})
+    key = node.allocate("one", "gpu-0")
+    await driver.claims.prepare(node.allocate("other", "gpu-1"))
+    with pytest.raises(RefusedError, match="a process outside pods uses gpu-0"):
+        await driver.claims.prepare(key)
+    assert driver.withheld() == {"GPU-1"}
+    # It ends while kubelet waits, and the next reading is far away.
+    waiting = asyncio.create_task(driver.claims.prepare(key))
+    await asyncio.sleep(5)
+    assert not waiting.done()
+    (proc / "7" / "cgroup").unlink()
+    await waiting
+    # A process that comes later keeps no container of the claim from its start.
+    (proc / "7" / "cgroup").write_text("0::/system.slice/trainer.service")
+    await driver.claims.prepare(key)
 
 
 @pytest.mark.parametrize("lag", range(6))

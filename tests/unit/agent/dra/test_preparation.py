@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_agent.dra import devices
-from berth_agent.dra.checkpoint import NAME, ClaimCheckpoint, HeldClaim
+from berth_agent.dra.checkpoint import NAME, ClaimCheckpoint, DamagedError, HeldClaim
 from berth_agent.dra.preparation import WAIT, NodeState, Preparation
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.cdi import NVIDIA_CTK_VENDOR
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
-from berth_api.device import DeviceSpec, Mig, MigInstance
+from berth_api.device import ClaimedDevice, DeviceSpec, Mig, MigInstance
 from berth_client.errors import ApiError
 from tests.devices import options, spec
 
@@ -46,6 +46,7 @@ class Node:
         self.folder = folder
         self.claims: dict[str, dict[str, Any]] = {}
         self.by_name: frozenset[str] = frozenset()
+        self.by_claim: Sequence[ClaimedDevice] = ()
         self.vendor: dict[str, Any] = {}
         self.is_known = True
         self.boot = "boot-1"
@@ -72,7 +73,9 @@ class Node:
         nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4})
         access = NvidiaAccess(spec=cards, options=BY_CDI, nodes=nodes, **self.vendor)
         listed = {device.name: device for device in devices.listed(cards, None, roots={})}
-        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access) if self.is_known else None
+        if not self.is_known:
+            return None
+        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access, by_claim=self.by_claim)
 
     def restart(self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT) -> Preparation:
         return Preparation(
@@ -151,7 +154,9 @@ async def test_devices_of_nvidias_specification_are_passed_on(tmp_path: Path) ->
     node.vendor = {"vendor": NVIDIA_CTK_VENDOR}
     [prepared] = await node.restart().prepare(node.allocate("one", "gpu-0"))
     assert prepared.cdi_ids == ("nvidia.com/gpu=GPU-0",)
-    assert node.files() == {}
+    # The file records the claim only.
+    [content] = node.files().values()
+    assert [device["name"] for device in content["devices"]] == ["uid-one-gpu-0"]
 
 
 @pytest.mark.parametrize("step", ["before the record", "after the record", "at the file"])
@@ -272,15 +277,90 @@ def test_a_checkpoint_is_read_leniently(tmp_path: Path) -> None:
     store = ClaimCheckpoint(tmp_path)
     device = {"request": "gpu", "device": "gpu-0", "id": "GPU-0", "card": "GPU-0", "new": 1}
     entry = {"namespace": "ns", "name": "one", "boot": "b", "devices": [device], "later": {"field": 2}}
-    (tmp_path / NAME).write_text(json.dumps({"version": 2, "claims": {"good": entry, "bad": {}, "../up": entry}}))
+    (tmp_path / NAME).write_text(json.dumps({"version": 2, "claims": {"good": entry}}))
     assert list(store.load()) == ["good"]
-    # The next save erases the others.
-    assert "../up" in (tmp_path / f"{NAME}.rejected").read_text()
+    (tmp_path / NAME).write_text(json.dumps({"version": 2, "claims": {"good": entry, "bad": {}, "../up": entry}}))
+    with pytest.raises(DamagedError, match="up") as damaged:
+        store.load()
+    assert list(damaged.value.claims) == ["good"]
     for text in ("", "{", "[]", '{"claims": 3}'):
         (tmp_path / NAME).write_text(text)
-        assert store.load() == {}
-        assert (tmp_path / f"{NAME}.rejected").read_text() == text
-        assert store.load() == {}
+        with pytest.raises(DamagedError) as damaged:
+            store.load()
+        assert damaged.value.claims == {}
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("damage", ["all of it", "an entry", "absent", "an earlier one", "and a CDI file"])
+async def test_a_damaged_checkpoint_costs_no_claim_its_card(tmp_path: Path, damage: str) -> None:
+    node = Node(tmp_path)
+    record = tmp_path / "state" / NAME
+    before = node.restart()
+    keys = [node.allocate("one", "gpu-0"), node.allocate("two", "mig-2-0")]
+    await before.prepare(keys[0])
+    early = record.read_text()
+    prepared = await before.prepare(keys[1])
+    match damage:
+        case "all of it" | "and a CDI file":
+            record.write_text('{"claims": {"uid-one"')
+        case "an entry":
+            record.write_text(record.read_text().replace('"card":"GPU-0"', '"card":3'))
+        case "absent":
+            record.unlink()
+        case _:
+            record.write_text(early)
+    content = record.read_text() if record.exists() else ""
+    broken = tmp_path / "cdi" / "k8s.gpu.berth.dev-claim_uid-two.json"
+    if damage == "and a CDI file":
+        broken.write_text("")
+
+    # What kubelet reports decides, too. Until it has answered, any card may be a claim's.
+    node.is_known = False
+    driver = node.restart(wait=0)
+    await driver.load()
+    assert driver.cards() is None
+    node.is_known = True
+    node.by_claim = (ClaimedDevice(namespace="ns", claim="one", driver="gpu.berth.dev", pool="node", device="gpu-0"),)
+    await driver.load()
+    assert driver.cards() == (None if damage == "and a CDI file" else frozenset({"GPU-0", "GPU-2"}))
+    assert (record.with_name(f"{NAME}.rejected").read_text() if content else "") == content
+
+    other = node.allocate("other", "gpu-0")
+    with pytest.raises(RefusedError, match=r"prepared for ResourceClaim ns/one|which devices"):
+        await driver.prepare(other)
+    # kubelet's own calls know more.
+    assert await driver.prepare(keys[1]) == prepared
+    assert driver.cards() == frozenset({"GPU-0", "GPU-2"})
+    assert node.restart().cards() == driver.cards()
+    for key in keys:
+        await driver.unprepare(key)
+    assert (node.files(), ClaimCheckpoint(tmp_path / "state").load()) == ({}, {})
+    await driver.prepare(other)
+
+
+@pytest.mark.looptime
+async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_free(tmp_path: Path) -> None:
+    """After a reboot, which removes the CDI files, with a damaged checkpoint."""
+    node = Node(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / NAME).write_text("damaged")
+    reported = [
+        ClaimedDevice(namespace="ns", claim=claim, driver="gpu.berth.dev", pool="node", device=device)
+        for claim, device in [("one", "gpu-0"), ("two", "gpu-1"), ("lost", "gpu-9")]
+    ]
+    node.by_claim = reported
+    driver = node.restart(wait=0)
+    await driver.load()
+    assert (driver.cards() or frozenset()) >= {"GPU-0", "GPU-1"}
+    with pytest.raises(RefusedError, match="gpu-1 is still prepared for ResourceClaim ns/two"):
+        await driver.prepare(node.allocate("other", "gpu-1"))
+    # kubelet prepares one claim again, and the containers of the other have ended.
+    await driver.prepare(node.allocate("one", "gpu-0"))
+    node.by_claim = reported[:1]
+    restarted = node.restart(wait=0)
+    await restarted.load()
+    assert restarted.cards() == frozenset({"GPU-0"})
+    await restarted.prepare(node.allocate("other", "gpu-1"))
 
 
 async def test_the_device_api_hears_of_a_release_also_if_kubelet_no_longer_waits(tmp_path: Path) -> None:

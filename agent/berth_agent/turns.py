@@ -1,0 +1,134 @@
+"""The agents of one node take turns: during an upgrade, a new one starts while the old one still serves.
+
+Locks of files decide, which the kernel releases when a process ends in any way. Only one agent reads and writes the
+checkpoints, publishes, and serves the device plugin.
+
+The order of a change:
+
+1. The new agent waits as the next one.
+2. The old agent begins to leave. The new one registers its driver of claims with kubelet; its calls wait.
+3. kubelet has registered the new driver. The old agent removes its sockets, finishes its calls and ends.
+4. It is the new agent's turn.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import structlog
+
+from berth_agent import files
+
+FOLDER_MODE: Final = 0o700
+MODE: Final = 0o600
+POLL: Final = 0.1
+"""Seconds between two looks at a lock."""
+REPLACED_SECONDS: Final = 5.0
+"""Seconds for which an agent that leaves waits until kubelet has registered the next one."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class NextDriver(Protocol):
+    """The agent's driver of claims, which kubelet knows before it is the agent's turn."""
+
+    async def run(self) -> None:
+        """Let kubelet find the driver, until cancelled."""
+        ...
+
+    async def until_registered(self) -> None:
+        """Wait until kubelet has registered the driver."""
+        ...
+
+
+class _Lock:
+    """A lock among processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Return whether this process has it now.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        if self._file is not None:
+            return True
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._file = file
+        return True
+
+    async def taken(self) -> None:
+        """Wait until this process has it.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        while not self.take():  # noqa: ASYNC110 - another process holds it
+            await asyncio.sleep(POLL)
+
+    def release(self) -> None:
+        """Release it, if this process has it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class Turn:
+    """The turn of this process; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Set the folder of the locks, which all agents of the node have."""
+        self._folder = folder
+        self._next, self._stays, self._serves = (_Lock(folder / f"{name}.lock") for name in ("next", "stays", "serves"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for lock in (self._stays, self._serves, self._next):
+            lock.release()
+
+    async def come(self, driver: NextDriver | None, tasks: asyncio.TaskGroup) -> None:
+        """Wait for this agent's turn; let kubelet find its driver in one of the tasks, as soon as it may."""
+        try:
+            files.make_folder(self._folder, mode=FOLDER_MODE, parents=True)
+            await self._next.taken()
+            is_upgrade = not self._stays.take()
+            if is_upgrade:
+                _log.info("another agent serves this node; waiting until it leaves", folder=str(self._folder))
+                await self._stays.taken()
+        except OSError as error:
+            # Without its folder, the agent has no checkpoint either. It serves as well as it can.
+            _log.warning("other agents of this node are not excluded", error=str(error))
+            is_upgrade = False
+        if driver:
+            tasks.create_task(driver.run())
+            if is_upgrade:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REPLACED_SECONDS):
+                        await driver.until_registered()
+        self._next.release()
+        with contextlib.suppress(OSError):
+            await self._serves.taken()
+
+    async def leave(self) -> None:
+        """Let the next agent register, and wait until it has, if there is one."""
+        self._stays.release()
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(REPLACED_SECONDS):
+                await self._next.taken()
+        self._next.release()

@@ -1,0 +1,93 @@
+"""What containers really have of a node's cards, compared with what claims, annotations and kubelet say.
+
+It reads the containers' own /dev, and shares no code with the agent.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import orjson
+
+from berth_api.names import DRA_DRIVER
+from devcluster.control_plane.api import Manifest
+from devcluster.errors import DevclusterError
+from tests.integration.operator import world
+from tests.node.dra_driver import SLICES
+from tests.node.stage import Stage
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What a run found wrong, in words."""
+
+    double: list[str] = field(default_factory=list)
+    """Cards of two containers, and containers with another card than the pod's."""
+    stuck: list[str] = field(default_factory=list)
+    """Pods that did not start or end in time."""
+    leftover: list[str] = field(default_factory=list)
+    """What was left of pods that have ended."""
+
+
+def claim_of(pod: Manifest) -> str:
+    """Return the name of a pod's claim; empty if it has none."""
+    if extended := pod["status"].get("extendedResourceClaimStatus"):
+        return str(extended["resourceClaimName"])
+    statuses = pod["status"].get("resourceClaimStatuses") or [{}]
+    return str(statuses[0].get("resourceClaimName", ""))
+
+
+def audit(stage: Stage, findings: Findings, when: str) -> None:
+    """Compare all containers that run with what their pods should have."""
+    uuids = {f"nvidia{gpu.minor}": gpu.uuid for gpu in stage.machine.gpus}
+    owners: dict[str, str] = {}
+    held = stage.held()
+    for pod in stage.arena.list("pods"):
+        name, statuses = pod["metadata"]["name"], pod["status"].get("containerStatuses") or []
+        if not statuses or any("running" not in status["state"] for status in statuses):
+            continue
+        try:
+            nodes = stage.node.container(pod).devices
+        except (DevclusterError, FileNotFoundError, ProcessLookupError):
+            # It ended meanwhile.
+            continue
+        cards = {uuids[node] for node in nodes if node in uuids}
+        for card in cards:
+            if card in owners:
+                findings.double.append(f"{when}: {name} and {owners[card]} both have {card}")
+            owners[card] = name
+        wanted = _of_claim(stage, claim_of(pod)) if claim_of(pod) else _of_annotation(pod)
+        granted = {unit for key, units in held.items() if key[0] == name for unit in units}
+        if cards != wanted or (not claim_of(pod) and granted != wanted):
+            findings.double.append(f"{when}: {name} has {sorted(cards)}, of kubelet {sorted(granted)}, not {wanted}")
+
+
+def leftovers(stage: Stage) -> list[str]:
+    """Return what is left when no pod runs: CDI files, entries of checkpoints, sockets, slices of other cards."""
+    files = [name for name in os.listdir(stage.node.cdi) if f"{DRA_DRIVER}-claim" in name]  # noqa: PTH208 - names
+    own = stage.checkpoint.with_name("claims.json")
+    entries = list(orjson.loads(own.read_bytes())["claims"]) if own.exists() else []
+    kubelets = orjson.loads((stage.node.root / "dra_manager_state").read_bytes())
+    known = [str(claim["ClaimUID"]) for claim in orjson.loads(kubelets["Data"])["ClaimInfoStateList"]]
+    return [*files, *entries, *known, *sockets(stage)[1:]]
+
+
+def sockets(stage: Stage) -> list[str]:
+    """Return the paths of the driver's registration sockets."""
+    return [str(path) for path in (stage.node.root / "plugins_registry").glob(f"*{DRA_DRIVER}*")]
+
+
+def listed(stage: Stage) -> list[str]:
+    """Return the names of the devices in the driver's slices."""
+    items = stage.node.cluster.api.get(SLICES, fieldSelector=f"spec.driver={DRA_DRIVER}")["items"]
+    counts = Counter(device["name"] for one in items for device in one["spec"]["devices"])
+    return sorted(counts.elements())
+
+
+def _of_claim(stage: Stage, name: str) -> set[str]:
+    results = stage.arena.get("resourceclaims", name)["status"]["allocation"]["devices"]["results"]
+    return {gpu.uuid for gpu in stage.machine.gpus for result in results if gpu.uuid.lower() == result["device"]}
+
+
+def _of_annotation(pod: Manifest) -> set[str]:
+    return {entry["id"] for entry in world.allocation(pod)["gpu"]}

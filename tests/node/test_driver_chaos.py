@@ -1,0 +1,211 @@
+"""Pods by name and by claim on one node while its programs are killed, upgraded and rebooted, audited from outside.
+
+`make driver-chaos PODS=300 SEED=1` runs long, and prints its findings as JSON; the tests of each day run a short part.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devcluster import Arena
+from devcluster.real_node import RealNode
+from devcluster.waiting import WaitError
+from tests.node.boxes import START_SECONDS, box
+from tests.node.driver_audit import Findings, audit, claim_of, leftovers, listed, sockets
+from tests.node.stage import GPU, Stage
+from tests.node.test_own_driver import _classes, _give_by, _own_pools
+from tests.nvml.fixture import a100
+from tests.processes import Process
+
+PODS: Final = int(os.environ.get("BERTH_PODS", "6"))
+SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
+CARDS: Final = 6
+BATCH: Final = 3
+"""Pods of a round. As many may stay from earlier rounds, so that each pod has a card soon."""
+NEXT_TRY: Final = 90.0
+"""Seconds after which kubelet prepares a claim again."""
+REFUSED: Final = "FailedPrepareDynamicResources"
+"""The Event of a pod for which kubelet's call failed."""
+STUCK: Final = NEXT_TRY + 30 + START_SECONDS
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, stage: Stage, boot: Path) -> None:
+        self.stage, self._boot = stage, boot
+        self.random = random.Random(SEED)
+        self.findings = Findings()
+        self.counts: dict[str, int] = {}
+        self.pods = 0
+        self.faults: dict[str, Callable[[], None]] = {
+            "agent": self._kill_agent,
+            "checkpoint": self._damage_checkpoint,
+            "kubelet": lambda: self._kill("kubelet"),
+            "containerd": lambda: self._kill("containerd"),
+        }
+
+    def round(self, what: str) -> None:
+        """Start pods while something happens, compare what runs, and end some."""
+        stage, old = self.stage, self.stage.agent
+        mode = "claims" if what == "upgrade" else self.random.choice(["name", "claims"])
+        _give_by(stage, "claims" if mode == "claims" else None)
+        names = [f"pod-{self.pods + number}" for number in range(BATCH)]
+        self.pods += BATCH
+        refused = len(stage.events(REFUSED))
+        if what == "upgrade":
+            stage.start_agent()
+            stage.agent.logged("another agent serves this node")
+        stage.arena.create([self._pod(name, mode) for name in names])
+        time.sleep(self.random.uniform(0, 2))
+        self.happen(what, old)
+        for name in names:
+            self._within(partial(self._runs, name), f"{name} ({mode}, {what}) does not run")
+        if what == "upgrade" and len(stage.events(REFUSED)) > refused:
+            self.findings.stuck.append(f"round {self.pods // BATCH}: a call failed during an upgrade")
+        audit(stage, self.findings, f"round {self.pods // BATCH} ({mode}, {what})")
+        self.end(self.random.sample(sorted(stage.names()), max(0, len(stage.names()) - BATCH)))
+
+    def happen(self, what: str, old: Process) -> None:
+        """Let something happen; in an upgrade, the next agent waits for the end of the old one."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if what in self.faults:
+            self.faults[what]()
+        elif what == "upgrade":
+            assert old.stop() == 0
+        elif what == "reboot":
+            self._reboot()
+
+    def end(self, names: list[str]) -> None:
+        """Delete pods and wait until they are gone."""
+        for name in names:
+            self.stage.arena.delete("pods", name)
+        self._within(lambda: not set(names) & self.stage.names(), f"{names} do not go")
+
+    def _pod(self, name: str, mode: str) -> dict[str, object]:
+        stage = self.stage
+        if mode == "name":
+            return stage.pod(name, {GPU: "1"}, restartPolicy="Always")
+        pod = box(stage.arena, name, scheduler_name=stage.arena.scheduler_name, restartPolicy="Always")
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+        pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        return pod
+
+    def _runs(self, name: str) -> bool:
+        pod = self.stage.read(name)
+        if pod["status"].get("phase") == "Failed" and not claim_of(pod):
+            # kubelet does not admit a failed pod again, whatever was killed meanwhile.
+            self.counts["failed"] = self.counts.get("failed", 0) + 1
+            return True
+        statuses = pod["status"].get("containerStatuses", [])
+        return bool(statuses) and all("running" in status["state"] for status in statuses)
+
+    def _within(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            self.stage.wait(condition, what=what, deadline=STUCK)
+        except WaitError as error:
+            self.findings.stuck.append(f"{what}: {error}"[:2000])
+
+    def _kill_agent(self) -> None:
+        self.stage.agent.kill()
+        self.stage.start_agent()
+
+    def _damage_checkpoint(self) -> None:
+        """Kill the agent, and leave it half of its record of claims."""
+        self.stage.agent.kill()
+        record = self.stage.checkpoint.with_name("claims.json")
+        if record.exists():
+            record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
+        self.stage.start_agent()
+
+    def _kill(self, daemon: str) -> None:
+        self.stage.node.kill_daemon(daemon)  # type: ignore[arg-type]
+        self.stage.node.start_daemon(daemon)  # type: ignore[arg-type]
+
+    def _reboot(self) -> None:
+        """End all containers, empty what a reboot empties, and give the cards other minors."""
+        stage = self.stage
+        stage.agent.kill()
+        stage.node.kill_daemon("kubelet")
+        for container in stage.node.ctr("tasks", "ls", "-q").split():
+            stage.node.ctr("tasks", "kill", "--all", f"--signal={signal.SIGKILL.name}", container)
+        stage.node.kill_daemon("containerd")
+        for file in (*stage.node.cdi.iterdir(), *(stage.node.root / "plugins_registry").iterdir()):
+            file.unlink()
+        self._boot.write_text(f"boot-{self.pods}")
+        self.renumber()
+        stage.node.start_daemon("containerd")
+        stage.start_agent()
+        stage.node.start_daemon("kubelet")
+
+    def renumber(self) -> None:
+        """Assign other minors to the cards, while no container runs."""
+        gpus = self.stage.machine.gpus
+        gpus.append(gpus.pop(0))
+        for minor, gpu in enumerate(gpus):
+            gpu.minor = minor
+        self.stage.machine.write()
+
+
+def plan(chaos: Chaos, rounds: int) -> Iterator[str]:
+    """Yield what happens in each round: two upgrades and a reboot, and any of the faults."""
+    fixed = {rounds // 4: "upgrade", rounds // 2: "reboot", 3 * rounds // 4: "upgrade"} if rounds > BATCH else {}
+    for number in range(rounds):
+        yield fixed.get(number) or chaos.random.choice([*chaos.faults, "nothing"])
+
+
+@pytest.mark.safety
+@pytest.mark.timeout(240 + 30 * PODS)
+def test_no_card_has_two_owners_and_nothing_is_left_whatever_is_killed(
+    node: RealNode, arena: Arena, tmp_path: Path
+) -> None:
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("boot-0")
+    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0, "proc_root": tmp_path / "proc"}
+    with (
+        Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(CARDS)], **options) as stage,
+        _classes(arena),
+    ):
+        stage.operator.stop()
+        stage.start_operator(config=_own_pools(arena, tmp_path), scheduler_names=None)
+        chaos = Chaos(stage, boot)
+        for what in plan(chaos, max(2, PODS // BATCH)):
+            chaos.round(what)
+            sys.stderr.write(f"{chaos.pods} pods, {what}: {chaos.findings}\n")
+        if PODS > 2 * BATCH:
+            # Renumbered once more, without a reboot of kubelet: an update of the GPU driver on a drained node.
+            chaos.end(sorted(stage.names()))
+            stage.agent.stop()
+            chaos.renumber()
+            stage.start_agent()
+            chaos.round("nothing")
+        else:
+            chaos.round("upgrade")
+        chaos.end(sorted(stage.names()))
+        _give_by(stage, "claims")
+        stage.wait(lambda: len(listed(stage)) == CARDS, what="all cards in slices")
+        chaos.findings.leftover += leftovers(stage)
+        if PODS > 2 * BATCH:
+            # As in an uninstall: the agent removes its sockets, and kubelet the slices of a driver that is gone.
+            stage.agent.stop()
+            assert sockets(stage) == []
+            stage.wait(lambda: listed(stage) == [], what="kubelet to delete the slices")
+        _give_by(stage, None)
+        stage.wait(lambda: listed(stage) == [], what="the slices to go")
+    findings = chaos.findings
+    counts = {"pods": chaos.pods, "happened": chaos.counts}
+    found = {kind: len(texts) for kind, texts in vars(findings).items()}
+    sys.stdout.write(
+        "\n".join([*findings.double, *findings.stuck, *findings.leftover, json.dumps(counts | found)]) + "\n"
+    )
+    assert not any(found.values()), findings
