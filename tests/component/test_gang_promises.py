@@ -220,6 +220,36 @@ async def test_a_single_pod_that_comes_later_takes_its_place() -> None:
         assert api.bound().keys() == {"driver-0", "node-0"}
 
 
+@pytest.mark.parametrize("has_card", [True, False], ids=["with a card", "without devices"])
+async def test_workers_are_placed_where_their_launcher_will_fit_if_it_requests_devices(*, has_card: bool) -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    dict(gang_owners.sources(world.cluster, {"kubeflow.org"}))
+    requests = {NVIDIA: "1"} if has_card else {"cpu": "1"}
+    launcher = {"spec": {"containers": [{"name": "main", "resources": {"limits": requests}}]}}
+    replicas = {"Launcher": {"template": launcher}, "Worker": {"replicas": 2}}
+    spec = {"launcherCreationPolicy": "WaitForWorkersReady", "mpiReplicaSpecs": replicas}
+    raw = {"metadata": {"namespace": "ns", "name": "mpi", "uid": "u"}, "spec": spec}
+    world.cluster.put_owner("MPIJob", gang_owners.transform(OWNED["MPIJob"], raw))
+    owner = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "mpi", "uid": "u", "controller": True}
+    workers = [pod(f"mpi-worker-{index}", {NVIDIA: "1"}, metadata={"ownerReferences": [owner]}) for index in range(2)]
+    labels = {"training.kubeflow.org/job-name": "mpi", "training.kubeflow.org/job-role": "launcher"}
+    world.submit(*workers)
+    async with world.running() as api:
+        await asyncio.sleep(PATIENCE)
+        assert len(api.bound()) == (0 if has_card else 2)
+        world.add_node("b", cards=1)
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 2
+        assert len(promised(world)) == has_card
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        assert ("other" in api.bound()) != has_card
+        world.submit(pod("mpi-launcher-x", requests, labels=labels))
+        await asyncio.sleep(5)
+        assert "mpi-launcher-x" in api.bound()
+
+
 async def test_each_first_pod_of_an_exclusive_job_gets_places_for_the_others() -> None:
     world = World(wall=wall)
     world.add_node("a", cards=2)
