@@ -289,6 +289,38 @@ async def test_pods_of_lower_priority_leave_for_pods_that_come_later_if_an_objec
             assert UNCONFIRMED in api.messages("vllm-0-0")[-1]
 
 
+@pytest.mark.parametrize("comes", [True, False], ids=["the leader stays", "the leader is deleted"])
+async def test_places_for_pods_that_come_later_are_kept_while_victims_leave(*, comes: bool) -> None:
+    world = World(wall=wall)
+    world.grace = 30
+    world.add_node("a", cards=1)
+    world.add_node("b", cards=2)
+    group_set(world)
+    world.submit(pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    leader = member(0, exclusive_topology="rack")
+    leader["spec"]["priority"] = 10
+    world.submit(leader)
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert [name for _, name in api.deletions] == ["low"]
+        world.submit(*(pod(f"other{number}", {NVIDIA: "1"}, priority=10) for number in range(2)))
+        await asyncio.sleep(5)
+        assert not api.bound().keys() - {"low"}, "two cards are free, and all three will be needed"
+        if not comes:
+            world.delete("vllm-0-0")
+            await asyncio.sleep(5)
+            assert api.bound().keys() - {"low"} == {"other0", "other1"}
+            return
+        await asyncio.sleep(30)
+        workers = [member(index, exclusive_topology="rack") for index in (1, 2)]
+        for worker in workers:
+            worker["spec"]["priority"] = 10
+        world.submit(*workers)
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"vllm-0-0", "vllm-0-1", "vllm-0-2"}
+    assert not world.fleet.nominees
+
+
 @pytest.mark.parametrize(("groups", "size", "places"), [(1, 300, 250), (70, 2, 62)])
 async def test_a_namespace_gets_no_more_than_its_share_of_all_promises(groups: int, size: int, places: int) -> None:
     world = World(wall=wall)
