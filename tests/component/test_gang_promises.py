@@ -220,6 +220,36 @@ async def test_a_single_pod_that_comes_later_takes_its_place() -> None:
         assert api.bound().keys() == {"driver-0", "node-0"}
 
 
+@pytest.mark.parametrize("has_card", [True, False], ids=["with a card", "without devices"])
+async def test_workers_are_placed_where_their_launcher_will_fit_if_it_requests_devices(*, has_card: bool) -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    dict(gang_owners.sources(world.cluster, {"kubeflow.org"}))
+    requests = {NVIDIA: "1"} if has_card else {"cpu": "1"}
+    launcher = {"spec": {"containers": [{"name": "main", "resources": {"limits": requests}}]}}
+    replicas = {"Launcher": {"template": launcher}, "Worker": {"replicas": 2}}
+    spec = {"launcherCreationPolicy": "WaitForWorkersReady", "mpiReplicaSpecs": replicas}
+    raw = {"metadata": {"namespace": "ns", "name": "mpi", "uid": "u"}, "spec": spec}
+    world.cluster.put_owner("MPIJob", gang_owners.transform(OWNED["MPIJob"], raw))
+    owner = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "mpi", "uid": "u", "controller": True}
+    workers = [pod(f"mpi-worker-{index}", {NVIDIA: "1"}, metadata={"ownerReferences": [owner]}) for index in range(2)]
+    labels = {"training.kubeflow.org/job-name": "mpi", "training.kubeflow.org/job-role": "launcher"}
+    world.submit(*workers)
+    async with world.running() as api:
+        await asyncio.sleep(PATIENCE)
+        assert len(api.bound()) == (0 if has_card else 2)
+        world.add_node("b", cards=1)
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 2
+        assert len(promised(world)) == has_card
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        assert ("other" in api.bound()) != has_card
+        world.submit(pod("mpi-launcher-x", requests, labels=labels))
+        await asyncio.sleep(5)
+        assert "mpi-launcher-x" in api.bound()
+
+
 async def test_each_first_pod_of_an_exclusive_job_gets_places_for_the_others() -> None:
     world = World(wall=wall)
     world.add_node("a", cards=2)
@@ -257,6 +287,38 @@ async def test_pods_of_lower_priority_leave_for_pods_that_come_later_if_an_objec
         assert bool(api.deletions) == is_read
         if not is_read:
             assert UNCONFIRMED in api.messages("vllm-0-0")[-1]
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["the leader stays", "the leader is deleted"])
+async def test_places_for_pods_that_come_later_are_kept_while_victims_leave(*, comes: bool) -> None:
+    world = World(wall=wall)
+    world.grace = 30
+    world.add_node("a", cards=1)
+    world.add_node("b", cards=2)
+    group_set(world)
+    world.submit(pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    leader = member(0, exclusive_topology="rack")
+    leader["spec"]["priority"] = 10
+    world.submit(leader)
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert [name for _, name in api.deletions] == ["low"]
+        world.submit(*(pod(f"other{number}", {NVIDIA: "1"}, priority=10) for number in range(2)))
+        await asyncio.sleep(5)
+        assert not api.bound().keys() - {"low"}, "two cards are free, and all three will be needed"
+        if not comes:
+            world.delete("vllm-0-0")
+            await asyncio.sleep(5)
+            assert api.bound().keys() - {"low"} == {"other0", "other1"}
+            return
+        await asyncio.sleep(30)
+        workers = [member(index, exclusive_topology="rack") for index in (1, 2)]
+        for worker in workers:
+            worker["spec"]["priority"] = 10
+        world.submit(*workers)
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"vllm-0-0", "vllm-0-1", "vllm-0-2"}
+    assert not world.fleet.nominees
 
 
 @pytest.mark.parametrize(("groups", "size", "places"), [(1, 300, 250), (70, 2, 62)])

@@ -20,7 +20,7 @@ from tests.nvml.fixture import NvmlFixture
 from tests.policies import built
 
 DEFINITION: Final = "CustomResourceDefinition"
-COMPONENTS: Final = ("device-plugin", "webhook")
+COMPONENTS: Final = ("device-plugin", "webhook", "nics")
 CONTAINER: Final = "/spec/template/spec/containers/0"
 VOLUMES: Final = "/spec/template/spec/volumes"
 
@@ -122,7 +122,7 @@ class Release:
 
     def __init__(self, place: Place, folder: Path) -> None:  # noqa: ARG002 - as the other needs it
         self._kubeconfig = place.cluster.kubeconfig
-        self._values = chart_values(place)
+        self._values = {**chart_values(place), "nics": {"enabled": True, "ncclIbHca": True}}
         self._chart = released.file(released.CHART)
 
     def install(self) -> None:

@@ -17,8 +17,10 @@ from devcluster.building import oci
 from devcluster.control_plane.components import AGGREGATOR_ROUTING
 from devcluster.real_node import Container, RealNode
 from tests.node.installed import Installation, Kustomization, Place, Release
+from tests.node.nics import NIC, files, files_of, plug_in
 from tests.node.site import PROGRAMS, Site
 from tests.node.stage import GPU, SHARE
+from tests.sysfs_tree import SysfsTree
 
 INSTALLATIONS: dict[str, Callable[[Place, Path], Installation]] = {"kustomize": Kustomization, "helm": Release}
 BOUND_SECONDS = 45
@@ -97,6 +99,7 @@ def test_images_are_small(image_archives: list[Path]) -> None:
 
 
 def test_pods_get_their_cards_from_an_installation_an_upgrade_and_a_reinstallation(site: Site) -> None:
+    plug_in(SysfsTree(site.machine.sysfs), site.machine.gpus)
     first = install(site, "first")
     site.submit({SHARE: "50"}, "half", scheduler_name="default-scheduler", nodeSelector={})
     site.hold("first", "half")
@@ -106,6 +109,9 @@ def test_pods_get_their_cards_from_an_installation_an_upgrade_and_a_reinstallati
         "webhook": AS_USER,
         "agent": AS_ROOT,
     }
+    site.submit({NIC: "1"}, "nic")
+    site.wait(lambda: site.is_running("nic"), what="the pod with a NIC to run")
+    assert files(site, "nic") in (files_of("mlx5_0"), files_of("mlx5_1"))
     containers = site.containers("first", "half")
 
     site.installation.upgrade()

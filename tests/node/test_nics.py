@@ -1,7 +1,6 @@
 """A container gets the device files of the RDMA NICs that its pod holds, and no others, on a real kubelet."""
 
 import json
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,15 +11,14 @@ from berth_api import names
 from devcluster import Arena
 from devcluster.real_node import RealNode
 from tests.integration.operator import world
+from tests.node.nics import NIC, files, files_of, plug_in
 from tests.node.stage import GPU, Stage
-from tests.nvml.fixture import Gpu, a100
+from tests.nvml.fixture import a100
 from tests.sysfs_tree import SysfsTree
 
-NIC = "kubernetes.io/rdma"
 SAME_SWITCH = {names.JOINT_ALLOCATE: json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})}
 NCCL = "NCCL_IB_HCA"
 WHOLE_SECOND = json.dumps({"rdma": {"selector": {"matchLabels": {"berth.dev/rdma-device": "mlx5_1"}}}})
-FILES = ("uverbs", "umad", "issm")
 
 
 class NicStage(Stage):
@@ -36,17 +34,6 @@ def stage(arena: Arena, node: RealNode, tmp_path: Path) -> Iterator[Stage]:
         running.wait(lambda: node.allocatable(names.RDMA_RESOURCE), what="the resource on offer")
         running.wait(lambda: len(devices(running)) == len(cards) + 2, what="the NICs on the Device")
         yield running
-
-
-def plug_in(sysfs: SysfsTree, cards: list[Gpu]) -> None:
-    for number, card in enumerate(cards[::2]):
-        below, _, _ = card.sysfs.rpartition("/")
-        nic = sysfs.device(f"0000:{0x18 + 0x10 * number:02x}:00.0", below=below)
-        sysfs.rdma(f"mlx5_{number}", nic)
-    for number in range(2):
-        function = sysfs.device(f"0000:28:00.{number + 1}", below=below)
-        sysfs.rdma(f"mlx5_{number + 2}", function)
-        sysfs.virtual(nic, number, function)
 
 
 def devices(stage: Stage) -> list[Any]:
@@ -102,16 +89,6 @@ def waiting(stage: Stage, pod: str) -> str:
     """Return why a pod's container waits for its start; empty if it does not."""
     [status] = stage.read(pod)["status"].get("containerStatuses", [{}])
     return str(status.get("state", {}).get("waiting", {}).get("message", ""))
-
-
-def files(stage: Stage, pod: str) -> set[str]:
-    """Return the names of the device files of NICs in a pod's container."""
-    folder = Path(f"/proc/{stage.node.container(stage.read(pod)).pid}/root/dev/infiniband")
-    return {file.name for file in folder.glob("*") if stat.S_ISCHR(file.lstat().st_mode)}
-
-
-def files_of(*rdma: str) -> set[str]:
-    return {"rdma_cm", *(f"{file}-{name}" for file in FILES for name in rdma)}
 
 
 def environment(stage: Stage, pod: str) -> dict[str, str]:

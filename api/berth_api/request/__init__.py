@@ -143,6 +143,6 @@ def of_pod(
 
 def _refined(part: Part, hint: hints.Hint, memory: int, rule: SubdeviceRule) -> Part:
     part = part if hint == hints.NO_HINT else hint.applied(part)
-    if rule and part.unit == PLUGIN_UNIT:
+    if (rule and part.unit == PLUGIN_UNIT) or (rule == ONLY and part.unit == INSTANCE):
         part = replace(part, subdevices=rule)
     return interning.intern(replace(part, min_memory=memory) if memory and part.type == GPU else part)

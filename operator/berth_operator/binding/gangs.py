@@ -124,6 +124,7 @@ class GangBinder:
                 self._cluster.gangs.back_off_and_gather(gang.membership)
                 return
         self._cluster.placements.assume_all(outcome)
+        self._cluster.nominator.release_later(gang.membership)
         if later and (places := self._promises.keep(gang.membership, later)):
             self._reporter.places_promised(outcome[0], places)
         self._binds.start_task(self._bind_members(outcome, bodies, term))

@@ -251,8 +251,10 @@ def test_each_gpu_must_be_so_large(text: str, memory: int) -> None:
 )
 def test_whether_a_gpu_may_be_a_subdevice(annotations: dict[str, str], rule: str) -> None:
     assert of_pod({NVIDIA: 1}, annotations, {}).parts[0].subdevices == rule
-    for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", GPU):
+    for name in ("nvidia.com/gpu.shared", GPU):
         assert of_pod({name: 1}, annotations, {}).parts[0].subdevices == ""
+    of_instance = "only" if rule == "only" else ""
+    assert of_pod({"nvidia.com/mig-1g.10gb": 1}, annotations, {}).parts[0].subdevices == of_instance
 
 
 @pytest.mark.parametrize(("text", "mixed"), [("true", True), ("false", False), (None, False)])

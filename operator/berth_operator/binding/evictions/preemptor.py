@@ -192,14 +192,18 @@ class Preemptor:
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[victim.pod for victim in preemption.victims])
         members, nominees_by_node = {member.uid: member for member in gang.members}, {}
-        # Pods that come later cannot be nominated. Their places are promised once the gang is decided again.
-        nominees = [nominee for nominee in preemption.nominees if nominee.uid in members]
-        for nominee in nominees:
+        self._cluster.nominator.release_later(gang.membership)
+        for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
-            nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
+            if nominee.uid in members:
+                nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
+            else:
+                # A pod that comes later has no status to record it in, so the next leader does not know this place.
+                self._cluster.fleet.nominate(nominee)
         if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
-            self._keep_from_others(gang, nominees, victims)
-            self.progress.began(gang, nominees, len(victims))
+            self._keep_from_others(gang, preemption.nominees, victims)
+            existing = [nominee for nominee in preemption.nominees if nominee.uid in members]
+            self.progress.began(gang, existing, len(victims))
         for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
@@ -275,6 +279,7 @@ class Preemptor:
         """Withdraw the nominations of all members; return the gang without them."""
         for pod in gang.members:
             self.withdraw_nomination(pod)
+        self._cluster.nominator.release_later(gang.membership)
         return self._cluster.gangs.unit(gang.membership) or gang
 
     def _keep_from_others(
@@ -311,16 +316,17 @@ class Preemptor:
             if nominee.priority >= priority or nominee.uid not in self._cluster.fleet.nominees:
                 continue
             pod = self._cluster.pending.get(nominee.uid)
-            if pod is None:
-                # A pod of kube-scheduler, which decides it again.
-                self._cluster.nominator.release(nominee.uid)
-            elif pod.reserved_node:
+            gang = nominee.gang if pod is None else pod.gang
+            if pod is not None and pod.reserved_node:
                 self._cluster.queue.put(self._cluster.nominator.end_reservation(pod))
-            elif pod.gang is None:
+            elif gang is not None:
+                self._cluster.nominator.withdraw_gang(gang)
+                self._cluster.gangs.gather(gang)
+            elif pod is not None:
                 self._cluster.queue.put(self.withdraw_nomination(pod))
             else:
-                self._cluster.nominator.withdraw_gang(pod.gang)
-                self._cluster.gangs.gather(pod.gang)
+                # A pod of kube-scheduler, which decides it again.
+                self._cluster.nominator.release(nominee.uid)
 
     # --- evicting ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 Cards in use come first, so that idle cards stay free for larger instances. The allocator uses as few idle cards as
 possible, then as few cards as possible, then the fullest cards. All MIG parts of a pod are allocated together.
+
+If instances are time-sliced, a pod gets one slice at most of each instance, because NCCL fails on two of one instance.
+A pod with `berth.dev/gpu-subdevices: only`, or that names slices (`nvidia.com/mig-1g.10gb.shared`), accepts several.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,9 +13,9 @@ from itertools import islice
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_api.request import INSTANCE, Part
+from berth_api.request import INSTANCE, ONLY, Part
 from berth_api.values import listing
-from berth_operator.core.allocators import subdevices
+from berth_operator.core.allocators import shortage, subdevices
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -30,7 +33,8 @@ def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
     offers = []
     for part in _parts(request):
         serving = subdevices.serving(fleet, request, part, ALL) & ~fleet.mig_single[:, np.newaxis]
-        offers.append((part, subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL) * serving))
+        listed = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL) * serving
+        offers.append((part, _apart(fleet, part, listed, ALL, taken=False)))
     return subdevices.enough(fleet, request, offers, ALL)
 
 
@@ -49,6 +53,11 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     yield none, offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_available(fleet, request, ALL), key=lambda available: available[0] != part)
+    several = [(of_pod, free(fleet, request, of_pod, ALL)) for of_pod in _parts(request)]
+    apart = subdevices.enough(fleet, request, own_first, ALL)
+    of_one_instance = subdevices.enough(fleet, request, several, ALL) & ~apart
+    yield shortage.chosen_by_kubelet(part), of_one_instance & fleet.kubelet_chooses
+    yield shortage.of_one_instance(part), of_one_instance
     requestable = offered * ~fleet.mig_single[:, np.newaxis]
     yield from subdevices.reasons(fleet, request, own_first, requestable, name, rejected=rejected)
 
@@ -77,7 +86,8 @@ def choose(
         counts_by_card = _packed(left, counts, cards.users[row, order] > 0)
     instances: list[Grant] = []
     for slot, count in zip(order.tolist(), counts_by_card[parts.index(part)].tolist(), strict=True):
-        instances += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
+        of_card = subdevices.instances_of(fleet, row, slot, part, [_profile(part)], apart=_needs_apart(part))
+        instances += islice(of_card, count)
     return subdevices.complete(fleet, row, part, instances)
 
 
@@ -91,7 +101,19 @@ def _profile(part: Part) -> str:
 
 
 def _available(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Available:
-    return [(part, free(fleet, request, part, rows)) for part in _parts(request)]
+    """Return, for each MIG part of the pod, how many instances each card may give to it."""
+    return [(part, _apart(fleet, part, free(fleet, request, part, rows), rows)) for part in _parts(request)]
+
+
+def _needs_apart(part: Part) -> bool:
+    """Return whether the part's slices must be of different instances."""
+    return part.count > 1 and part.subdevices != ONLY and not _profile(part).endswith(".shared")
+
+
+def _apart(fleet: Fleet, part: Part, left: Column, rows: Rows, *, taken: bool = True) -> Column:
+    if not _needs_apart(part):
+        return left
+    return subdevices.one_of_each(fleet, _profile(part), left, rows, taken=taken)
 
 
 def _packed(left: Column, counts: Column, in_use: Mask) -> Column:

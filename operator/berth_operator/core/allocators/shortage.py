@@ -19,6 +19,7 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
 _REFUSES: Final = "failRequestsGreaterThanOne of the device plugin"
 _CHOOSES: Final = "agent.devicePlugin: true lets Berth choose"
+_OF_INSTANCE: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one instance"
 _SEVERAL: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
 
 
@@ -112,6 +113,11 @@ def divided(part: Part) -> str:
 def of_one_card(part: Part) -> str:
     """Return the reason for rows that have enough slices, but on too few GPUs, with the setting that allows them."""
     return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {_SEVERAL})"
+
+
+def of_one_instance(part: Part) -> str:
+    """Return the reason for rows that have enough slices, but of too few MIG instances, with the setting."""
+    return f"node(s) have too few MIG instances for one slice of each ({part.count} requested; {_OF_INSTANCE})"
 
 
 def one_replica(part: Part) -> str:

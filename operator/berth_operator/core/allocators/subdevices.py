@@ -64,6 +64,30 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
     return np.where(alone & (cards.unlocated[rows] == 0)[:, np.newaxis], left, 0)
 
 
+def one_of_each(fleet: Fleet, name: str, left: Column, rows: Rows, *, taken: bool = True) -> Column:
+    """Return the numbers of a profile's instances on each card, of which each time-sliced one gives one slice at most.
+
+    Where kubelet chooses the slices, it may choose several of one instance, so the cards give none.
+
+    `taken`: whether slices that pods hold count as taken.
+    """
+    cards, numbers = fleet.cards[GPU], left.copy()
+    for place, row in enumerate(np.arange(len(cards.present))[rows].tolist()):
+        held = cards.taken.get(row, ()) if taken else ()
+        for minor, listed in cards.instances.get(row, {}).items():
+            if any(REPLICA_MARK in uuid for uuid, _ in listed):
+                free = {_whole_instance(uuid) for uuid, resource in listed if resource == name and uuid not in held}
+                most = 0 if fleet.kubelet_chooses[row] else len(free)
+                at = cards.minor[row] == minor
+                numbers[place, at] = np.minimum(numbers[place, at], most)
+    return numbers
+
+
+def _whole_instance(uuid: str) -> str:
+    """Return the id of an instance, by its own id or by the id of one of its slices."""
+    return uuid.partition(REPLICA_MARK)[0]
+
+
 def free_replicas(cards: Cards, rows: Rows) -> Column:
     """Return how many free replicas each card has; each replica takes an equal share of the card's amounts."""
     total, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
@@ -205,13 +229,20 @@ def in_turns(free: Column, count: int) -> list[int]:
     return [place for _, place in sorted(turns)[:count]]
 
 
-def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str]) -> Iterator[Grant]:
-    """Yield a card's free instances of these profiles, in the order of the Device."""
+def instances_of(
+    fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str], *, apart: bool = False
+) -> Iterator[Grant]:
+    """Yield a card's free instances of these profiles, in the order of the Device.
+
+    `apart`: whether to yield one slice at most of each instance.
+    """
+    given = set[str]()
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     listed, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
     for uuid, name in listed:
-        if name in names and uuid not in taken:
+        if name in names and uuid not in taken and not (apart and _whole_instance(uuid) in given):
+            given.add(_whole_instance(uuid))
             yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive, parent=parent)
 
 

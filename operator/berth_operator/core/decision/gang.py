@@ -172,12 +172,12 @@ def with_expected(fleet: Fleet, gang: Gang) -> Gang:
     Pods that come later are left out if they have a promised place already. They are also left out if they use volumes
     or ResourceClaims, whose nodes and devices cannot be chosen before the pods exist.
     """
+    # A place that is kept for this gang while victims leave is its own.
+    promised = {uid for uid, place in fleet.nominees.items() if place.gang is None or place.gang.key != gang.key}
     expected = [
         pod
         for pod in gang.expected
-        if pod.uid not in fleet.nominees
-        and not pod.request.mounts
-        and not claim_counts.needs_devices(fleet, pod.request)
+        if pod.uid not in promised and not pod.request.mounts and not claim_counts.needs_devices(fleet, pod.request)
     ]
     if not expected:
         return gang if not gang.expected else replace(gang, expected=())

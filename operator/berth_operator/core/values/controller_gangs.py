@@ -26,6 +26,7 @@ _LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _JOBSET: Final = "jobset.sigs.k8s.io/"
 _JOBSET_ALPHA: Final = "alpha.jobset.sigs.k8s.io/"
+_TRAINING: Final = "training.kubeflow.org/"
 _POD_GANG: Final = "grove.io/podgang"
 _LWS_GROUP: Final = "LeaderWorkerSet group"
 _MAX_GROUPS: Final = 1000
@@ -88,7 +89,9 @@ class Rule:
 
     kind: str
     label: str = ""
-    """The label that the pods have. Empty: an object of the kind controls them, and has one gang."""
+    """The label of the pods that `members` reads. Other pods are controlled by an object of the kind, as one gang."""
+    value: str = ""
+    """The value that the label has on these pods; empty if it may have any."""
     members: Callable[[Values, Values], ControllerGang | None] = lambda _labels, _annotations: None
     """Returns a pod's gang, by labels and annotations; None without a gang."""
     equal: bool = False
@@ -103,7 +106,7 @@ def of_pod(metadata: Object) -> ControllerGang | None:
     """Return the gang of a pod's controller; None if no rule concerns the pod, or it has no other member."""
     labels = metadata.get("labels") or _NONE
     for rule in _BY_LABEL:
-        if rule.label in labels:
+        if rule.label in labels and rule.value in ("", labels[rule.label]):
             gang = rule.members(labels, metadata.get("annotations") or _NONE)
             return gang if gang is not None and (gang.minimum is None or gang.minimum > 1) else None
     owner = controller(metadata)
@@ -193,11 +196,29 @@ def _training_job(field: str, name: str, spec: Object) -> dict[str, int]:
     return {name: _min_available(spec, least)}
 
 
+def _mpi_launcher(labels: Values, _annotations: Values) -> ControllerGang | None:
+    """Return the launcher of an MPIJob: a Job of Kubernetes controls it, and it may be created after the workers."""
+    name = labels.get(f"{_TRAINING}job-name", "")
+    return ControllerGang(kind="MPIJob", name=f"{name}.launcher", minimum=None) if name else None
+
+
 def _mpi_job(name: str, spec: Object) -> dict[str, int]:
-    """Return the workers. The launcher may be created later, and its pod has another controller."""
+    """Return the workers, and the launcher by itself."""
     workers = (spec.get("mpiReplicaSpecs") or {}).get("Worker") or {"replicas": 0}
     size = _count(workers.get("replicas"), 1)
-    return {name: _min_available(spec, size + 1) - 1}
+    return {name: _min_available(spec, size + 1) - 1, f"{name}.launcher": 1}
+
+
+def _later_of_mpi_job(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
+    """Return the launcher if it is created once the workers are ready. Without devices, it fits nearly everywhere."""
+    name, spec = raw["metadata"]["name"], raw.get("spec") or {}
+    template = ((spec.get("mpiReplicaSpecs") or {}).get("Launcher") or {}).get("template") or {}
+    containers = (template.get("spec") or {}).get("containers") or ()
+    amounts = (amount for container in containers for amount in (container.get("resources") or {}).values())
+    has_devices = any("/" in resource for of_kind in amounts for resource in of_kind)  # cpu and memory have no domain
+    if spec.get("launcherCreationPolicy") != "WaitForWorkersReady" or not has_devices:
+        return {}
+    return {name: (LaterPods(gang=f"{name}.launcher", count=1, template=template),)}
 
 
 def _job_set(name: str, spec: Object) -> dict[str, int]:
@@ -347,7 +368,13 @@ RULES: Final = (
     ),
     Rule(
         kind="MPIJob",
-        owners=Owners(group="kubeflow.org", version="v2beta1", plural="mpijobs", sizes=_mpi_job),
+        label=f"{_TRAINING}job-role",
+        value="launcher",
+        reads=tuple(f"{_TRAINING}{word}" for word in ("job-role", "job-name")),
+        members=_mpi_launcher,
+        owners=Owners(
+            group="kubeflow.org", version="v2beta1", plural="mpijobs", sizes=_mpi_job, later=_later_of_mpi_job
+        ),
     ),
     _training_rule("PyTorchJob", "pytorchReplicaSpecs"),
     _training_rule("TFJob", "tfReplicaSpecs"),

@@ -84,14 +84,21 @@ class Nominator:
         self.release(uid)
 
     def of_gang(self, gang: Membership) -> list[Charge]:
-        """Return the nominees among a gang's members."""
+        """Return the nominees among a gang's members, and among the pods that its controller creates after them."""
         nominees = self._fleet.nominees.values()
         return [nominee for nominee in nominees if nominee.gang is not None and nominee.gang.key == gang.key]
 
     def withdraw_gang(self, gang: Membership) -> None:
-        """Withdraw the nominations of all members: capacity is kept for a whole gang, or not at all."""
+        """Withdraw all nominations: capacity is kept for a whole gang, or not at all."""
+        self.release_later(gang)
         for nominee in self.of_gang(gang):
             self._listener.nomination_withdrawn(self.withdraw(self._pending[nominee.uid]))
+
+    def release_later(self, gang: Membership) -> None:
+        """Release the capacity that is kept for pods that a controller creates after the members of a gang."""
+        for nominee in self.of_gang(gang) if gang.controller else ():
+            if nominee.uid not in self._pending:
+                self.release(nominee.uid)
 
     def _replaced(self, pod: PendingPod, *, nominated_node: str = "", reserved_node: str = "") -> PendingPod:
         pod = replace(pod, nominated_node=nominated_node, reserved_node=reserved_node)

@@ -37,7 +37,7 @@ from tests.builders import (
     sliced,
     waiting,
 )
-from tests.unit.core.allocators.test_slices import MIG_1G, MIG_3G, PACKED, ids, why
+from tests.unit.core.allocators.test_slices import MIG_1G, MIG_3G, PACKED, SEVERAL, ids, node, why
 
 SEVEN = ("1g.10gb",) * 7
 SPREAD = Policy(card_strategy="LeastAllocated")
@@ -50,6 +50,51 @@ def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, 
     for number, each in enumerate(held):
         made.charge(charge(f"holder-{number}", instance(*each)))
     return made
+
+
+# --- slices of instances -----------------------------------------------------------------------------------------
+
+
+def sliced_instances(instances: int, resource: str = "nvidia.com/mig-1g.10gb") -> CardInfo:
+    """Return a card whose MIG instances have two time slices each."""
+    listed = tuple((f"MIG-0-{number}::{turn}", resource) for turn in range(2) for number in range(instances))
+    return replace(divided(0, *SEVEN[:instances]), instances=listed, amounts=((resource, len(listed)),))
+
+
+ONE_OF_EACH = "node(s) have too few MIG instances for one slice of each (2 requested; annotation "
+BY_KUBELET = "node(s) let kubelet choose the slices, maybe of one GPU (2 requested; "
+
+
+@pytest.mark.parametrize(
+    ("instances", "held", "annotations", "chooses", "expected"),
+    [
+        pytest.param(2, [], {}, False, ["MIG-0-0::0", "MIG-0-1::0"], id="a slice of each"),
+        pytest.param(2, ["MIG-0-1::0"], {}, False, ["MIG-0-0::0", "MIG-0-1::1"], id="another slice of each"),
+        pytest.param(2, ["MIG-0-1::0", "MIG-0-1::1"], {}, False, ONE_OF_EACH, id="one instance has free slices"),
+        pytest.param(1, [], {}, False, ONE_OF_EACH, id="one instance"),
+        pytest.param(1, [], SEVERAL, False, ["MIG-0-0::0", "MIG-0-0::1"], id="a pod that accepts several of one"),
+        pytest.param(2, [], {}, True, BY_KUBELET, id="kubelet chooses"),
+        pytest.param(
+            2, [], SEVERAL, True, ["MIG-0-0::0", "MIG-0-1::0"], id="kubelet chooses, and several are accepted"
+        ),
+    ],
+)
+def test_a_pod_gets_one_slice_of_each_instance(
+    instances: int, held: list[str], annotations: dict[str, str], *, chooses: bool, expected: list[str] | str
+) -> None:
+    made = node(sliced_instances(instances), kubelet_chooses=chooses)
+    made.charge(charge("other", *(replace(instance(), id=name) for name in held)))
+    outcome = decide(made, waiting("pod", asks({MIG_1G: 2}, annotations=annotations)), Policy())
+    if isinstance(outcome, Failure):
+        assert isinstance(expected, str)
+        assert expected in outcome.message
+    else:
+        assert sorted(grant.id for grant in outcome.grants) == expected
+
+
+def test_slices_of_an_instance_that_have_a_name_of_their_own_are_not_restricted() -> None:
+    shared = f"{MIG_1G}.shared"
+    assert ids(node(sliced_instances(1, shared)), {shared: 2}) == ["MIG-0-0::0", "MIG-0-0::1"]
 
 
 # --- which ------------------------------------------------------------------------------------------------------

@@ -47,6 +47,12 @@ def job_set(job: str) -> Raw:
     return owned("Job", "batch/v1", f"train-{job}-0", **labels)
 
 
+def mpi_labels(role: str) -> dict[str, str]:
+    """Return the labels that Kubeflow's MPI operator writes on a pod of the MPIJob `llm`."""
+    written = {"operator-name": "mpi-operator", "job-name": "llm", "job-role": role}
+    return {f"training.kubeflow.org/{name}": value for name, value in written.items()}
+
+
 def merged(*parts: Raw) -> Raw:
     return {kind: {name: text for part in parts for name, text in part[kind].items()} for kind in parts[0]}
 
@@ -82,8 +88,14 @@ POD_GROUP: Raw = {"labels": {names.POD_GROUP_LABEL: "g"}, "annotations": {}}
         pytest.param(owned("RayCluster", "ray.io/v1"), gang("RayCluster", "llm"), id="Ray"),
         pytest.param(owned("RayCluster", "example.com/v1"), None, id="a kind of this name in another group"),
         pytest.param(owned("PyTorchJob", "kubeflow.org/v1"), gang("PyTorchJob", "llm"), id="PyTorchJob"),
-        pytest.param(owned("MPIJob", "kubeflow.org/v2beta1"), gang("MPIJob", "llm"), id="worker of an MPIJob"),
-        pytest.param(owned("Job", "batch/v1", "llm-launcher"), None, id="launcher of an MPIJob"),
+        pytest.param(
+            owned("MPIJob", "kubeflow.org/v2beta1", **mpi_labels("worker")), gang("MPIJob", "llm"), id="its worker"
+        ),
+        pytest.param(
+            owned("Job", "batch/v1", **mpi_labels("launcher")),
+            gang("MPIJob", "llm.launcher"),
+            id="an MPIJob's launcher",
+        ),
         pytest.param(job_set("node"), gang("JobSet", "train.node"), id="JobSet"),
         pytest.param({"labels": {"app": "web"}, "annotations": {}}, None, id="any other pod"),
     ],
@@ -135,9 +147,13 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
         pytest.param("PyTorchJob", training(elasticPolicy={"minReplicas": 2}), {"x": 2}, id="elastic PyTorchJob"),
         pytest.param("PyTorchJob", training(**LEAST), {"x": 3}, id="a job's minAvailable"),
         pytest.param("TFJob", {"tfReplicaSpecs": {"PS": {}, "Worker": {"replicas": 2}}}, {"x": 3}, id="TFJob"),
-        pytest.param("MPIJob", mpi(4), {"x": 4}, id="MPIJob's workers"),
-        pytest.param("MPIJob", mpi(4, **LEAST), {"x": 2}, id="an MPIJob's minAvailable counts the launcher"),
-        pytest.param("MPIJob", {"mpiReplicaSpecs": {"Launcher": {}}}, {"x": 0}, id="MPIJob without workers"),
+        pytest.param("MPIJob", mpi(4), {"x": 4, "x.launcher": 1}, id="MPIJob's workers"),
+        pytest.param(
+            "MPIJob", mpi(4, **LEAST), {"x": 2, "x.launcher": 1}, id="an MPIJob's minAvailable counts the launcher"
+        ),
+        pytest.param(
+            "MPIJob", {"mpiReplicaSpecs": {"Launcher": {}}}, {"x": 0, "x.launcher": 1}, id="MPIJob without workers"
+        ),
         pytest.param(
             "JobSet",
             {"replicatedJobs": [job("lead"), job("node", 2, parallelism=4, completions=4, completionMode="Indexed")]},
@@ -175,6 +191,13 @@ def part(name: str, count: int, template: Raw | None = WORKER) -> LaterPods:
     return LaterPods(gang=name, count=count, template=template)
 
 
+def launched(policy: str = "WaitForWorkersReady", **limits: str) -> Raw:
+    template = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+    replicas = {"Launcher": {"template": template}, "Worker": {"replicas": 4}}
+    return {"launcherCreationPolicy": policy, "mpiReplicaSpecs": replicas}
+
+
+CARD = {"nvidia.com/gpu": "1"}
 RACK = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
 BY_SELECTOR = {**RACK, "alpha.jobset.sigs.k8s.io/node-selector": "true"}
 CHAIN = [after("a", ""), after("b", "a", replicas=2), after("c", "b")]
@@ -223,6 +246,15 @@ IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
         pytest.param(
             "JobSet", {"replicatedJobs": [job(f"j{i}") for i in range(101)], **IN_ORDER}, {}, {}, id="too many jobs"
         ),
+        pytest.param(
+            "MPIJob",
+            launched(**CARD),
+            {},
+            {"x": (part("x.launcher", 1, launched(**CARD)["mpiReplicaSpecs"]["Launcher"]["template"]),)},
+            id="a launcher with a card",
+        ),
+        pytest.param("MPIJob", launched(cpu="1"), {}, {}, id="a launcher without devices"),
+        pytest.param("MPIJob", launched("AtStartup", **CARD), {}, {}, id="a launcher that comes with the workers"),
     ],
 )
 def test_the_pods_that_come_after_others(
