@@ -1,0 +1,54 @@
+"""The price of cpu: what a processor that stays free on a node costs, because cpu is likely to run out before cards.
+
+Where cpu is short, pods that need much cpu find it only in large pieces. So what a pod leaves of a node's cpu is wasted
+like what it leaves of a card, and the pod goes where least is left. Where cpu is plentiful, this would only fill nodes
+that pods with several cards need, so that the price is 0.
+
+    shortage = cpu that the typical mix of pods will need for the free cards / free cpu
+
+Pods without cards use the cpu of nodes without cards first. Only what exceeds it counts for the nodes with cards.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.names import GPU
+from berth_api.request import CARD
+from berth_api.resources import CPU
+from berth_operator.core.allocators import least_waste
+from berth_operator.core.fleet.arrays.column_cache import Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+
+START: Final = 0.965
+"""The shortage from which cpu has a price. It is below 1, because some cpu stays unused on each node."""
+SLOPE: Final = 2.0
+"""How fast the price rises with the shortage."""
+MAX: Final = 0.3
+"""Upper limit of the price. At 1, free cpu would cost as much as the cards that it typically goes with."""
+
+Amounts = npt.NDArray[np.float64]
+
+
+def price(fleet: Fleet) -> float:
+    """Return the hundredths of a card that a free thousandth of a cpu costs."""
+    typical = fleet.pod_mix.typical
+    if not typical.cpu_per_card:
+        return 0.0
+    free = fleet.column_cache.column((__name__,), lambda rows: _free(fleet, rows))
+    # One after the other: a sum of all three along the rows takes ten times as long.
+    cards, with_cards, without_cards = (float(free[:, column].sum()) for column in range(3))
+    elsewhere = max(0.0, cards * typical.cpu_without_cards - without_cards)
+    shortage = (cards * typical.cpu_per_card + elsewhere) / max(with_cards, 1.0)
+    return min(MAX, max(0.0, SLOPE * (shortage - START))) * CARD / typical.cpu_per_card
+
+
+def _free(fleet: Fleet, rows: Rows) -> Amounts:
+    """Return each row's free cards, and its free cpu if it has cards and if it has none: shape (rows, 3)."""
+    cpu = np.maximum(fleet.left(CPU, rows), 0) * pick(fleet.present, rows)
+    has_device = pick(fleet.has_device, rows)
+    free = np.empty((len(cpu), 3))
+    free[:, 0] = least_waste.left(fleet.cards[GPU], rows).sum(axis=1) * pick(fleet.present, rows) / CARD
+    free[:, 1], free[:, 2] = cpu * has_device, cpu * ~has_device
+    return free
