@@ -487,7 +487,7 @@ def test_bound_pods_without_cards_count_with_their_cpu() -> None:
     without_cards = pod("a", {"cpu": "2"}, on="node")
     for bound in (without_cards, without_cards, pod("b", {"cpu": "4", NVIDIA: "1"}, on="node", allocated=whole(0))):
         world.cluster.put_bound(bound)
-    assert world.cluster.fleet.pod_mix.typical.cpu_without_cards == pytest.approx(2000, rel=0.01)
+    assert world.cluster.fleet.pod_mix.cpu_without_cards == pytest.approx(2000, rel=0.01)
 
 
 def test_where_other_instances_have_nodes_only_pods_of_our_schedulers_count() -> None:

@@ -39,7 +39,7 @@ def price(fleet: Fleet) -> float:
     free = fleet.column_cache.column((__name__,), lambda rows: _free(fleet, rows))
     # One after the other: a sum of all three along the rows takes ten times as long.
     cards, with_cards, without_cards = (float(free[:, column].sum()) for column in range(3))
-    elsewhere = max(0.0, cards * typical.cpu_without_cards - without_cards)
+    elsewhere = max(0.0, cards * fleet.pod_mix.cpu_without_cards - without_cards)
     shortage = (cards * typical.cpu_per_card + elsewhere) / max(with_cards, 1.0)
     return min(MAX, max(0.0, SLOPE * (shortage - START))) * CARD / typical.cpu_per_card
 

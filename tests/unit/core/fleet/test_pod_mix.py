@@ -46,13 +46,14 @@ def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: flo
     [
         pytest.param([{"cpu": 4000}], 0, id="no card was requested"),
         pytest.param([{"cpu": 4000}, {"cpu": 2000, GPU: 100}], 4000, id="one card"),
+        pytest.param([{GPU: 100}, {"cpu": 4000}, {"cpu": 4000}], 8000, id="they came last"),
         pytest.param([{"cpu": 4000}, {"cpu": 2000}, {GPU: 50}, {NVIDIA: 2}], 2400, id="two and a half cards"),
         pytest.param([{"cpu": 4000, RDMA: 1}, {GPU: 100}], 4000, id="other devices are not cards"),
         pytest.param([{"cpu": 4000, MEMORY: 5}, {GPU: 100}], 0, id="cards of unknown size"),
     ],
 )
 def test_the_cpu_of_pods_without_cards_for_each_card(pods: list[dict[str, int]], expected: float) -> None:
-    assert mix(*pods).typical.cpu_without_cards == pytest.approx(expected, rel=0.02)
+    assert mix(*pods).cpu_without_cards == pytest.approx(expected, rel=0.02)
 
 
 def test_the_latest_pods_count_most() -> None:

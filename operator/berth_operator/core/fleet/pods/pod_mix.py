@@ -57,8 +57,6 @@ class Typical:
 
     cpu_per_card: float = 0.0
     """Thousandths of a cpu per whole card; 0 until a pod was seen."""
-    cpu_without_cards: float = 0.0
-    """Thousandths of a cpu that pods without cards request, for each whole card that other pods request."""
     common: tuple[int, ...] = ()
     """The common shares of a card, in hundredths."""
     constraints: tuple[ModelConstraint, ...] = ()
@@ -103,6 +101,7 @@ class MixWeights:
     """Weight of the pods that were seen after `PodMix.typical` was computed."""
     cpu: float = 0.0
     cpu_without_cards: float = 0.0
+    """Of pods without cards."""
     by_cpu: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of cpu per card -> weight of the cards."""
     by_share: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(CARD))
@@ -133,6 +132,12 @@ class PodMix:
         self._count(hundredths, count, cpu, request.model)
         if self.counts.unseen * FRESH >= self.counts.total:
             self._draw_up()
+
+    @property
+    def cpu_without_cards(self) -> float:
+        """Return the cpu (thousandths) that pods without GPUs request for each card of others, as of the latest pod."""
+        cards = sum(self.counts.demand.values())
+        return CARD * self.counts.cpu_without_cards / cards if cards else 0.0
 
     def see_without_cards(self, cpu: int) -> None:
         """Count the cpu (thousandths) of a pod without GPUs."""
@@ -174,7 +179,6 @@ class PodMix:
         counts.unseen = 0.0
         self.typical = Typical(
             cpu_per_card=CARD * counts.cpu / cards,
-            cpu_without_cards=CARD * counts.cpu_without_cards / cards,
             common=tuple(np.flatnonzero(counts.by_share >= COMMON * shares).tolist()) if shares else (),
             constraints=tuple(counts.demand),
             demand=np.array(tuple(counts.demand.values())) / cards,

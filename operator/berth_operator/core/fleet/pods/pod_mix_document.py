@@ -31,7 +31,6 @@ def document(pod_mix: PodMix) -> Object:
         "large": _large(counts.large, counts.large.values()),
         "typical": {
             "cpuPerCard": typical.cpu_per_card,
-            "cpuWithoutCards": typical.cpu_without_cards,
             "common": list(typical.common),
             "demand": _demand(typical.constraints, typical.demand.tolist()),
             "enough": _sparse(np.diff(typical.enough, prepend=0.0), typical.enough),
@@ -64,7 +63,6 @@ def _typical(saved: Mapping[str, Any]) -> Typical:
         enough[step:] = value
     return Typical(
         cpu_per_card=float(saved["cpuPerCard"]),
-        cpu_without_cards=float(saved.get("cpuWithoutCards", 0.0)),
         common=tuple(map(int, saved["common"])),
         constraints=tuple(_constraint(entry[0]) for entry in saved["demand"]),
         demand=np.array([float(entry[1]) for entry in saved["demand"]]),
