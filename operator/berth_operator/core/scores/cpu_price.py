@@ -18,7 +18,7 @@ from berth_api.names import GPU
 from berth_api.request import CARD
 from berth_api.resources import CPU
 from berth_operator.core.allocators import least_waste
-from berth_operator.core.fleet.arrays.column_cache import Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
 
 START: Final = 0.965
@@ -37,18 +37,22 @@ def price(fleet: Fleet) -> float:
     if not typical.cpu_per_card:
         return 0.0
     free = fleet.column_cache.column((__name__,), lambda rows: _free(fleet, rows))
-    # One after the other: a sum of all three along the rows takes ten times as long.
-    cards, with_cards, without_cards = (float(free[:, column].sum()) for column in range(3))
-    elsewhere = max(0.0, cards * fleet.pod_mix.cpu_without_cards - without_cards)
+    totals = fleet.column_cache.of_nodes((__name__,), lambda: _masks(fleet)) @ free
+    cards, with_cards = totals[0, 0], totals[1, 1]
+    elsewhere = max(0.0, cards * fleet.pod_mix.cpu_without_cards - (totals[0, 1] - with_cards))
     shortage = (cards * typical.cpu_per_card + elsewhere) / max(with_cards, 1.0)
-    return min(MAX, max(0.0, SLOPE * (shortage - START))) * CARD / typical.cpu_per_card
+    return float(min(MAX, max(0.0, SLOPE * (shortage - START))) * CARD / typical.cpu_per_card)
+
+
+def _masks(fleet: Fleet) -> Amounts:
+    """Return 1 for each row that is present, and for each of them that has cards: shape (2, rows)."""
+    return np.array([fleet.present, fleet.present & fleet.has_device], np.float64)
 
 
 def _free(fleet: Fleet, rows: Rows) -> Amounts:
-    """Return each row's free cards, and its free cpu if it has cards and if it has none: shape (rows, 3)."""
-    cpu = np.maximum(fleet.left(CPU, rows), 0) * pick(fleet.present, rows)
-    has_device = pick(fleet.has_device, rows)
-    free = np.empty((len(cpu), 3))
-    free[:, 0] = least_waste.left(fleet.cards[GPU], rows).sum(axis=1) * pick(fleet.present, rows) / CARD
-    free[:, 1], free[:, 2] = cpu * has_device, cpu * ~has_device
+    """Return each row's free cards and free cpu: shape (rows, 2)."""
+    cpu = fleet.left(CPU, rows)
+    free = np.empty((len(cpu), 2))
+    free[:, 0] = least_waste.left(fleet.cards[GPU], rows).sum(axis=1) / CARD
+    free[:, 1] = np.maximum(cpu, 0)
     return free
