@@ -35,6 +35,9 @@ CHANGE: Final = ">"
 TIMED: Final = "+times"
 """After a trace: lifetimes of the trace instead of exponential ones."""
 WORKLOADS: Final = (*openb.PUBLISHED, f"default{TIMED}", f"default{CHANGE}multigpu30")
+SCARCE: Final = ("cpu250", "cpu300", "gpuspec10", "multigpu50")
+"""Workloads that run short of cpu, of a model, or of nodes for 8-card pods; with `--scarce`, instead of the others."""
+SCARCE_LOADS: Final = (0.90, 0.95)
 GENERATED: Final = "generated"
 
 
@@ -85,7 +88,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workload", action="append", help=f"instead of {', '.join(known)}; may be repeated")
     parser.add_argument("--load", type=float, action="append", help="instead of .80, .85, .90, .95; may be repeated")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="instead of all; may be repeated")
-    parser.add_argument("--seeds", type=quality.seed_range, default=quality.seed_range("1-2"), help="such as 1-5 or 1")
+    parser.add_argument("--seeds", type=quality.seed_range, help="such as 1-5 or 1; default 1-2, with --scarce 1-3")
+    parser.add_argument("--scarce", action="store_true", help=f"only {', '.join(SCARCE)}, at .90 and .95")
     parser.add_argument("--quick", action="store_true", help="one workload, load and seed on a quarter of the nodes")
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--cache", type=Path, help="a folder that keeps the results of the baselines")
@@ -93,7 +97,11 @@ def _arguments() -> argparse.Namespace:
     parsed = parser.parse_args()
     if parsed.quick:
         parsed.workload, parsed.load, parsed.seeds = parsed.workload or known[:1], parsed.load or [0.9], [1]
+    if parsed.scarce:
+        parsed.workload = parsed.workload or SCARCE
+        parsed.load, parsed.seeds = parsed.load or SCARCE_LOADS, parsed.seeds or quality.seed_range("1-3")
     parsed.workload, parsed.load = parsed.workload or known, parsed.load or LOADS
+    parsed.seeds = parsed.seeds or quality.seed_range("1-2")
     parsed.policy = parsed.policy or POLICIES
     return parsed
 

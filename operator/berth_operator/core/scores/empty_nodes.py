@@ -5,7 +5,8 @@ Pods with several cards fit only where other pods have left. A node is empty onc
 the number of users of its cards. Full nodes cost little, and nearly empty nodes are left to drain.
 
 An empty node is worth more if it fits more of the demand of large pods, if these pods have more cards, or if few other
-nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes.
+nodes can take them. For example, few nodes can take pods that need nearly all cpu of the largest nodes. It is worth
+much more if large pods will need nearly all of these nodes before the cluster is full.
 """
 
 from dataclasses import dataclass
@@ -20,11 +21,16 @@ from berth_api.resources import CPU
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.pods.pod_mix import Typical
 
 PRICE: Final = 5.0
 """Hundredths of a card that an empty node is worth for each card of the pods that it is kept for."""
 MAX_SCARCITY: Final = 100.0
 """Upper limit of the scarcity of nodes for one kind of pods."""
+PRESSED: Final = 0.7
+"""The pressure from which nodes are worth more."""
+BOOST: Final = 9.0
+"""How many times more a node is worth at a pressure of 1, where large pods will need each of these nodes."""
 STEPS: Final = 4
 """Scarcity is rounded to so many steps for each doubling, so that columns stay valid if a few nodes change."""
 
@@ -66,7 +72,22 @@ def worth(fleet: Fleet) -> Worth:
         hosts: Mask = enough_cards & (fleet.total(CPU)[:, np.newaxis] >= cpu) & fleet.present[:, np.newaxis]
         cards = (gpus.healthy.sum(axis=1) * fleet.present).astype(np.float64)
         scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
+        pressed = np.clip((_pressure(typical, hosts, scarcity) - PRESSED) / (1.0 - PRESSED), 0.0, 1.0)
+        # The fewer cards other pods find elsewhere, the less these nodes can be kept from them.
+        scarcity *= 1.0 + BOOST * pressed * (1.0 - 1.0 / scarcity)
         rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
         return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
 
     return fleet.column_cache.of_nodes((__name__, typical), compute)
+
+
+def _pressure(typical: Typical, hosts: Mask, scarcity: Amounts) -> Amounts:
+    """Return for each large kind the part of its nodes' cards that pods need which fit on no other nodes.
+
+    The demand is that of pods which request all cards of the cluster.
+    """
+    demand = typical.large_share * typical.large_demand * hosts.any(axis=0)
+    # Kind -> kinds: whether all nodes of the one are nodes of the other.
+    within = hosts.T.astype(np.float64) @ ~hosts == 0
+    pressure: Amounts = demand @ within * scarcity
+    return pressure

@@ -16,6 +16,7 @@ from tests import builders
 from tests.builders import GPU, MEMORY, NVIDIA, add, asks, card, cards, charge, fleet, grant, inventory, node_info
 
 T4 = ModelConstraint(globs=("tesla t4",))
+LARGE = {NVIDIA: 8, "cpu": 64_000}
 
 
 def share(minor: int, hundredths: int) -> Grant:
@@ -179,9 +180,11 @@ def test_only_nodes_that_could_take_large_pods_are_kept_for_them() -> None:
         pytest.param([{NVIDIA: 1}, {GPU: 50}], {"a": 0, "b": 0}, id="no large pods"),
         pytest.param([{NVIDIA: 2}], {"a": 10, "b": 10}, id="both nodes: 5 hundredths for each card"),
         # 16 of 32 cards are on nodes with 64 cpus.
-        pytest.param([{NVIDIA: 4, "cpu": 64_000}], {"a": 20 * 2, "b": 0}, id="scarce nodes are worth more"),
+        pytest.param(
+            [{NVIDIA: 4, "cpu": 64_000}, *[{GPU: 100}] * 16], {"a": 20 * 2, "b": 0}, id="scarce nodes are worth more"
+        ),
         # Two thirds of the demand are for pods with 8 cards: 2/3 * 40 * 2, and 1/3 * 20.
-        pytest.param([{NVIDIA: 8, "cpu": 64_000}, {NVIDIA: 4}], {"a": 60, "b": 7}, id="by demand"),
+        pytest.param([{NVIDIA: 8, "cpu": 64_000}, {NVIDIA: 4}, *[{GPU: 100}] * 16], {"a": 60, "b": 7}, id="by demand"),
         pytest.param([{NVIDIA: 16}], {"a": 0, "b": 0}, id="fits nowhere"),
     ],
 )
@@ -191,6 +194,36 @@ def test_what_an_empty_node_is_worth(pods: list[dict[str, int]], expected: dict[
         add(made, node_info(name, cpu=cpu), inventory(*cards(8)))
     values = empty_nodes.worth(seen(made, *pods)).values
     assert {name: round(values[made.rows[name]]) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        # Half of the cards are on nodes with 64 cpus. Pods that need such nodes request a third of all cards.
+        pytest.param([LARGE, *[{GPU: 100}] * 16], {"a": 80, "b": 0}, id="two thirds are needed"),
+        # They request half of all cards: 1 + 9 / 2, because other pods find half of the cards elsewhere.
+        pytest.param([LARGE, *[{GPU: 100}] * 8], {"a": 80 * 5.5, "b": 0}, id="all are needed"),
+        # Two kinds request a quarter of all cards each; a third kind fits on all nodes.
+        pytest.param(
+            [LARGE, {NVIDIA: 8, "cpu": 63_000}, {NVIDIA: 8}, *[{GPU: 100}] * 8],
+            {"a": (2 * 80 * 5.5 + 40) / 3, "b": 40 / 3},
+            id="all are needed by two kinds",
+        ),
+        pytest.param(
+            [LARGE, {NVIDIA: 16}, *[{GPU: 100}] * 4], {"a": 80 / 3, "b": 0}, id="pods that fit nowhere need none"
+        ),
+        pytest.param([{NVIDIA: 8}], {"a": 40, "b": 40}, id="other pods find no cards elsewhere"),
+    ],
+)
+def test_nodes_that_large_pods_need_are_worth_more(pods: list[dict[str, int]], expected: dict[str, float]) -> None:
+    made = fleet({})
+    for name, cpu in (("a", 64_000), ("a2", 64_000), ("b", 32_000), ("b2", 32_000)):
+        add(made, node_info(name, cpu=cpu), inventory(*cards(8)))
+    for pod in pods:
+        seen(made, pod)
+    values = empty_nodes.worth(made).values
+    # The values are rounded to four steps for each doubling.
+    assert {name: values[made.rows[name]] for name in expected} == pytest.approx(expected, rel=0.04)
 
 
 def test_what_empty_nodes_are_worth_follows_the_nodes() -> None:
@@ -208,10 +241,10 @@ def test_what_empty_nodes_are_worth_follows_the_nodes() -> None:
 def test_the_waste_on_a_node_follows_how_scarce_its_kind_becomes() -> None:
     made = fleet({})
     add(made, node_info("large", cpu=64_000), inventory(*cards(8)))
-    seen(made, {NVIDIA: 8, "cpu": 64_000})
+    seen(made, {NVIDIA: 8, "cpu": 60_000}, *[{"cpu": 7_500, GPU: 100}] * 60)
     before = wasted(made, asks({NVIDIA: 1}))
-    for number in range(3):
-        add(made, node_info(f"small-{number}", cpu=32_000), inventory(*cards(8)))
+    for number in range(6):
+        add(made, node_info(f"small-{number}", cpu=32_000), inventory(*cards(4)))
     # The cards of such nodes are now a quarter of all; no pod has changed the node.
     assert wasted(made, asks({NVIDIA: 1}))["large"] - before["large"] == 4 * 40 - 40
 

@@ -68,6 +68,8 @@ class Typical:
     """The kinds of pods with several cards that have the most demand."""
     large_demand: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Kind of `large` -> its fraction of the cards that all these kinds request."""
+    large_share: float = 0.0
+    """The fraction of all requested cards that these kinds request."""
     _starved: npt.NDArray[np.float64] = field(init=False)
     """1 - `enough`, shifted by one: the first value is for all amounts below 0."""
 
@@ -98,6 +100,8 @@ class MixWeights:
     unseen: float = 0.0
     """Weight of the pods that were seen after `PodMix.typical` was computed."""
     cpu: float = 0.0
+    cpu_without_cards: float = 0.0
+    """Of pods without cards."""
     by_cpu: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of cpu per card -> weight of the cards."""
     by_share: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(CARD))
@@ -116,15 +120,28 @@ class PodMix:
         self.counts = counts or MixWeights()
 
     def see(self, request: PodRequest) -> None:
-        """Count a pod; ignore pods without GPUs, and pods that request only GPU memory in bytes."""
+        """Count a pod; ignore pods that request only GPU memory in bytes, and of pods without GPUs all but the cpu."""
         hundredths, count = _cards(request.devices.parts)
+        cpu = dict(request.resources).get(CPU, 0)
         if not hundredths:
+            if all(part.type != GPU for part in request.devices.parts):
+                self.see_without_cards(cpu)
             return
         # Increasing the weight of later pods is the same as decreasing that of all earlier ones, without touching them.
         self.counts.weight *= _GROWTH
-        self._count(hundredths, count, dict(request.resources).get(CPU, 0), request.model)
+        self._count(hundredths, count, cpu, request.model)
         if self.counts.unseen * FRESH >= self.counts.total:
             self._draw_up()
+
+    @property
+    def cpu_without_cards(self) -> float:
+        """Return the cpu (thousandths) that pods without GPUs request for each card of others, as of the latest pod."""
+        cards = sum(self.counts.demand.values())
+        return CARD * self.counts.cpu_without_cards / cards if cards else 0.0
+
+    def see_without_cards(self, cpu: int) -> None:
+        """Count the cpu (thousandths) of a pod without GPUs."""
+        self.counts.cpu_without_cards += self.counts.weight * cpu
 
     def _count(self, hundredths: int, count: int, cpu: int, model: ModelConstraint) -> None:
         counts = self.counts
@@ -150,6 +167,7 @@ class PodMix:
             # Scaled down to keep the numbers small; constraints and kinds with negligible weight are dropped.
             counts.total /= counts.weight
             counts.cpu /= counts.weight
+            counts.cpu_without_cards /= counts.weight
             counts.by_cpu /= counts.weight
             counts.by_share /= counts.weight
             counts.demand = _faded(counts.demand, counts.weight)
@@ -167,6 +185,7 @@ class PodMix:
             enough=np.cumsum(counts.by_cpu) / counts.by_cpu.sum(),
             large=tuple(large),
             large_demand=large_cards / large_cards.sum() if large else large_cards,
+            large_share=large_cards.sum() / cards,
         )
 
 

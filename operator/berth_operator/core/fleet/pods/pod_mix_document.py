@@ -24,6 +24,7 @@ def document(pod_mix: PodMix) -> Object:
     counts, typical = pod_mix.counts, pod_mix.typical
     return {
         **{name: getattr(counts, name) for name in _WEIGHTS},
+        "cpuWithoutCards": counts.cpu_without_cards,
         "byCPU": _sparse(counts.by_cpu),
         "byShare": _sparse(counts.by_share),
         "demand": _demand(counts.demand, counts.demand.values()),
@@ -34,6 +35,7 @@ def document(pod_mix: PodMix) -> Object:
             "demand": _demand(typical.constraints, typical.demand.tolist()),
             "enough": _sparse(np.diff(typical.enough, prepend=0.0), typical.enough),
             "large": _large(typical.large, typical.large_demand.tolist()),
+            "largeShare": typical.large_share,
         },
     }
 
@@ -45,7 +47,9 @@ def of_document(saved: Mapping[str, Any]) -> PodMix:
         LookupError, TypeError, ValueError, ArithmeticError: it is not of this form.
     """
     weight, total, unseen, cpu = (float(saved[name]) for name in _WEIGHTS)
-    counts = MixWeights(weight=weight, total=total, unseen=unseen, cpu=cpu)
+    # An operator of an earlier version did not count it.
+    cpu_without_cards = float(saved.get("cpuWithoutCards", 0.0))
+    counts = MixWeights(weight=weight, total=total, unseen=unseen, cpu=cpu, cpu_without_cards=cpu_without_cards)
     _fill(counts.by_cpu, saved["byCPU"])
     _fill(counts.by_share, saved["byShare"])
     counts.demand = {_constraint(entry[0]): float(entry[1]) for entry in saved["demand"]}
@@ -65,6 +69,7 @@ def _typical(saved: Mapping[str, Any]) -> Typical:
         enough=enough,
         large=tuple(map(_kind, saved["large"])),
         large_demand=np.array([float(entry[-1]) for entry in saved["large"]]),
+        large_share=float(saved.get("largeShare", 0.0)),
     )
 
 
