@@ -30,20 +30,20 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
     options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0}
     with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, _classes(arena):
         made.operator.stop()
-        made.start_operator(config=_own_pools(arena, tmp_path), scheduler_names=None)
+        made.start_operator(config=own_pools(arena, tmp_path), scheduler_names=None)
         try:
             yield made
         finally:
             # Pods cannot end without their driver.
             for name in made.names():
                 made.remove(name)
-            _give_by(made, None)
+            give_by(made, None)
             made.wait(lambda: not slices(made), what="the slices to go")
 
 
 def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     assert slices(stage) == []
-    _give_by(stage, "claims")
+    give_by(stage, "claims")
     stage.wait(lambda: len(slices(stage)) == len(CARDS), what="the cards in slices")
     stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
 
@@ -76,13 +76,13 @@ def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     stage.wait(lambda: devices(slices(stage)) == devices(before), what="the slices to be back")
 
     # Cards that claims hold stay with them when the others are given by name.
-    _give_by(stage, "name")
+    give_by(stage, "name")
     stage.wait(lambda: stage.node.allocatable(GPU) == 1, what="the free card by name")
     stage.wait(lambda: slices(stage) == [], what="the slices to go")
     stage.submit({GPU: "1"}, "by-name")
     stage.hold("by-name")
     assert not set(stage.cards("by-name")) & set(cards)
-    _give_by(stage, "claims")
+    give_by(stage, "claims")
     stage.wait(lambda: len(slices(stage)) == len(CARDS) - 1, what="all cards but the one by name in slices")
     assert stage.is_running("by-name")
     stage.remove("by-name", "first", "second", "shared")
@@ -90,10 +90,10 @@ def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     stage.wait(lambda: len(slices(stage)) == len(CARDS), what="all cards in slices")
 
 
-def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "") -> Manifest:
-    """Create a pod with a claim of one card, its own or an existing one, and return it once it runs."""
+def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "", template: str = "one") -> Manifest:
+    """Create a pod with a claim, its own of a template or an existing one, and return it once it runs."""
     pod = box(stage.arena, name, scheduler_name=scheduler)
-    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "one"}
+    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
     pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     stage.arena.create([pod])
@@ -137,7 +137,8 @@ def files(stage: Stage) -> list[str]:
     return [name for name in os.listdir(stage.node.cdi) if DRA_DRIVER in name]  # noqa: PTH208 - names, not paths
 
 
-def _give_by(stage: Stage, mode: str | None) -> None:
+def give_by(stage: Stage, mode: str | None) -> None:
+    """Set how the node's cards are given; None for the default."""
     stage.arena.merge("nodes", stage.node.name, {"metadata": {"labels": {CARDS_KEY: mode}}})
 
 
@@ -158,7 +159,8 @@ def _classes(arena: Arena) -> Iterator[None]:
         api.delete(f"{GROUP}/deviceclasses/{device_class}")
 
 
-def _own_pools(arena: Arena, folder: Path) -> Path:
+def own_pools(arena: Arena, folder: Path) -> Path:
+    """Write the configuration of an operator that has the pools of the driver, and return its file."""
     file = folder / "berth.yaml"
     body = {
         "apiVersion": "config.berth.dev/v1alpha1",

@@ -4,6 +4,7 @@ The label `berth.dev/cards` of the Node decides how the node's cards are given, 
 given in both ways. With `claims`, slices list the cards that no pod has by name, and kubelet's device API gets no card
 that is free. A card of which a pod has an instance or a replica stays with the device API, with all its free parts,
 until no pod has any. Otherwise, slices list nothing, and the device API gets the cards of which no claim has any part.
+The same holds for RDMA NICs, if the agent gives them: no pod gets the device files of a NIC that a claim holds.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import structlog
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices
+from berth_agent.dra import devices, nics
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.preparation import NodeState, Preparation
@@ -60,7 +61,7 @@ class ClaimDriver:
             client: the API server.
             hand_over: how containers get the cards, by CDI.
             owner: returns the owner reference to the Node, or None while the Node is unknown.
-            held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
+            held: returns the ids of what pods had by name at last, or None before the pods are known.
             is_current: returns whether kubelet answered when it was asked last.
         """
         self._settings = settings
@@ -96,6 +97,8 @@ class ClaimDriver:
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        if self._settings.nics:
+            listed += nics.listed(reading.spec, roots=self._roots)
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
         self._health.update(
@@ -112,11 +115,11 @@ class ClaimDriver:
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
         if self._by_claims and self._held() is not None:
             # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
-            return self._unheld()
+            return self._unheld() & cards
         return self._claimed() & cards
 
     def refuse_claimed(self, units: Sequence[str]) -> None:
-        """Refuse to kubelet's device API units of cards that claims hold.
+        """Refuse to kubelet's device API units of cards, or NICs by their PCI addresses, that claims hold.
 
         Raises:
             AllocationRefusedError: a claim holds the card of a unit, also in part.
@@ -181,21 +184,26 @@ class ClaimDriver:
         held, spec = self._held(), self._spec
         if held is None or spec is None or not self._is_current():
             return None
-        return NodeState(devices=self._devices, by_name=held, access=lambda: self._hand_over.access(spec))
+        return NodeState(
+            devices=self._devices,
+            by_name=held,
+            access=lambda: self._hand_over.access(spec),
+            nic_edits=lambda address: nics.edits(self._settings.sysfs_root, address),
+        )
 
     def _claimed(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that claims hold, or may hold while the record of claims cannot be read."""
+        """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""
         claimed = self.claims.cards()
         return self._unheld() if claimed is None else claimed
 
     def _unheld(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that no pod has by name."""
+        """Return the ids of the cards and NICs that no pod has by name."""
         devices = self._spec.devices if self._spec else ()
-        cards = frozenset(device.id for device in devices if device.type == names.GPU)
+        cards = frozenset(device.id for device in devices if device.type in (names.GPU, names.RDMA))
         return cards - self._cards(self._held() or frozenset())
 
     def _cards(self, held: frozenset[str]) -> frozenset[str]:
-        """Return the UUIDs of the cards on which these cards and instances lie."""
+        """Return the ids of the cards on which these cards and instances lie, and of the NICs of these functions."""
         cards = {device.id: device.card for device in self._devices.values()}
         return frozenset(cards.get(device, device) for device in held)
 

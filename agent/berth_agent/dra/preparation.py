@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from berth_agent.dra.checkpoint import UID, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
+from berth_api.names import RDMA
 from berth_client.errors import CallError
 from berth_client.objects import Object
 
@@ -38,9 +39,11 @@ class NodeState:
     devices: Mapping[str, ListedDevice]
     """All of the driver's devices by name, listed in slices or not."""
     by_name: frozenset[str]
-    """UUIDs of the cards and instances that pods have by name."""
+    """Ids of the devices that pods have by name."""
     access: Callable[[], CardAccess]
     """Returns how containers get the cards; reads the disk."""
+    nic_edits: Callable[[str], Mapping[str, Any]]
+    """Returns the edits of a CDI device for the NIC at a PCI address; reads the disk, and may raise RefusedError."""
 
 
 class _BusyError(RefusedError):
@@ -248,9 +251,18 @@ class Preparation:
             raise _BusyError(f"a pod has {wanted.device} by name")
 
     def _write(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[PreparedDevice, ...]:
-        access = state.access()
-        edits = {device.device: ClaimEdits(access, device.id) for device in held.devices}
-        own = {name: one.edits for name, one in edits.items() if one.edits}
+        nics = {device.id for device in held.devices if state.devices[device.device].type == RDMA}
+        access = state.access() if any(device.id not in nics for device in held.devices) else None
+        own: dict[str, Mapping[str, Any]] = {}
+        others: dict[str, Sequence[str]] = {}
+        for device in held.devices:
+            if access is None or device.id in nics:
+                own[device.device] = state.nic_edits(device.id)
+                continue
+            card = ClaimEdits(access, device.id)
+            others[device.device] = card.others
+            if card.edits:
+                own[device.device] = card.edits
         if own:
             cdi.write(self._folder, uid, cdi.specification(uid, own))
         return tuple(
@@ -260,7 +272,7 @@ class Preparation:
                 device=device.device,
                 cdi_ids=(
                     *([f"{cdi.KIND}={cdi.device_name(uid, device.device)}"] if device.device in own else ()),
-                    *edits[device.device].others,
+                    *others.get(device.device, ()),
                 ),
             )
             for device in held.devices

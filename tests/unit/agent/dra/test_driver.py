@@ -46,10 +46,10 @@ class Cards:
         return self.context
 
 
-def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
+def start(folder: Path, pods: Pods, **options: Any) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
-    settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi")
+    settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi", **options)
     api: Any = node
     hand_over: Any = Cards()
     driver = ClaimDriver(

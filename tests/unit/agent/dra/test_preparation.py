@@ -72,7 +72,9 @@ class Node:
         nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4})
         access = NvidiaAccess(spec=cards, options=BY_CDI, nodes=nodes, **self.vendor)
         listed = {device.name: device for device in devices.listed(cards, None, roots={})}
-        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access) if self.is_known else None
+        if not self.is_known:
+            return None
+        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access, nic_edits=lambda _: {})
 
     def restart(self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT) -> Preparation:
         return Preparation(
