@@ -43,6 +43,8 @@ class ListedDevice:
     """Reason of the card's fault; empty if it is healthy."""
     message: str = ""
     """The fault in words."""
+    by_name: bool = False
+    """Whether it is listed although a pod has it by name, and so needs a taint."""
 
 
 def device_name(device_id: str) -> str:
@@ -77,7 +79,7 @@ def listed(
     return tuple(devices.values())
 
 
-def fault_of(card: DeviceInfo) -> dict[str, str]:
+def fault_of(card: DeviceInfo) -> dict[str, Any]:
     """Return the fields of a listed device that describe the fault of its card."""
     if card.health:
         return {}

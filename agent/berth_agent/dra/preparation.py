@@ -247,8 +247,12 @@ class Preparation:
             ):
                 raise _BusyError(f"{wanted.device} is still prepared for ResourceClaim {other.namespace}/{other.name}")
         cards = {device.id: device.card for device in state.devices.values()}
-        if any(_overlap(wanted, taken, cards.get(taken, taken)) for taken in state.by_name):
-            raise _BusyError(f"a pod has {wanted.device} by name")
+        for taken in state.by_name:
+            if _overlap(wanted, taken, cards.get(taken, taken)):
+                raise _BusyError(f"a pod has {wanted.device} by name")
+            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
+            if cards.get(taken) == wanted.card:
+                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
 
     def _write(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[PreparedDevice, ...]:
         nics = {device.id for device in held.devices if state.devices[device.device].type == RDMA}

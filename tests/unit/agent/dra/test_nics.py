@@ -91,7 +91,7 @@ async def test_a_claim_gets_a_card_and_the_device_files_of_its_nic(tmp_path: Pat
         pytest.param({NIC}, NIC, False, id="the same NIC"),
         pytest.param({NIC}, FIRST, True, id="another NIC"),
         pytest.param({FIRST}, FIRST, False, id="the same function"),
-        pytest.param({FIRST}, SECOND, True, id="another function"),
+        pytest.param({FIRST}, SECOND, False, id="another function of the NIC"),
         pytest.param({DIVIDED}, SECOND, False, id="the whole NIC of a function"),
     ],
 )
