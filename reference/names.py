@@ -72,8 +72,8 @@ WRITTEN: Final[Rows] = {
 }
 OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
-    "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name` or "
-    "by `claims` ([GPUs by claim](../tasks/gpus-by-claim.md))",
+    "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name`, "
+    "by `claims` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
@@ -90,6 +90,8 @@ OBJECTS: Final[Rows] = {
     "CORDONED_DEVICES": "annotation of Devices: they are unhealthy while it is set ([why](../health.md))",
     "RECOVERED_DEVICES": "annotation of Devices: these devices are healthy again; the agent removes it",
     "RESERVED_MINORS": "annotation of Devices: minors of NICs and FPGAs that are gone",
+    "HELD_BY_NAME": "key of the taint of a device in Berth's ResourceSlices that a pod has by name "
+    "([GPUs by claim](../tasks/gpus-by-claim.md#both-ways-on-one-node))",
     "OWN_POOL": "label of DeviceTaintRules, and the key of their taint: other schedulers are kept from [Berth's pools]"
     "(../claims.md#give-cards-by-name-that-a-driver-lists)",
     "DEVICE_MODEL": "label of single devices, for selectors of hints: the model",
@@ -151,7 +153,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("DRA_DRIVER", "CARDS_BY_CLAIMS"),
+        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_CLAIMS_AND_NAME"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),

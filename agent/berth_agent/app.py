@@ -23,6 +23,7 @@ from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.numbering import Numbering
 from berth_agent.isolation import manager as isolation_manager
+from berth_agent.isolation import nics as isolation_nics
 from berth_agent.isolation.manager import IsolationManager
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
@@ -198,7 +199,11 @@ def _driver(
         return None
 
     def held() -> frozenset[str] | None:
-        return usage.admission.mirror.snapshot().held() if usage.admission.known.is_set() else None
+        if not usage.admission.known.is_set():
+            return None
+        snapshot = usage.admission.mirror.snapshot()
+        nics = isolation_nics.addresses(nic for pod in snapshot.pods for nic in pod.nics)
+        return snapshot.held().union(nics)
 
     def foreign(reading: Reading) -> frozenset[int]:
         return frozenset(use.minor for use in processes.foreign(reading.processes, settings.proc_root))
@@ -271,6 +276,8 @@ class Agent:
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld
                 plugin.refuse_claimed = self._driver.refuse_claimed
+            if isolation:
+                isolation.refuse_claimed(self._driver.refuse_claimed)
             self._driver.start(tasks)
         if usage:
             usage.begin(self._use_changed, tasks)

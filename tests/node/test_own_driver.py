@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from berth_api.names import CARDS_KEY, DRA_DRIVER
+from berth_api.names import CARDS_KEY, DRA_DRIVER, HELD_BY_NAME
 from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
@@ -27,23 +27,23 @@ DEADLINE: Final = START_SECONDS + 90
 @pytest.fixture
 def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
     """Return the node with Berth, whose agent is a driver, and whose operator has its pools; the cards are by name."""
-    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0}
+    options = {"dra": True, "dra_own_pools": True, "kubelet_folder": node.root, "resync_interval": 1.0}
     with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, _classes(arena):
         made.operator.stop()
-        made.start_operator(config=_own_pools(arena, tmp_path), scheduler_names=None)
+        made.start_operator(config=own_pools(arena, tmp_path), scheduler_names=None)
         try:
             yield made
         finally:
             # Pods cannot end without their driver.
             for name in made.names():
                 made.remove(name)
-            _give_by(made, None)
+            give_by(made, None)
             made.wait(lambda: not slices(made), what="the slices to go")
 
 
 def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     assert slices(stage) == []
-    _give_by(stage, "claims")
+    give_by(stage, "claims")
     stage.wait(lambda: len(slices(stage)) == len(CARDS), what="the cards in slices")
     stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
 
@@ -76,13 +76,13 @@ def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     stage.wait(lambda: devices(slices(stage)) == devices(before), what="the slices to be back")
 
     # Cards that claims hold stay with them when the others are given by name.
-    _give_by(stage, "name")
+    give_by(stage, "name")
     stage.wait(lambda: stage.node.allocatable(GPU) == 1, what="the free card by name")
     stage.wait(lambda: slices(stage) == [], what="the slices to go")
     stage.submit({GPU: "1"}, "by-name")
     stage.hold("by-name")
     assert not set(stage.cards("by-name")) & set(cards)
-    _give_by(stage, "claims")
+    give_by(stage, "claims")
     stage.wait(lambda: len(slices(stage)) == len(CARDS) - 1, what="all cards but the one by name in slices")
     assert stage.is_running("by-name")
     stage.remove("by-name", "first", "second", "shared")
@@ -90,14 +90,61 @@ def test_pods_with_claims_get_their_cards_and_no_others(stage: Stage) -> None:
     stage.wait(lambda: len(slices(stage)) == len(CARDS), what="all cards in slices")
 
 
-def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "") -> Manifest:
-    """Create a pod with a claim of one card, its own or an existing one, and return it once it runs."""
+def test_cards_are_given_by_name_and_by_claim_on_one_node(stage: Stage) -> None:
+    give_by(stage, "both")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="all cards in slices")
+    assert tainted(stage) == []
+    claimed = assert_has_its_card(stage, by_claim(stage, "claimed", stage.arena.scheduler_name))
+    stage.wait(lambda: stage.node.allocatable(GPU) == len(CARDS) - 1, what="the claim's card to be withheld")
+    stage.submit({GPU: str(len(CARDS) - 1)}, "named")
+    stage.hold("named")
+    named = stage.cards("named")
+    assert claimed not in named
+    uuids = sorted(card.uuid.lower() for card in CARDS if card.minor in named)
+    stage.wait(lambda: tainted(stage) == uuids, what="taints on the cards of the pod by name")
+
+    # Every card is in use, so a new pod waits, also after the agent was killed.
+    submit_by_claim(stage, "late", stage.arena.scheduler_name)
+    stage.wait(lambda: stage.waits("late"), what="the pod with a claim to wait")
+    stage.agent.kill()
+    stage.start_agent()
+    stage.wait(lambda: stage.node.allocatable(GPU) == len(CARDS) - 1, what="the cards on offer again")
+    assert (tainted(stage), stage.waits("late"), stage.is_running("named")) == (uuids, True, True)
+    stage.remove("named")
+    late = assert_has_its_card(stage, running(stage.arena, "late", deadline=DEADLINE))
+    assert late in named
+    stage.wait(lambda: tainted(stage) == [], what="the taints to end")
+
+    # No card that a claim holds is given by name when the node's mode changes.
+    give_by(stage, "name")
+    stage.wait(lambda: slices(stage) == [], what="the slices to go")
+    stage.wait(lambda: stage.node.allocatable(GPU) == 1, what="the free card by name")
+    stage.submit({GPU: "1"}, "last")
+    stage.hold("last")
+    assert sorted([claimed, late, *stage.cards("last")]) == [card.minor for card in CARDS]
+
+
+def tainted(stage: Stage) -> list[str]:
+    """Return the names of the devices that slices list with the taint of pods by name."""
+    listed = [device for spec in slices(stage) for device in spec["devices"]]
+    return sorted(
+        device["name"] for device in listed if HELD_BY_NAME in [taint["key"] for taint in device.get("taints", ())]
+    )
+
+
+def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "", template: str = "one") -> Manifest:
+    """Create a pod with a claim, its own of a template or an existing one, and return it once it runs."""
+    submit_by_claim(stage, name, scheduler, claim=claim, template=template)
+    return running(stage.arena, name, deadline=DEADLINE)
+
+
+def submit_by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "", template: str = "one") -> None:
+    """Create a pod with a claim, its own of a template or an existing one."""
     pod = box(stage.arena, name, scheduler_name=scheduler)
-    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "one"}
+    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
     pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     stage.arena.create([pod])
-    return running(stage.arena, name, deadline=DEADLINE)
 
 
 def claim_of(pod: Manifest) -> str:
@@ -137,7 +184,8 @@ def files(stage: Stage) -> list[str]:
     return [name for name in os.listdir(stage.node.cdi) if DRA_DRIVER in name]  # noqa: PTH208 - names, not paths
 
 
-def _give_by(stage: Stage, mode: str | None) -> None:
+def give_by(stage: Stage, mode: str | None) -> None:
+    """Set how the node's cards are given; None for the default."""
     stage.arena.merge("nodes", stage.node.name, {"metadata": {"labels": {CARDS_KEY: mode}}})
 
 
@@ -158,7 +206,8 @@ def _classes(arena: Arena) -> Iterator[None]:
         api.delete(f"{GROUP}/deviceclasses/{device_class}")
 
 
-def _own_pools(arena: Arena, folder: Path) -> Path:
+def own_pools(arena: Arena, folder: Path) -> Path:
+    """Write the configuration of an operator that has the pools of the driver, and return its file."""
     file = folder / "berth.yaml"
     body = {
         "apiVersion": "config.berth.dev/v1alpha1",

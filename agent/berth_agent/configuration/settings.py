@@ -220,8 +220,12 @@ class Settings(Flags, BaseSettings):
 
     dra: bool = False
     """Whether the agent is also a driver of dynamic resource allocation, `gpu.berth.dev`. It gives cards to
-    ResourceClaims on nodes with the label `berth.dev/cards: claims`. The container runtime must support CDI. Requires
-    `--truth` and, with `--device-plugin`, `--admission`."""
+    ResourceClaims on nodes with the label `berth.dev/cards: claims` or `both`. The container runtime must support CDI.
+    Requires `--truth` and, with `--device-plugin`, `--admission`."""
+
+    dra_own_pools: bool = False
+    """Whether this driver's pools are Berth's, as the operator's configuration says (`claims.drivers`). Without it, the
+    label `berth.dev/cards: both` has no effect."""
 
     kubelet_folder: Path = Path("/var/lib/kubelet")
     """Kubelet's folder, at the same path on the node and for the agent. The driver's sockets are in its folders
@@ -297,6 +301,8 @@ class Settings(Flags, BaseSettings):
             raise ValueError(
                 "--dra with --device-plugin needs --admission: only it knows at once what kubelet allocated"
             )
+        if self.dra_own_pools and not self.dra:
+            raise ValueError("--dra-own-pools needs --dra: it says whose the pools of the driver are")
         if self.nccl_ib_hca and not self.nics:
             raise ValueError(
                 "--nccl-ib-hca needs --nics: the variable names the NICs whose device files a container gets"

@@ -24,14 +24,16 @@ Attributes = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedDevice:
-    """A whole card or a MIG instance."""
+    """A whole card, a MIG instance, an RDMA NIC, or a virtual function of one."""
 
     name: str
     """Its name in the slice, made of its id: minors and indices may be another card's after a reboot."""
+    type: str = GPU
+    """The type of its card."""
     id: str
-    """UUID."""
+    """UUID; the PCI address of a NIC or function."""
     card: str
-    """UUID of its card."""
+    """The id of its card, or of its NIC."""
     place: str
     """PCI address of its card."""
     attributes: Attributes = field(default_factory=dict)
@@ -41,6 +43,8 @@ class ListedDevice:
     """Reason of the card's fault; empty if it is healthy."""
     message: str = ""
     """The fault in words."""
+    by_name: bool = False
+    """Whether it is listed although a pod has it by name, and so needs a taint."""
 
 
 def device_name(device_id: str) -> str:
@@ -75,14 +79,16 @@ def listed(
     return tuple(devices.values())
 
 
-def _parts(card: DeviceInfo, common: Attributes, groups: Mapping[str, str]) -> Iterable[ListedDevice]:
+def fault_of(card: DeviceInfo) -> dict[str, Any]:
+    """Return the fields of a listed device that describe the fault of its card."""
+    if card.health:
+        return {}
     fault = next((condition for condition in card.conditions if condition.type == HEALTHY), None)
-    same: dict[str, Any] = {
-        "card": card.id,
-        "place": _place(card),
-        "fault": "" if card.health else fault.reason if fault else "Unhealthy",
-        "message": "" if card.health else fault.message if fault else "",
-    }
+    return {"fault": fault.reason if fault else "Unhealthy", "message": fault.message if fault else ""}
+
+
+def _parts(card: DeviceInfo, common: Attributes, groups: Mapping[str, str]) -> Iterable[ListedDevice]:
+    same: dict[str, Any] = {"card": card.id, "place": _place(card), **fault_of(card)}
     if card.mig is None or not card.mig.enabled:
         linked = {"linkGroup": {"string": groups[card.id]}} if card.id in groups else {}
         own = {"type": {"string": "gpu"}, "uuid": {"string": card.id}, **linked}

@@ -1,9 +1,9 @@
 """The driver of one node: its slices, its sockets and its claims, in step with the node's cards, pods and label.
 
 The label `berth.dev/cards` of the Node decides how the node's cards are given, and the driver ensures that no card is
-given in both ways. With `claims`, slices list the cards that no pod has by name, and kubelet's device API gets no card
-that is free. A card of which a pod has an instance or a replica stays with the device API, with all its free parts,
-until no pod has any. Otherwise, slices list nothing, and the device API gets the cards of which no claim has any part.
+given twice. `modes` has the rules. With `claims`, a card of which a pod has an instance or a replica stays with the
+device API, with all its free parts, until no pod has any. The same holds for RDMA NICs, if the agent gives them: no pod
+gets the device files of a NIC that a claim holds.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from typing import Any, Final
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices
+from berth_agent.dra import devices, modes, nics
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.endpoint import DriverEndpoint
+from berth_agent.dra.modes import Mode
 from berth_agent.dra.preparation import NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.inventory import sysfs
@@ -29,6 +30,7 @@ from berth_api import names
 from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice, DeviceSpec
 from berth_client.client import ApiClient
+from berth_client.errors import CallError
 
 
 class ClaimDriver:
@@ -55,7 +57,7 @@ class ClaimDriver:
             hand_over: how containers get the cards, by CDI.
             endpoint: what kubelet sees of the driver.
             owner: returns the owner reference to the Node, or None while the Node is unknown.
-            held: returns the UUIDs of what pods had by name at last, or None before the pods are known.
+            held: returns the ids of what pods had by name at last, or None before the pods are known.
             is_current: returns whether kubelet answered when it was asked last.
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
@@ -80,7 +82,11 @@ class ClaimDriver:
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
-        self._by_claims: bool | None = None
+        self._mode = Mode.NAME
+        self.refusal = ""
+        """Why the cards are not given in both ways although the label says so; empty otherwise."""
+        self.shown: list[ListedDevice] = []
+        """The devices that slices list, as of the last reading with known pods."""
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call the listener when a claim got or released devices."""
@@ -92,30 +98,49 @@ class ClaimDriver:
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
         listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        if self._settings.nics:
+            listed += nics.listed(reading.spec, roots=self._roots)
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
-        self._by_claims = labels.get(names.CARDS_KEY) == names.CARDS_BY_CLAIMS
+        self._mode = modes.mode_of(labels)
+        self.refusal = await self._refused() if self._mode is Mode.BOTH else ""
+        if self.refusal:
+            self._mode = Mode.NAME
         await self.claims.load()
         held = self._held() if self._is_current() else None
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
         if held is not None:
-            taken = self._cards(held)
-            self._publisher.publish([device for device in listed if self._by_claims and device.card not in taken])
+            self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
+            self._publisher.publish(self.shown)
+
+    async def _refused(self) -> str:
+        """Return why the node's cards cannot be given in both ways; empty if they can."""
+        if not self._settings.device_plugin:
+            return "the agent does not offer the node's cards to kubelet (--device-plugin)"
+        if not self._settings.dra_own_pools:
+            return f"the pools of {names.DRA_DRIVER} are not Berth's: add it to claims.drivers (--dra-own-pools)"
+        try:
+            await self._publisher.probe_taints()
+        except CallError as error:
+            return f"it is not known whether the API server keeps taints of devices: {error}"
+        return (
+            "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
+        )
 
     def withheld(self) -> frozenset[str]:
         """Return the UUIDs of the cards that kubelet's device API must not give."""
         if self._spec is None:
             return frozenset()
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
-        if self._by_claims and self._held() is not None:
+        if self._mode is Mode.CLAIMS and self._held() is not None:
             # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
-            return self._unheld()
+            return self._unheld() & cards
         return self._claimed() & cards
 
     def refuse_claimed(self, units: Sequence[str]) -> None:
-        """Refuse to kubelet's device API units of cards that claims hold.
+        """Refuse to kubelet's device API units of cards, or NICs by their PCI addresses, that claims hold.
 
         Raises:
             AllocationRefusedError: a claim holds the card of a unit, also in part.
@@ -135,6 +160,9 @@ class ClaimDriver:
                 reason="NotRegistered",
                 message=failure or "kubelet has not registered the driver yet",
             )
+        elif self.refusal:
+            message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
+            finding = Finding(type=names.CLAIMS_SERVED, ok=False, reason="BothRefused", message=message)
         elif self._publisher.failure:
             finding = Finding(
                 type=names.CLAIMS_SERVED, ok=False, reason="SlicesNotWritten", message=self._publisher.failure
@@ -157,6 +185,7 @@ class ClaimDriver:
             devices=self._devices,
             by_name=held,
             access=lambda: self._hand_over.access(spec),
+            nic_edits=lambda address: nics.edits(self._settings.sysfs_root, address),
             by_claim=self._by_claim(),
             foreign=frozenset(
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
@@ -164,18 +193,18 @@ class ClaimDriver:
         )
 
     def _claimed(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that claims hold, or may hold while the record of claims cannot be read."""
+        """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""
         claimed = self.claims.cards()
         return self._unheld() if claimed is None else claimed
 
     def _unheld(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that no pod has by name."""
+        """Return the ids of the cards and NICs that no pod has by name."""
         devices = self._spec.devices if self._spec else ()
-        cards = frozenset(device.id for device in devices if device.type == names.GPU)
+        cards = frozenset(device.id for device in devices if device.type in (names.GPU, names.RDMA))
         return cards - self._cards(self._held() or frozenset())
 
     def _cards(self, held: frozenset[str]) -> frozenset[str]:
-        """Return the UUIDs of the cards on which these cards and instances lie."""
+        """Return the ids of the cards on which these cards and instances lie, and of the NICs of these functions."""
         cards = {device.id: device.card for device in self._devices.values()}
         return frozenset(cards.get(device, device) for device in held)
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
 from berth_api.device import ClaimedDevice
+from berth_api.names import RDMA
 from berth_client.errors import CallError
 from berth_client.objects import Object
 
@@ -39,9 +40,11 @@ class NodeState:
     devices: Mapping[str, ListedDevice]
     """All of the driver's devices by name, listed in slices or not."""
     by_name: frozenset[str]
-    """UUIDs of the cards and instances that pods have by name."""
+    """Ids of the devices that pods have by name."""
     access: Callable[[], CardAccess]
     """Returns how containers get the cards; reads the disk."""
+    nic_edits: Callable[[str], Mapping[str, Any]]
+    """Returns the edits of a CDI device for the NIC at a PCI address; reads the disk, and may raise RefusedError."""
     by_claim: Sequence[ClaimedDevice] = ()
     """The devices of claims that containers have, as kubelet reports them."""
     foreign: frozenset[str] = frozenset()
@@ -330,14 +333,26 @@ class Preparation:
             if any(not device.admin and _shares(wanted, device) for device in other.devices):
                 raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
         cards = {device.id: device.card for device in state.devices.values()}
-        if any(_overlap(wanted, taken, cards.get(taken, taken)) for taken in state.by_name):
-            raise _BusyError(f"a pod has {wanted.device} by name")
+        for taken in state.by_name:
+            if _overlap(wanted, taken, cards.get(taken, taken)):
+                raise _BusyError(f"a pod has {wanted.device} by name")
+            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
+            if cards.get(taken) == wanted.card:
+                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
 
     def _write(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[PreparedDevice, ...]:
-        access = state.access()
-        edits = {device.device: ClaimEdits(access, device.id) for device in held.devices}
-        own = {name for name, one in edits.items() if one.edits}
-        cdi.write(self._folder, uid, cdi.specification(uid, {name: one.edits for name, one in edits.items()}))
+        nics = {device.id for device in held.devices if state.devices[device.device].type == RDMA}
+        access = state.access() if any(device.id not in nics for device in held.devices) else None
+        edits: dict[str, Mapping[str, Any]] = {}
+        others: dict[str, Sequence[str]] = {}
+        for device in held.devices:
+            if access is None or device.id in nics:
+                edits[device.device] = state.nic_edits(device.id)
+                continue
+            card = ClaimEdits(access, device.id)
+            edits[device.device], others[device.device] = card.edits, card.others
+        own = {name for name, of_device in edits.items() if of_device}
+        cdi.write(self._folder, uid, cdi.specification(uid, edits))
         return tuple(
             PreparedDevice(
                 request=device.request,
@@ -345,7 +360,7 @@ class Preparation:
                 device=device.device,
                 cdi_ids=(
                     *([f"{cdi.KIND}={cdi.device_name(uid, device.device)}"] if device.device in own else ()),
-                    *edits[device.device].others,
+                    *others.get(device.device, ()),
                 ),
             )
             for device in held.devices

@@ -44,7 +44,8 @@ class SlicePublisher:
         self._existing: dict[str, Known] | None = None
         self._gone: set[str] = set()
         """Slices that were deleted during the current writes: the answer to their creation may come later."""
-        self._with_taints = True
+        self.keeps_taints: bool | None = None
+        """Whether the API server keeps taints of devices; None while it is not known."""
         self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
         """Name of a slice -> what was sent last, and what the API server made of it."""
         self._wake = asyncio.Event()
@@ -62,6 +63,17 @@ class SlicePublisher:
         if devices != self._devices or owner != self._published_for:
             self._devices, self._published_for = devices, owner
             self._wake.set()
+
+    async def probe_taints(self) -> None:
+        """Find out whether the API server keeps taints of devices, unless it is known.
+
+        Raises:
+            CallError: the API server did not say.
+        """
+        if self.keeps_taints is None:
+            sent = slices.probe(self._node)
+            answer = await self._client.request("POST", SLICES, params={"dryRun": "All"}, body=sent)
+            self.keeps_taints = slices.keeps_taints(sent["spec"], answer["spec"])
 
     async def run(self) -> None:
         """Follow and write the slices until cancelled."""
@@ -122,7 +134,7 @@ class SlicePublisher:
     async def _write(self, devices: Sequence[ListedDevice], existing: dict[str, Known]) -> None:
         owner = self._owner()
         self._gone.clear()
-        wanted = slices.by_card(devices, with_taints=self._with_taints)
+        wanted = slices.by_card(devices, with_taints=self.keeps_taints is not False)
         for change in slices.plan(wanted, list(map(self._as_sent, existing.values())), node=self._node):
             if isinstance(change, Delete):
                 await self._delete(change.known, existing)
@@ -152,9 +164,9 @@ class SlicePublisher:
             self._existing[one.name] = one
         self._answers = {name: answer for name, answer in self._answers.items() if name in (self._existing or ())}
         self._answers[one.name] = (sent, one.spec)
-        if self._with_taints and not slices.keeps_taints(sent, one.spec):
+        if self.keeps_taints is not False and not slices.keeps_taints(sent, one.spec):
             _log.warning("the API server drops taints of devices: cards with a fault are left out of ResourceSlices")
-            self._with_taints = False
+            self.keeps_taints = False
             self._wake.set()
 
     def _as_sent(self, one: Known) -> Known:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_agent.dra.devices import ListedDevice, device_name
-from berth_api.names import DRA_DRIVER
+from berth_api.names import DRA_DRIVER, HELD_BY_NAME
 
 API_VERSION: Final = "resource.k8s.io/v1"
 CARD: Final = f"{DRA_DRIVER}/card"
@@ -75,11 +75,11 @@ def by_card(devices: Sequence[ListedDevice], *, with_taints: bool) -> dict[str, 
 
     Args:
         devices: the devices of the node.
-        with_taints: whether the API server keeps taints. If not, devices with a fault are left out.
+        with_taints: whether the API server keeps taints. If not, devices that need one are left out.
     """
     slices: dict[str, list[dict[str, Any]]] = {}
     for card, group in itertools.groupby(devices, key=lambda device: device.card):
-        shown = [_device(device) for device in group if with_taints or not device.fault]
+        shown = [_device(device) for device in group if with_taints or not (device.fault or device.by_name)]
         if shown:
             slices[device_name(card)] = shown[:MAX_DEVICES]
     return slices
@@ -178,6 +178,16 @@ def _device(device: ListedDevice) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": device.name, "attributes": device.attributes}
     if device.memory:
         shown["capacity"] = {"memory": {"value": device.memory}}
+    taints = []
     if device.fault:
-        shown["taints"] = [{"key": TAINT, "value": device.fault[:MAX_TAINT_VALUE], "effect": "NoSchedule"}]
-    return shown
+        taints.append({"key": TAINT, "value": device.fault[:MAX_TAINT_VALUE], "effect": "NoSchedule"})
+    if device.by_name:
+        taints.append({"key": HELD_BY_NAME, "effect": "NoSchedule"})
+    return {**shown, "taints": taints} if taints else shown
+
+
+def probe(node: str) -> dict[str, Any]:
+    """Return a slice with a taint, to be created as a dry run: the API server may drop the taint."""
+    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True)
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [_device(device)]}, None)

@@ -11,7 +11,7 @@ import structlog
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import KUBELET_SOCKET
 from berth_agent.configuration.settings import Settings
-from berth_agent.isolation.nics import NicProvider
+from berth_agent.isolation.nics import NicProvider, RefuseClaimed
 from berth_agent.isolation.provider import ListPods, NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
@@ -57,6 +57,12 @@ class IsolationManager:
     def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """Follow a reading of the node, and the labels of its Node."""
         self._reading, self._labels = reading, labels
+
+    def refuse_claimed(self, refuse: RefuseClaimed) -> None:
+        """Refuse the NICs that ResourceClaims hold from now on."""
+        for provider in self._providers:
+            if isinstance(provider, NicProvider):
+                provider.refuse_claimed = refuse
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the conditions of the providers."""

@@ -7,7 +7,7 @@ are, and the pod's allocation names its NICs.
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +39,9 @@ away while a pod has it in its network namespace."""
 FILE: Final = "berth.dev-rdma-{}.json"
 GRACE: Final = 60.0
 """Seconds for which a specification stays: the pod may be new, and the watch later than kubelet's."""
-MODES: Final = {"umad": 0o600, "issm": 0o600}
-"""File modes of the devices that only root may open, as the kernel creates them; all users may open the others."""
-FOR_ALL: Final = 0o666
+
+RefuseClaimed = Callable[[Sequence[str]], object]
+"""Raises RefusedError if a ResourceClaim holds one of these NICs, or a part of it."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -64,6 +64,7 @@ class NicProvider(AnyUnit):
         self._names_nics = names_nics
         self._pods: dict[str, Pod] = {}
         self._failure = ""
+        self.refuse_claimed: RefuseClaimed = lambda _addresses: None
 
     def count(self, spec: DeviceSpec) -> int:  # noqa: ARG002 - the same for all
         """Return the number of units."""
@@ -119,6 +120,7 @@ class NicProvider(AnyUnit):
         if conflict := _conflict(pod, self._pods.values()):
             raise RefusedError(conflict)
         devices: list[CharDevice] = []
+        self.refuse_claimed(addresses(pod.nics))
         for address in addresses(pod.nics):
             found = rdma.char_devices(self._sysfs, address)
             if not found:
@@ -128,7 +130,7 @@ class NicProvider(AnyUnit):
 
     def _write(self, pod: Pod, entry: Allocation, devices: Sequence[CharDevice]) -> None:
         container = next((container for container in pod.containers if container.name == entry.container), None)
-        edits: dict[str, Any] = {"deviceNodes": [_node(device) for device in devices]}
+        edits: dict[str, Any] = {"deviceNodes": [rdma.cdi_node(device) for device in devices]}
         if self._names_nics and not (container and container.sets_hca):
             edits["env"] = [f"{NCCL_IB_HCA}={hca(devices)}"]
         for name in _device_names(entry):
@@ -192,15 +194,3 @@ def _conflict(pod: Pod, pods: Iterable[Pod]) -> str:
 
 def _amount(nic: Grant) -> int:
     return dict(nic.amounts).get(RDMA, 0)
-
-
-def _node(device: CharDevice) -> dict[str, Any]:
-    """Return a device node of a CDI specification; by its numbers, since the agent does not see the host's /dev."""
-    return {
-        "path": f"/dev/infiniband/{device.name}",
-        "type": "c",
-        "major": device.major,
-        "minor": device.minor,
-        "fileMode": MODES.get(device.name[:4], FOR_ALL),
-        "permissions": "rw",
-    }

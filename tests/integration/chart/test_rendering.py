@@ -108,6 +108,12 @@ def test_a_device_class_provides_an_extended_resource_only_on_request() -> None:
     assert "DeviceClass/gpu.berth.dev" not in chart.rendered({})
 
 
+@pytest.mark.parametrize(("drivers", "is_own"), [(["gpu.berth.dev"], True), (["*"], True), (["dra.net"], False)])
+def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, is_own: bool) -> None:
+    agent = chart.rendered({"dra": ON, "claims": {"drivers": drivers}})["DaemonSet/berth-agent"]
+    assert ("--dra-own-pools" in agent["spec"]["template"]["spec"]["containers"][0]["args"]) == is_own
+
+
 def test_helm_finds_no_fault() -> None:
     assert "0 chart(s) failed" in chart.helm("lint", chart.CHART, "--strict")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_api.names import GPU_CORE
 from berth_operator.controllers.reconcile import status
 from berth_operator.core.decision.cycle import Failure, Placement, decide
@@ -429,6 +430,15 @@ def test_a_taint_in_a_slice_counts_as_health(effect: str, *, kept: bool) -> None
         assert world.conditions()["GivenByName"][2] == (
             f"gpu 0: device taint example.com/broken=x:{effect} on gpu.nvidia.com/node/gpu-0"
         )
+
+
+@pytest.mark.parametrize(("driver", "is_read"), [(names.DRA_DRIVER, False), (NVIDIA_DRIVER, True)])
+def test_the_taint_of_pods_by_name_counts_only_if_another_driver_has_it(driver: str, *, is_read: bool) -> None:
+    world = World(OwnPools(drivers=frozenset({driver})))
+    tainted = gpu(0, taints=[taint(names.HELD_BY_NAME)])
+    world.to.put_slice(resource_slice(tainted, *map(gpu, (1, 2, 3)), driver=driver))
+    assert isinstance(world.decision(400), Failure if is_read else Placement)
+    assert ("GivenByName" in world.conditions()) == is_read
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ counts as a physical one.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from berth_agent.health import catalogue
 from berth_agent.health.faults import Fault, mark
@@ -32,6 +32,10 @@ MODELS: Final = {
     "MT41692": "Mellanox BlueField-3",
 }
 """Names of NICs by what their driver calls them (`hca_type`), as the simulated fleet has them."""
+
+MODES: Final = {"umad": 0o600, "issm": 0o600}
+"""File modes of the devices that only root may open, as the kernel creates them; all users may open the others."""
+FOR_ALL: Final = 0o666
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,18 @@ def char_devices(root: Path, address: str) -> list[CharDevice]:
 def connection_manager(root: Path) -> list[CharDevice]:
     """Return `rdma_cm`, which all NICs share; nothing if its driver is not loaded."""
     return list(_char_device(root / "class/misc/rdma_cm", rdma=""))
+
+
+def cdi_node(device: CharDevice) -> dict[str, Any]:
+    """Return a device node of a CDI specification; by its numbers, since the agent does not see the host's /dev."""
+    return {
+        "path": f"/dev/infiniband/{device.name}",
+        "type": "c",
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": MODES.get(device.name[:4], FOR_ALL),
+        "permissions": "rw",
+    }
 
 
 def _char_device(path: Path, *, rdma: str) -> Iterator[CharDevice]:

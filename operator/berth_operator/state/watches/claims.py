@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -45,7 +46,7 @@ class ResourceClaims:
         One that cannot be read, and never could, lists a device that may be any card of the driver's type.
         """
         before = self._claims.slices.get(keys.name_of(raw))
-        if (slice_ := _read(slices.read, raw)) is not None:
+        if (slice_ := _read(_as_counted, raw)) is not None:
             self._slices_changed(self._claims.put_slice(slice_), before, slice_)
         elif before is None and (unknown := _read(slices.read_unknown, raw)) is not None:
             self._cluster.node_devices_changed(self._claims.put_unknown(unknown))
@@ -166,6 +167,22 @@ def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
     except FieldError as error:
         log.warning("change ignored", kind=raw.get("kind"), name=keys.name_of(raw), error=str(error))
         return None
+
+
+def _as_counted(raw: Mapping[str, Any]) -> Slice:
+    """Return a slice as it is counted: Berth counts the cards itself that pods have by name, as it may free them.
+
+    Raises:
+        FieldError: a field cannot be read.
+    """
+    slice_ = slices.read(raw)
+    if slice_.pool.driver != names.DRA_DRIVER:
+        return slice_
+    devices = []
+    for device in slice_.devices:
+        taints = tuple(taint for taint in device.taints if taint.key != names.HELD_BY_NAME)
+        devices.append(replace(device, taints=taints) if taints != device.taints else device)
+    return replace(slice_, devices=tuple(devices))
 
 
 def _without_parameters(raw: Object) -> Object:

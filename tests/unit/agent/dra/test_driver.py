@@ -48,10 +48,12 @@ class Cards:
         return self.context
 
 
-def start(folder: Path, pods: Pods, **more: Any) -> tuple[ClaimDriver, Node, GpuHandler]:
+def start(
+    folder: Path, pods: Pods, foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(), **options: Any
+) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
-    settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi")
+    settings = Settings(node_name="node", checkpoint=folder / "state/pods.json", cdi_folder=folder / "cdi", **options)
     api: Any = node
     hand_over: Any = Cards()
     driver = ClaimDriver(
@@ -62,7 +64,7 @@ def start(folder: Path, pods: Pods, **more: Any) -> tuple[ClaimDriver, Node, Gpu
         owner=dict,
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
-        **more,
+        foreign=foreign,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin

@@ -75,7 +75,13 @@ class Node:
         listed = {device.name: device for device in devices.listed(cards, None, roots={})}
         if not self.is_known:
             return None
-        return NodeState(devices=listed, by_name=self.by_name, access=lambda: access, by_claim=self.by_claim)
+        return NodeState(
+            devices=listed,
+            by_name=self.by_name,
+            access=lambda: access,
+            nic_edits=lambda _: {},
+            by_claim=self.by_claim,
+        )
 
     def restart(self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT) -> Preparation:
         return Preparation(
@@ -238,7 +244,7 @@ async def test_a_claim_of_an_earlier_boot_keeps_no_other_from_its_card(tmp_path:
         pytest.param("gpu-1", {"GPU-1"}, "a pod has gpu-1 by name", id="card"),
         pytest.param("mig-2-0", {"GPU-2"}, "a pod has mig-2-0 by name", id="card of the instance"),
         pytest.param("gpu-9", set(), "the node has no device gpu-9 now", id="lost"),
-        pytest.param("mig-2-0", {"MIG-2-1"}, "", id="other instance"),
+        pytest.param("mig-2-0", {"MIG-2-1"}, "a pod has another part of the card of mig-2-0", id="other instance"),
         pytest.param("gpu-1", {"GPU-0"}, "", id="other card"),
     ],
 )

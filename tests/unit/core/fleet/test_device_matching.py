@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.names import DRA_DRIVER
 from berth_operator.core.dra import slices
 from berth_operator.core.dra.slices import Device
 from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match, normal_address
@@ -52,6 +53,7 @@ def matched(driver: str, attributes: dict[str, str | bool], cards: Any = CARDS) 
         pytest.param("gpu.intel.com", {"pciAddress": "0000:3B:00.0"}, GPU_0, id="a GPU of Intel's driver"),
         pytest.param("dra.net", {"dra.net/pciAddress": "0000:1F:00.0"}, NIC, id="a NIC"),
         pytest.param("dra.net", {"dra.net/pciAddress": "0000:1f:00.2"}, NIC, id="a virtual function"),
+        pytest.param(DRA_DRIVER, {PCI: "0000:1f:00.2"}, NIC, id="a virtual function of Berth's driver"),
         pytest.param(SRIOV, {f"{SRIOV}/pfPciAddress": "0000:1f:00.0"}, NIC, id="the NIC of a virtual function"),
         pytest.param("new.example.com", {PCI: "0000:1f:00.0"}, NIC, id="a driver that is not known"),
     ],

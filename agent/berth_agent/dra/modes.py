@@ -1,0 +1,43 @@
+"""How the cards of a node are given, as its Node's label says: by name, to claims, or in both ways. Pure functions."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from berth_agent.dra.devices import ListedDevice
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_CLAIMS_AND_NAME, CARDS_KEY
+
+
+class Mode(StrEnum):
+    """A value of the Node's label `berth.dev/cards`."""
+
+    NAME = "name"
+    """Slices list nothing. kubelet's device API offers each card of which no claim has any part."""
+    CLAIMS = CARDS_BY_CLAIMS
+    """Slices list each card of which no pod has any part by name. kubelet's device API offers the other cards."""
+    BOTH = CARDS_BY_CLAIMS_AND_NAME
+    """Slices list each whole card, with a taint while a pod has any part of it by name. kubelet's device API offers
+    each card of which no claim has any part. Berth alone gives the cards in both ways, so it never gives one twice."""
+
+
+def mode_of(labels: Mapping[str, str]) -> Mode:
+    """Return the mode that the labels of a Node request; an unknown value stands for `name`."""
+    value = labels.get(CARDS_KEY, "")
+    return Mode(value) if value in set(Mode) else Mode.NAME
+
+
+def shown(mode: Mode, devices: Iterable[ListedDevice], *, by_name: Collection[str]) -> list[ListedDevice]:
+    """Return the devices that slices list.
+
+    Args:
+        mode: how the node's cards are given.
+        devices: all devices of the node.
+        by_name: ids of the cards of which pods have any part by name.
+    """
+    if mode is Mode.NAME:
+        return []
+    if mode is Mode.CLAIMS:
+        return [device for device in devices if device.card not in by_name]
+    # kubelet's device API withholds whole cards only. So a card is given by claim as a whole, or not at all.
+    whole = (device for device in devices if device.id == device.card)
+    return [replace(device, by_name=device.card in by_name) for device in whole]

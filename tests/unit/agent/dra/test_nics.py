@@ -1,0 +1,136 @@
+"""RDMA NICs by claim: where they are, what a container gets of them, and that no pod has the same one by name."""
+
+from pathlib import Path
+
+import pytest
+
+from berth_agent.dra import nics, slices
+from berth_agent.dra.driver import ClaimDriver
+from berth_agent.inventory import sysfs
+from berth_agent.inventory.discovery.rdma import RdmaNics
+from berth_agent.readings import Reading
+from berth_agent.vendor import RefusedError
+from berth_api.device import DeviceSpec
+from tests.sysfs_tree import SysfsTree
+from tests.unit.agent.dra.test_driver import Pods, start
+from tests.unit.agent.dra.test_preparation import machine
+
+pytestmark = pytest.mark.looptime
+
+NIC, DIVIDED, FIRST, SECOND = "0000:18:00.0", "0000:28:00.0", "0000:28:00.1", "0000:28:00.2"
+NAMES = {address: "rdma-" + address.replace(":", "-").replace(".", "-") for address in (NIC, FIRST, SECOND)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a sysfs with a NIC, and another one that has two virtual functions and no link."""
+    tree = SysfsTree(tmp_path / "sys")
+    tree.rdma("mlx5_0", tree.device(NIC, numa="1"))
+    divided = tree.device(DIVIDED, below="pci0000:20/0000:20:01.0", numa="-1")
+    tree.rdma("mlx5_1", divided, port1="1: DOWN")
+    for number, address in enumerate((FIRST, SECOND)):
+        function = tree.device(address, below="pci0000:20/0000:20:01.0")
+        tree.rdma(f"mlx5_{number + 2}", function)
+        tree.virtual(divided, number, function)
+    return tree.root
+
+
+def spec(root: Path) -> DeviceSpec:
+    """Return the cards of `machine`, and these NICs."""
+    cards = [device for device in machine().devices if device.type == "gpu"]
+    return machine().model_copy(update={"devices": [*cards, *RdmaNics(root).read("node")]})
+
+
+def test_a_nic_is_listed_where_it_is_and_its_virtual_functions_in_place_of_it(root: Path) -> None:
+    roots = {address: sysfs.pcie_root(root, address) for address in (NIC, DIVIDED)}
+    listed = nics.listed(spec(root), roots=roots)
+    by_nic = slices.by_card(listed, with_taints=True)
+    assert list(by_nic) == ["0000-18-00-0", "0000-28-00-0"]
+    [[nic], functions] = by_nic.values()
+    common = {"type": {"string": "rdma"}, "productName": {"string": "Mellanox ConnectX-7"}}
+    assert nic == {
+        "name": "rdma-0000-18-00-0",
+        "attributes": {
+            **common,
+            "linkLayer": {"string": "InfiniBand"},
+            "rdmaDevice": {"string": "mlx5_0"},
+            "resource.kubernetes.io/pciBusID": {"string": NIC},
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:10"},
+            "resource.kubernetes.io/numaNode": {"int": 1},
+        },
+    }
+    assert [function["name"] for function in functions] == ["rdma-0000-28-00-1", "rdma-0000-28-00-2"]
+    for function, address in zip(functions, (FIRST, SECOND), strict=True):
+        assert function["attributes"] == {
+            **common,
+            "linkLayer": {"string": "InfiniBand"},
+            "resource.kubernetes.io/pciBusID": {"string": address},
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:20"},
+        }
+        assert [taint["value"] for taint in function["taints"]] == ["LinkDown"]
+
+
+async def test_a_claim_gets_a_card_and_the_device_files_of_its_nic(tmp_path: Path, root: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    await driver.claims.prepare(node.allocate("both", "gpu-0", NAMES[NIC]))
+    [content] = node.files().values()
+    [card, nic] = [
+        [entry["path"] for entry in device["containerEdits"]["deviceNodes"]] for device in content["devices"]
+    ]
+    assert card == ["/dev/nvidiactl", "/dev/nvidia0"]
+    files = ("uverbs-mlx5_0", "umad-mlx5_0", "issm-mlx5_0", "rdma_cm")
+    assert nic == [f"/dev/infiniband/{file}" for file in files]
+    # kubelet's device API has no NICs.
+    assert driver.withheld() == {"GPU-0"}
+
+
+@pytest.mark.parametrize(
+    ("by_name", "wanted", "is_free"),
+    [
+        pytest.param({NIC}, NIC, False, id="the same NIC"),
+        pytest.param({NIC}, FIRST, True, id="another NIC"),
+        pytest.param({FIRST}, FIRST, False, id="the same function"),
+        pytest.param({FIRST}, SECOND, False, id="another function of the NIC"),
+        pytest.param({DIVIDED}, SECOND, False, id="the whole NIC of a function"),
+    ],
+)
+async def test_no_claim_gets_what_a_pod_has_by_name(
+    tmp_path: Path, root: Path, by_name: set[str], wanted: str, is_free: bool
+) -> None:
+    pods = Pods()
+    pods.held = frozenset(by_name)
+    driver, node, _ = start(tmp_path, pods, sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {"berth.dev/cards": "claims"})
+    key = node.allocate("one", NAMES[wanted])
+    if is_free:
+        await driver.claims.prepare(key)
+    else:
+        with pytest.raises(RefusedError, match="by name"):
+            await driver.claims.prepare(key)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "by_name", "is_free"),
+    [
+        pytest.param(NIC, NIC, False, id="the same NIC"),
+        pytest.param(NIC, DIVIDED, True, id="another NIC"),
+        pytest.param(FIRST, DIVIDED, False, id="the whole NIC of a function"),
+        pytest.param(FIRST, SECOND, False, id="another function of the NIC"),
+    ],
+)
+async def test_no_pod_gets_by_name_what_a_claim_has(
+    tmp_path: Path, root: Path, claimed: str, by_name: str, is_free: bool
+) -> None:
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    await driver.claims.prepare(node.allocate("one", NAMES[claimed]))
+    assert _is_refused(driver, by_name) is not is_free
+
+
+def _is_refused(driver: ClaimDriver, address: str) -> bool:
+    try:
+        driver.refuse_claimed([address])
+    except RefusedError:
+        return True
+    return False
