@@ -10,6 +10,7 @@ the members of `Vendor`. These are its parts, of which only the first is require
     FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
     NodeFacts        labels of the Node, in `readings`
+    Isolation        limits of containers to their shares of cards, in `isolation.provider`
 
 One object may have the first four parts. All other rooms of the agent are shared by all vendors: they know these
 interfaces, and no vendor.

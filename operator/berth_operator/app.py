@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from berth_api import names, words
-from berth_api.request.kinds import Kinds, read_nics
+from berth_api.request.kinds import GpuVendor, Kinds, read_nics
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
@@ -66,7 +66,7 @@ class App:
         settings: Settings,
         configuration: Configuration,
         plugins: Mapping[str, DevicePlugin],
-        gpus: Mapping[str, str],
+        gpus: Mapping[str, GpuVendor],
         client: KubeClient,
         election: LeaderElection,
         kubernetes: int | None,
@@ -77,7 +77,7 @@ class App:
             settings: flags and variables.
             configuration: the configuration at the start.
             plugins: the installed plug-ins, by device type.
-            gpus: names of installed vendors of GPUs, by the resources of their cards.
+            gpus: the installed vendors of GPUs, by the resources of their cards.
             client: the client of the API server.
             election: the election that this process won, or takes part in.
             kubernetes: the API server's minor version; None if it is unknown.
@@ -324,7 +324,7 @@ class App:
         return health.problem(idle_seconds=idle, ages=self._watches.ages())
 
 
-def _kinds(settings: Settings, plugins: Mapping[str, DevicePlugin], gpus: Mapping[str, str]) -> Kinds:
+def _kinds(settings: Settings, plugins: Mapping[str, DevicePlugin], gpus: Mapping[str, GpuVendor]) -> Kinds:
     return kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources), gpus)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from berth_agent.conditions import Finding
+from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import ResourceHandler
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerPreferredAllocationRequest, DevicePluginOptions
@@ -52,6 +53,15 @@ class Provider(ResourceHandler, Protocol):
 
     async def check(self, node: NodeView) -> ProviderStatus:
         """Check the provider's requirements, and repair them where possible."""
+        ...
+
+
+@runtime_checkable
+class Isolation(Protocol):
+    """The part of a vendor that limits containers to their shares of cards."""
+
+    def providers(self, settings: Settings, *, list_pods: ListPods) -> list[Provider]:
+        """Return the providers that the settings request."""
         ...
 
 

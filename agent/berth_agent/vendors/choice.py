@@ -20,10 +20,9 @@ from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import NoGpus, label_value
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
-from berth_agent.isolation.provider import ListPods, Provider
+from berth_agent.isolation.provider import Isolation, ListPods, Provider
 from berth_agent.vendor import HandOver, Inventory, Vendor
 from berth_agent.vendors.amd.vendor import Amd
-from berth_agent.vendors.nvidia.isolation.selection import providers
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api import names
@@ -146,14 +145,15 @@ def resources_for(settings: Settings) -> frozenset[str]:
         PluginError: a vendor's names cannot be used.
     """
     chosen = _chosen(settings.sysfs_root).vendor.name
-    vendors = {**VENDORS, **gpu_vendors.load(entry_points(group=gpu_vendors.GROUP))}
+    added = gpu_vendors.load(entry_points(group=gpu_vendors.GROUP))
+    vendors = {**VENDORS, **{name: vendor.name for name, vendor in added.items()}}
     return frozenset(name for name, vendor in vendors.items() if vendor == chosen and is_counted_on_node(name))
 
 
 def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:
     """Return what limits containers to their shares of cards, as the settings request it; nothing for most vendors."""
-    is_nvidia = isinstance(_chosen(settings.sysfs_root).vendor, Nvidia)
-    return providers(settings, list_pods=list_pods) if is_nvidia else []
+    vendor = _chosen(settings.sysfs_root).vendor
+    return vendor.providers(settings, list_pods=list_pods) if isinstance(vendor, Isolation) else []
 
 
 @lru_cache(maxsize=1)

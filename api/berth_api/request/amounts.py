@@ -89,7 +89,9 @@ def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
 
 def vendor_of(name: str, kinds: Kinds = BUILT_IN) -> str:
     """Return the vendor whose GPUs have a resource; empty if cards of any vendor have it, or none has."""
-    return "nvidia" if mig.is_resource(name) else VENDORS.get(name) or kinds.gpus.get(name, "")
+    if name in kinds.gpus:
+        return kinds.gpus[name].name
+    return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
 def is_counted_on_node(name: str) -> bool:

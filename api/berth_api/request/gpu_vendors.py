@@ -13,8 +13,8 @@ BERTH: Final = "Berth"
 NO_NAMES: Final[Mapping[str, str]] = {}
 
 
-def load(entries: Iterable[EntryPoint], taken: Mapping[str, str] = NO_NAMES) -> dict[str, str]:
-    """Return the added vendors' names by the resources of their cards.
+def load(entries: Iterable[EntryPoint], taken: Mapping[str, str] = NO_NAMES) -> dict[str, GpuVendor]:
+    """Return the added vendors by the resources of their cards.
 
     Args:
         entries: the entry points of the group.
@@ -23,7 +23,7 @@ def load(entries: Iterable[EntryPoint], taken: Mapping[str, str] = NO_NAMES) -> 
     Raises:
         PluginError: an entry cannot be loaded, is invalid, or has a vendor or resource that exists already.
     """
-    gpus: dict[str, str] = {}
+    gpus: dict[str, GpuVendor] = {}
     owners = {**taken, **dict.fromkeys(VENDORS.values(), BERTH)}
     for declared in load_all(entries):
         vendor = declared.value
@@ -33,5 +33,5 @@ def load(entries: Iterable[EntryPoint], taken: Mapping[str, str] = NO_NAMES) -> 
             if (owner := BERTH if is_device(name) else owners.get(name)) is not None:
                 raise declared.error(f"{name} belongs to {owner} already; allowed is a name that no other vendor uses")
             owners[name] = declared.owner
-        gpus |= dict.fromkeys(vendor.cards, vendor.name)
+        gpus |= dict.fromkeys(vendor.cards, vendor)
     return gpus

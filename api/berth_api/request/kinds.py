@@ -120,6 +120,9 @@ class GpuVendor:
     """The vendor's name in the label of the Device: `example`."""
     cards: tuple[str, ...]
     """The resources of whole cards, as the agent or the vendor's device plugin offers them: `("example.com/gpu",)`."""
+    shared: bool = True
+    """Whether pods may also request the cards, and shares of them, by Berth's resources, such as `kubernetes.io/gpu`.
+    Kubelet knows nothing of these requests, so False if containers get cards from kubelet alone."""
 
     def __post_init__(self) -> None:
         """Check the declaration; see the class."""
@@ -165,8 +168,8 @@ class Kinds:
     """Resource of another system -> bytes of its unit, where it is not the usual one (`berth_api.words`)."""
     nics: Mapping[str, int] = field(default_factory=dict)
     """Resource of another device plugin -> the hundredths of an RDMA NIC that one of it takes."""
-    gpus: Mapping[str, str] = field(default_factory=dict)
-    """Resource of whole GPUs of an added vendor -> the vendor's name."""
+    gpus: Mapping[str, GpuVendor] = field(default_factory=dict)
+    """Resource of whole GPUs of an added vendor -> the vendor."""
 
     @property
     def names(self) -> tuple[str, ...]:

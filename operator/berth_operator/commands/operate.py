@@ -15,6 +15,7 @@ import uvloop
 
 from berth_api import names
 from berth_api.plugins import PluginError
+from berth_api.request import GpuVendor
 from berth_base import logs, request_metrics, start
 from berth_base.start import StartError
 from berth_client import served
@@ -46,7 +47,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 async def operate(
-    settings: Settings, configuration: Configuration, plugins: Plugins, gpus: Mapping[str, str] = NO_GPUS
+    settings: Settings, configuration: Configuration, plugins: Plugins, gpus: Mapping[str, GpuVendor] = NO_GPUS
 ) -> int:
     """Run the operator until its end; return the exit status."""
     running = asyncio.current_task()

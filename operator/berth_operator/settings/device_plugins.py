@@ -9,7 +9,7 @@ from typing import Final
 
 from berth_api import allocation, request
 from berth_api.plugins import load as load_all
-from berth_api.request import gpu_vendors
+from berth_api.request import GpuVendor, gpu_vendors
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.plugins.containment import contained
 
@@ -28,8 +28,8 @@ def installed() -> Mapping[str, DevicePlugin]:
     return load(entry_points(group=GROUP))
 
 
-def gpu_resources(plugins: Mapping[str, DevicePlugin]) -> Mapping[str, str]:
-    """Return the names of installed vendors of GPUs, by the resources of their cards.
+def gpu_resources(plugins: Mapping[str, DevicePlugin]) -> Mapping[str, GpuVendor]:
+    """Return the installed vendors of GPUs, by the resources of their cards.
 
     Raises:
         PluginError: a vendor is invalid, or has a name or resource that exists already.

@@ -15,15 +15,19 @@ from berth_agent.inventory import sysfs
 from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.interface import NoGpus
 from berth_agent.inventory.plugins import InventoryWithPlugins
+from berth_agent.isolation.provider import ListPods, Provider
+from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver, Inventory
 from berth_agent.vendors import choice
+from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.plugins import PluginError
 from tests.sysfs_tree import SysfsTree
 
 NVIDIA: Final = "0x10de"
+AMD: Final = "0x1002"
 EXAMPLE: Final = "0x1234"
 READ: Final = Finding(type="InventoryRead", ok=True, reason="InventoryRead")
 
@@ -57,6 +61,13 @@ class Example:
 
     def hand_over(self, settings: Settings) -> HandOver | None:  # noqa: ARG002
         return None
+
+
+class Limiting(Example):
+    """It also limits containers to their shares of cards."""
+
+    def providers(self, settings: Settings, *, list_pods: ListPods) -> list[Provider]:  # noqa: ARG002
+        return [HamiCoreProvider(Path(folder), kubelet=Path("/none")) for folder in ("/a", "/b")]
 
 
 class Namesake(Example):
@@ -106,6 +117,24 @@ def test_the_bus_decides_the_vendor(
             (tree.root / "bus/pci/drivers" / driver / address).mkdir(parents=True)
     chosen = choice.choose((Nvidia(), Example()), tree.root)
     assert (chosen.vendor.name, chosen.others) == expected
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [(NVIDIA, 1), (AMD, 0), (EXAMPLE, 2)])
+def test_the_vendor_of_the_node_limits_shares_if_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, expected: int
+) -> None:
+    (tmp_path / "example-1.dist-info").mkdir()
+    (tmp_path / "example-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1\n")
+    points = f"[{choice.GROUP}]\nexample = {__name__}:Limiting\n"
+    (tmp_path / "example-1.dist-info/entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+    SysfsTree(tmp_path).device("0000:11:00.0", vendor=vendor, **{"class": "0x030200"})
+    settings = Settings(node_name="n", sysfs_root=tmp_path, hami_core="/opt/hami")
+    assert len(choice.isolation_for(settings, list_pods=no_pods)) == expected
+
+
+async def no_pods() -> tuple[list[Pod], int]:
+    return [], 0
 
 
 def test_where_there_is_one_vendor_the_bus_is_not_read() -> None:

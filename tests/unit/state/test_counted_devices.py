@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.request import Kinds
+from berth_api.request import GpuVendor, Kinds
 from berth_operator.core.advice.explanation import explain
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import decide_gang
@@ -96,10 +96,14 @@ def test_a_resource_is_counted_exactly_where_no_agent_is(
             assert bool(fits[made.fleet.rows[f"n{number}"]]) == expected
 
 
+def kinds_with(name: str, *, shared: bool = True) -> Kinds:
+    return Kinds(gpus={name: GpuVendor(name="example", cards=(name,), shared=shared)})
+
+
 @pytest.mark.parametrize("sign", ["nothing", "a Device", "a Device of example"])
 def test_an_added_vendor_is_counted_and_allocated_like_a_built_in_one(sign: str) -> None:
     name = "example.com/gpu"
-    of = Cluster(grace=20.0, clock=lambda: 0.0, fleet=Fleet(kinds=Kinds(gpus={name: "example"})))
+    of = Cluster(grace=20.0, clock=lambda: 0.0, fleet=Fleet(kinds=kinds_with(name)))
     of.node_cache.put_node(bare_node("n", offered={name: 4}))
     if sign != "nothing":
         labels = {names.VENDOR_LABEL: "example"} if sign == "a Device of example" else {}
@@ -112,6 +116,25 @@ def test_an_added_vendor_is_counted_and_allocated_like_a_built_in_one(sign: str)
     else:
         assert isinstance(outcome, Placement)
         assert [grant.minor for grant in outcome.grants] == ([] if sign == "nothing" else [0, 1])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("request_of", [{"kubernetes.io/gpu": 50}, {"kubernetes.io/gpu": 100}, {"example.com/gpu": 1}])
+def test_cards_that_kubelet_alone_gives_are_requested_by_their_vendors_resource(
+    request_of: Mapping[str, int], *, shared: bool
+) -> None:
+    name = "example.com/gpu"
+    of = Cluster(grace=20.0, clock=lambda: 0.0, fleet=Fleet(kinds=kinds_with(name, shared=shared)))
+    of.node_cache.put_node(bare_node("n", offered={name: 4, "kubernetes.io/gpu": 400}))
+    of.node_cache.put_device(device("n", *map(entry, range(4)), labels={names.VENDOR_LABEL: "example"}))
+    of.node_cache.put_lease(lease("n"))
+    outcome = outcome_of(of, pod("a", request_of))
+    if shared or name in request_of:
+        assert isinstance(outcome, Placement)
+        return
+    assert isinstance(outcome, Failure)
+    reason = "1 node(s) have GPUs of example, which pods request by example.com/gpu"
+    assert outcome.message.startswith(f"0/1 nodes are available: {reason}")
 
 
 @pytest.mark.parametrize(

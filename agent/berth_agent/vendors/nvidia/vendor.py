@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Final
 
+from berth_agent.configuration.options import KUBELET_SOCKET
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import sysfs
+from berth_agent.isolation.provider import ListPods, Provider
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
+from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
+from berth_agent.vendors.nvidia.isolation.mps import MpsProvider
 from berth_agent.vendors.nvidia.nvml.inventory import DRIVER, VENDOR, NvmlInventory
 
 
@@ -33,3 +37,13 @@ class Nvidia:
             OptionsError: the configuration file cannot be used.
         """
         return NvidiaHandOver(settings)
+
+    def providers(self, settings: Settings, *, list_pods: ListPods) -> list[Provider]:
+        """Return MPS and HAMi-core, as the settings request them."""
+        chosen: list[Provider] = []
+        if settings.mps:
+            chosen.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
+        if settings.hami_core:
+            kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
+            chosen.append(HamiCoreProvider(settings.hami_core, kubelet=kubelet))
+        return chosen

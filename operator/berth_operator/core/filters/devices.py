@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from berth_api.request import NPU_CORE
 from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
 from berth_operator.core.filters.reasons import Reasons
@@ -14,10 +13,7 @@ from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
-from berth_operator.core.values.vendors import HUAWEI
 from berth_operator.core.values.verdict import Change, Verdict
-
-BY_RESOURCE: Final = f"{HUAWEI}, which pods request by {NPU_CORE}"
 
 
 class DeviceFilter:
@@ -69,8 +65,10 @@ class DeviceFilter:
         silent = silence(fleet.heard[rejected & fleet.has_device & ~fleet.fresh])
         yield f"node(s) have a Device that is not ready ({silent})", ~fleet.fresh
         suits = fleet.suits_vendor(request.devices)
-        vendor = request.devices.vendor
-        yield f"node(s) have no {vendor} devices" if vendor else f"node(s) have GPUs of {BY_RESOURCE}", ~suits
+        if request.devices.vendor:
+            yield f"node(s) have no {request.devices.vendor} devices", ~suits
+        for vendor, resource in fleet.own_resources.items():
+            yield f"node(s) have GPUs of {vendor}, which pods request by {resource}", ~suits & fleet.of_vendor(vendor)
         yield from self._allocators.reasons(fleet, request, rejected & fleet.has_device & fleet.fresh & suits)
 
 

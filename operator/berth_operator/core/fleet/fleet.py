@@ -48,7 +48,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import Taint
-from berth_operator.core.values.vendors import HUAWEI
+from berth_operator.core.values.vendors import own_resources
 
 ROWS: Final = 16
 """The initial number of rows."""
@@ -98,6 +98,7 @@ class Fleet(NodeColumns):
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
         self.kinds, self.cards = kinds, _cards(rows, kinds)
+        self.own_resources = own_resources(kinds)
         self.intern_table = InternTable()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
@@ -690,8 +691,9 @@ class Fleet(NodeColumns):
         """Return the rows whose Device is of a vendor that may serve a request."""
         if devices.vendor or all(part.type != GPU for part in devices.parts):
             return self.of_vendor(devices.vendor, rows) if devices.vendor else np.ones_like(self.vendor[rows], np.bool_)
-        # Kubelet would not call this vendor's device plugin for the pod.
-        mask: Mask = ~self.of_vendor(HUAWEI, rows)
+        mask: Mask = np.ones_like(self.vendor[rows], np.bool_)
+        for vendor in self.own_resources:
+            mask &= ~self.of_vendor(vendor, rows)
         return mask
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
-from berth_api.request import Kind, Kinds, Part
+from berth_api.request import GpuVendor, Kind, Kinds, Part
 from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -105,7 +105,7 @@ NO_PLUGINS: Final[Mapping[str, DevicePlugin]] = {}
 """Device type -> plug-in."""
 USUAL_UNITS: Final[Mapping[str, int]] = {}
 NO_NICS: Final[Mapping[str, int]] = {}
-NO_GPUS: Final[Mapping[str, str]] = {}
+NO_GPUS: Final[Mapping[str, GpuVendor]] = {}
 SCORE_WEIGHT: Final = 10.0
 """The weight of a plug-in's score: the same as the card strategies have."""
 
@@ -114,7 +114,7 @@ def kinds_of(
     plugins: Mapping[str, DevicePlugin],
     units: Mapping[str, int] = USUAL_UNITS,
     nics: Mapping[str, int] = NO_NICS,
-    gpus: Mapping[str, str] = NO_GPUS,
+    gpus: Mapping[str, GpuVendor] = NO_GPUS,
 ) -> Kinds:
     """Return the built-in device types and the plug-ins' types, and what other resources mean."""
     return Kinds(tuple(plugin.kind for plugin in plugins.values()), units, nics, gpus)

@@ -6,6 +6,7 @@ A card is given if its vendor's plugin finds the scheduler's choice on the pod, 
 from collections.abc import Mapping
 from typing import Final
 
+from berth_api.request import NPU_CORE, Kinds
 from berth_operator.core.values.inventory import Bar
 
 HUAWEI: Final = "huawei"
@@ -16,6 +17,14 @@ WITHOUT_PLUGIN: Final = frozenset({"baidu", "kunlun", "kunlunxin"})
 """Names of the vendor of Kunlun's cards. Koordinator lists them too, without an adapter for a plugin."""
 OTHER_ANNOTATION: Final = "Ascend-310P3-300I-DUO"
 """The model of Huawei's for which the plugin reads another annotation, whose form depends on the model."""
+
+
+def own_resources(kinds: Kinds) -> Mapping[str, str]:
+    """Return the resource of each vendor whose cards pods get only by the vendor's resources, by the vendor's name.
+
+    For pods with other resources, kubelet would not call the vendor's device plugin.
+    """
+    return {HUAWEI: NPU_CORE, **{vendor.name: vendor.cards[0] for vendor in kinds.gpus.values() if not vendor.shared}}
 
 
 def bar(vendor: str, model: str) -> Bar | None:

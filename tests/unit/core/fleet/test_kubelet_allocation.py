@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from berth_api import allocation, names
 from berth_api.allocation import Grant
-from berth_api.request import BUILT_IN, Kinds
+from berth_api.request import BUILT_IN, GpuVendor, Kinds
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
@@ -139,7 +139,7 @@ CHARGED: dict[str, tuple[Charge, ActualAllocation, bool, list[tuple[str, dict[st
 def test_the_pod_that_holds_a_device_is_charged_for_it(
     promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
-    made = Fleet(kinds=Kinds(gpus={"example.com/gpu": "example"}))
+    made = Fleet(kinds=Kinds(gpus={"example.com/gpu": GpuVendor(name="example", cards=("example.com/gpu",))}))
     add(made, node_info("node"), inventory(*cards(4), other_card("rdma")))
     assert held(kubelet_allocation.effective_charge(made, promised, given_, claimed=claimed)) == charged
 
