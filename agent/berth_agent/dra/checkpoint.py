@@ -83,7 +83,7 @@ class ClaimCheckpoint:
                 "the checkpoint of claims is damaged; claims are known again when kubelet prepares them",
                 path=str(self._path),
                 error=str(error),
-                kept_as=self._path.name + ASIDE,
+                kept_as=self.aside.name,
             )
             return {}
         claims = {}
@@ -96,9 +96,14 @@ class ClaimCheckpoint:
             self._keep(content)
         return claims
 
+    @property
+    def aside(self) -> Path:
+        """Return where a damaged file is kept until a person removes it."""
+        return self._path.with_name(NAME + ASIDE)
+
     def _keep(self, content: bytes) -> None:
         """Keep a damaged file: the next save replaces it."""
-        files.write(self._path.with_name(NAME + ASIDE), content, mode=MODE, draft=DRAFT)
+        files.write(self.aside, content, mode=MODE, draft=DRAFT)
 
     def save(self, claims: Mapping[str, HeldClaim]) -> None:
         """Write the prepared claims; they are on the disk when this returns.

@@ -7,7 +7,7 @@ until no pod has any. Otherwise, slices list nothing, and the device API gets th
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra import devices
+from berth_agent.dra.calls import CallMetrics
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.preparation import NodeState, Preparation
@@ -69,9 +70,11 @@ class ClaimDriver:
         self._is_current = is_current
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._health = HealthFeed()
+        self.metrics: Final = CallMetrics()
+        self._checkpoint = ClaimCheckpoint(settings.checkpoint.parent)
         self.claims: Final = Preparation(
             api=client,
-            store=ClaimCheckpoint(settings.checkpoint.parent),
+            store=self._checkpoint,
             cdi_folder=settings.cdi_folder,
             pool=settings.node_name,
             boot=boot_id(settings.proc_root),
@@ -83,6 +86,8 @@ class ClaimDriver:
         self._by_claims: bool | None = None
         self._sockets: DriverSockets | None = None
         self._failure = ""
+        self._is_damaged = False
+        """Whether a damaged checkpoint was kept."""
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call the listener when a claim got or released devices."""
@@ -91,6 +96,9 @@ class ClaimDriver:
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
         await self.claims.load()
+        self._is_damaged = await asyncio.to_thread(self._checkpoint.aside.exists)
+        is_known = self.claims.cards() is not None
+        self.metrics.set_prepared(self._settings.node_name, len(self.claims) if is_known else None)
         held = self._held() if self._is_current() else None
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
@@ -128,21 +136,27 @@ class ClaimDriver:
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the condition of the driver."""
+        problems = list(self._problems())
+        finding = Finding(
+            type=names.CLAIMS_SERVED,
+            ok=not problems,
+            reason=problems[0][0] if problems else "Registered",
+            message="; ".join(message for _, message in problems),
+        )
+        return replace(reading, findings=(*reading.findings, finding))
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the reason and the message of each problem, the worst first."""
+        if self.claims.failure:
+            yield "CheckpointUnreadable", self.claims.failure
         if self._sockets is None or not self._sockets.registration.is_registered:
             failure = self._sockets.registration.failure if self._sockets else self._failure
-            finding = Finding(
-                type=names.CLAIMS_SERVED,
-                ok=False,
-                reason="NotRegistered",
-                message=failure or "kubelet has not registered the driver yet",
-            )
-        elif self._publisher.failure:
-            finding = Finding(
-                type=names.CLAIMS_SERVED, ok=False, reason="SlicesNotWritten", message=self._publisher.failure
-            )
-        else:
-            finding = Finding(type=names.CLAIMS_SERVED, ok=True, reason="Registered")
-        return replace(reading, findings=(*reading.findings, finding))
+            yield "NotRegistered", failure or "kubelet has not registered the driver yet"
+        if self._publisher.failure:
+            yield "SlicesNotWritten", self._publisher.failure
+        if self._is_damaged:
+            what = "the checkpoint of claims was damaged, so the agent may not know all claims that hold cards"
+            yield "CheckpointDamaged", f"{what}: drain the node, and delete {self._checkpoint.aside}"
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Serve kubelet and keep the slices until the tasks are cancelled; the slices stay."""
@@ -157,7 +171,7 @@ class ClaimDriver:
         """
         crashes = CrashCounter()
         while True:
-            service = DriverService(claims=self.claims, health=self._health)
+            service = DriverService(claims=self.claims, health=self._health, metrics=self.metrics)
             sockets = DriverSockets(self._settings.kubelet_folder, service)
             try:
                 await sockets.start()

@@ -64,6 +64,12 @@ def start(folder: Path, pods: Pods) -> tuple[ClaimDriver, Node, GpuHandler]:
     return driver, node, plugin
 
 
+def prepared(driver: ClaimDriver) -> float | None:
+    """Return how many claims are prepared, by the metrics."""
+    samples = [sample for family in driver.metrics.collect() for sample in family.samples]
+    return next((sample.value for sample in samples if sample.name == "berth_claims_prepared"), None)
+
+
 @pytest.mark.parametrize(
     ("label", "held", "is_current", "expected"),
     [
@@ -106,6 +112,9 @@ async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_pa
     with pytest.raises(AllocationRefusedError, match="GPU-2"):
         await plugin.allocate("nvidia.com/gpu", ["GPU-2"])
     key = node.allocate("two", "mig-2-0")
+    [served] = driver.view(Reading(spec=machine(), findings=())).findings
+    assert (served.ok, served.reason) == (False, "CheckpointUnreadable")
+    assert prepared(driver) is None
     for call in (driver.claims.prepare, driver.claims.unprepare):
         with pytest.raises(RefusedError, match="the checkpoint of claims cannot be read"):
             await call(key)
@@ -115,6 +124,25 @@ async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_pa
     assert driver.withheld() == {"GPU-0"}
     await driver.claims.prepare(key)
     assert driver.withheld() == {"GPU-0", "GPU-2"}
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    [served] = driver.view(Reading(spec=machine(), findings=())).findings
+    assert (served.reason, prepared(driver)) == ("NotRegistered", 2)
+
+
+async def test_a_damaged_record_is_a_condition_until_a_person_removes_it(tmp_path: Path) -> None:
+    record = tmp_path / "state" / NAME
+    record.parent.mkdir()
+    record.write_bytes(b"{")
+    for _ in range(2):  # also of the next agent
+        driver, _, _ = start(tmp_path, Pods())
+        await driver.update(Reading(spec=machine(), findings=()), {})
+        [served] = driver.view(Reading(spec=machine(), findings=())).findings
+        assert f"drain the node, and delete {record}.rejected" in served.message
+        record.unlink(missing_ok=True)
+    record.with_name(f"{NAME}.rejected").unlink()
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    [served] = driver.view(Reading(spec=machine(), findings=())).findings
+    assert "drain" not in served.message
 
 
 async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> None:
