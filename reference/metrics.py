@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 import berth_operator.metrics
+from berth_agent.dra.calls import CallMetrics
 from berth_agent.metrics import series as of_agent
 from berth_operator.metrics.gauges import FAMILIES
 from reference.markdown import code, page, section, table
@@ -58,6 +59,9 @@ def agent() -> Iterator[Series]:
     """Yield the agent's series."""
     for metric in of_agent.families(of_agent.Snapshot()):
         yield _series(metric, tuple(getattr(metric, "_labelnames", ())))
+    for collector in CallMetrics().series:
+        labels = tuple(collector._labelnames)  # noqa: SLF001 - the same
+        yield from (_series(metric, labels) for metric in collector.describe())
 
 
 def _series(metric: Metric, labels: tuple[str, ...]) -> Series:

@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import berth_base.request_metrics
 import berth_operator.metrics
+from berth_agent.dra.calls import CallMetrics
 from berth_agent.metrics import series as agent_series
 from berth_operator.metrics.gauges import FAMILIES
 
@@ -34,7 +35,8 @@ class Series:
 def of_agent() -> frozenset[str]:
     """Return the names of the agent's samples."""
     families = agent_series.families(agent_series.Snapshot())
-    return frozenset(family.name + SUFFIXES[family.type] for family in families)
+    described = [metric for collector in CallMetrics().series for metric in collector.describe()]
+    return frozenset(family.name + SUFFIXES[family.type] for family in (*families, *described))
 
 
 def of_operator() -> Mapping[str, Series]:

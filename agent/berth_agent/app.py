@@ -272,6 +272,7 @@ class Agent:
         if isolation:
             isolation.on_change = self._publish_soon.set
         if self._driver:
+            exporter.claims = self._driver.metrics
             self._driver.on_change(self._use_changed)
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld

@@ -7,7 +7,7 @@ gets the device files of a NIC that a claim holds.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +71,7 @@ class ClaimDriver:
         self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._endpoint = endpoint
+        self.metrics: Final = endpoint.metrics
         self.claims: Final = Preparation(
             api=client,
             store=ClaimCheckpoint(settings.checkpoint.parent),
@@ -107,6 +108,8 @@ class ClaimDriver:
         if self.refusal:
             self._mode = Mode.NAME
         await self.claims.load()
+        is_known = self.claims.cards() is not None
+        self.metrics.set_prepared(self._settings.node_name, len(self.claims) if is_known else None)
         held = self._held() if self._is_current() else None
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
@@ -152,24 +155,26 @@ class ClaimDriver:
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the condition of the driver."""
-        if not self._endpoint.is_registered:
-            failure = self._endpoint.failure
-            finding = Finding(
-                type=names.CLAIMS_SERVED,
-                ok=False,
-                reason="NotRegistered",
-                message=failure or "kubelet has not registered the driver yet",
-            )
-        elif self.refusal:
-            message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
-            finding = Finding(type=names.CLAIMS_SERVED, ok=False, reason="BothRefused", message=message)
-        elif self._publisher.failure:
-            finding = Finding(
-                type=names.CLAIMS_SERVED, ok=False, reason="SlicesNotWritten", message=self._publisher.failure
-            )
-        else:
-            finding = Finding(type=names.CLAIMS_SERVED, ok=True, reason="Registered")
+        problems = list(self._problems())
+        finding = Finding(
+            type=names.CLAIMS_SERVED,
+            ok=not problems,
+            reason=problems[0][0] if problems else "Registered",
+            message="; ".join(message for _, message in problems),
+        )
         return replace(reading, findings=(*reading.findings, finding))
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the reason and the message of each problem, the worst first."""
+        if self.claims.failure:
+            yield "CheckpointUnreadable", self.claims.failure
+        if not self._endpoint.is_registered:
+            yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
+        if self.refusal:
+            message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
+            yield "BothRefused", message
+        if self._publisher.failure:
+            yield "SlicesNotWritten", self._publisher.failure
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Answer kubelet and keep the slices until the tasks are cancelled; the slices stay."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from berth_agent.dra.calls import CallMetrics
 from berth_agent.dra.preparation import Preparation
 from berth_agent.dra.service import ClaimKey, DriverService, HealthFeed, PreparedDevice
 from berth_agent.dra.sockets import DriverSockets
@@ -37,6 +38,7 @@ class DriverEndpoint:
         self._sockets: DriverSockets | None = None
         self._failure = ""
         self.health: Final = HealthFeed()
+        self.metrics: Final = CallMetrics()
 
     @property
     def is_registered(self) -> bool:
@@ -93,7 +95,7 @@ class DriverEndpoint:
         """
         crashes = CrashCounter()
         while True:
-            sockets = DriverSockets(self._kubelet, DriverService(claims=self, health=self.health))
+            sockets = DriverSockets(self._kubelet, DriverService(claims=self, health=self.health, metrics=self.metrics))
             try:
                 await sockets.start()
                 self._sockets, self._failure = sockets, ""

@@ -120,7 +120,8 @@ class Preparation:
         self._wait = wait
         self._claims: dict[str, HeldClaim] | None = None
         """None until they can be read: then any card may be a claim's."""
-        self._failure = ""
+        self.failure = ""
+        """Why they cannot be read; empty if they can."""
         with contextlib.suppress(OSError, DamagedError):
             self._claims = self._loaded()
         self._lock = asyncio.Lock()
@@ -134,17 +135,23 @@ class Preparation:
         held = (device for claim in self._claims.values() for device in claim.devices)
         return frozenset(device.card for device in held if device.card and not device.admin)
 
+    def __len__(self) -> int:
+        """Return how many claims are prepared."""
+        return len(self._claims or ())
+
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
         if self._claims is not None and not _is_incomplete(self._claims):
+            self.failure = ""
             return
         async with self._lock:
             try:
                 await self._complete(await self._known())
+                self.failure = ""
             except RefusedError as error:
-                if str(error) != self._failure:
+                if str(error) != self.failure:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
-                self._failure = str(error)
+                self.failure = str(error)
 
     async def close(self) -> None:
         """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""

@@ -11,6 +11,7 @@ import grpc
 import structlog
 from grpc import aio
 
+from berth_agent.dra.calls import PREPARE, UNPREPARE, CallMetrics
 from berth_agent.kubelet_api import dra_pb2 as messages
 from berth_agent.kubelet_api import drahealth_pb2 as health_messages
 from berth_agent.kubelet_api.registration_pb2 import (
@@ -118,9 +119,10 @@ class HealthFeed:
 class DriverService:
     """The services at the driver's socket."""
 
-    def __init__(self, *, claims: Claims, health: HealthFeed) -> None:
+    def __init__(self, *, claims: Claims, health: HealthFeed, metrics: CallMetrics) -> None:
         self._claims = claims
         self._health = health
+        self._metrics = metrics
         self._is_ending = False
 
     def add_to(self, server: aio.Server) -> None:
@@ -164,7 +166,8 @@ class DriverService:
 
     async def _prepare_one(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
         try:
-            devices = await self._claims.prepare(_key(claim))
+            with self._metrics.timed(PREPARE):
+                devices = await self._claims.prepare(_key(claim))
         except RefusedError as error:
             _log.warning("claim not prepared", namespace=claim.namespace, claim=claim.name, reason=str(error))
             return messages.NodePrepareResourceResponse(error=str(error))
@@ -189,7 +192,8 @@ class DriverService:
 
     async def _unprepare_one(self, claim: messages.Claim) -> messages.NodeUnprepareResourceResponse:
         try:
-            await self._claims.unprepare(_key(claim))
+            with self._metrics.timed(UNPREPARE):
+                await self._claims.unprepare(_key(claim))
         except RefusedError as error:
             _log.warning("claim not released", namespace=claim.namespace, claim=claim.name, reason=str(error))
             return messages.NodeUnprepareResourceResponse(error=str(error))

@@ -57,6 +57,8 @@ class Exporter:
         """The last published readings by node."""
         self.usage: Usage | None = None
         """The pods that hold the cards; None for a simulated fleet, or if this is switched off."""
+        self.claims: Collector | None = None
+        """The driver of ResourceClaims; None if the agent is none."""
 
     async def render(self) -> bytes:
         """Return the metrics in Prometheus' text format; they are rendered at most once in MIN_INTERVAL.
@@ -76,12 +78,12 @@ class Exporter:
                 )
                 # In a thread: of a large simulated fleet this takes a while, and procfs is read.
                 proc_root = self._proc_root if self.usage else None
-                self._text = await asyncio.to_thread(_text_of, snapshot, proc_root)
+                self._text = await asyncio.to_thread(_text_of, snapshot, proc_root, self.claims)
                 self._rendered = loop.time()
             return self._text
 
 
-def _text_of(snapshot: Snapshot, proc_root: Path | None) -> bytes:
+def _text_of(snapshot: Snapshot, proc_root: Path | None, claims: Collector | None) -> bytes:
     """Render a snapshot, with the memory of the processes of its cards where procfs is given."""
     if proc_root is not None:
         cards = snapshot.sample.cards
@@ -91,4 +93,6 @@ def _text_of(snapshot: Snapshot, proc_root: Path | None) -> bytes:
     ProcessCollector(registry=registry)
     registry.register(request_metrics.REQUESTS)
     registry.register(_Snapshot(snapshot))
+    if claims:
+        registry.register(claims)
     return generate_latest(registry)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_kubectl.doctor import cluster, devices, programs, reservations, waiting
+from berth_kubectl.doctor import claim_driver, cluster, devices, programs, reservations, waiting
 from berth_kubectl.doctor.facts import Facts, Finding
 
 
@@ -48,6 +48,9 @@ CHECKS: Final = (
     Check(name="UnreachableApi", needs=("apiservices",), find=cluster.unreachable_api),
     Check(name="NoTaintRules", needs=("clusterroles",), find=cluster.no_taint_rules),
     Check(name="SharedPool", needs=("resourceclaims",), find=cluster.shared_pool),
+    Check(name="NoClaimDriver", needs=("devices", "nodes"), find=claim_driver.no_claim_driver),
+    Check(name="StaleSlices", needs=("devices", "nodes", "resourceslices"), find=claim_driver.stale_slices),
+    Check(name="CdiNotRead", needs=("nodes", "starting"), find=claim_driver.cdi_not_read),
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from berth_api import names
 from berth_kubectl.doctor import devices, waiting
+from berth_kubectl.doctor.claim_driver import ROLE as DRIVER_ROLE
 from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
@@ -26,6 +28,7 @@ from berth_kubectl.reading.resources import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     SERVICES,
 )
 from berth_kubectl.reading.session import ObjectReader, Source
@@ -102,14 +105,19 @@ def gather(api: ObjectReader, place: Installation, *, definitions: Sequence[Obje
         lists.read["pods"] = ()
         for source, answer in zip(of_plugins, api.get_all([source.request for source in of_plugins]), strict=True):
             lists.take("pods", source, answer)
-    # ResourceClaims are read if the installation may allocate them.
-    lists.read["resourceclaims"] = ()
-    if "clusterroles" in lists.unread:
-        lists.unread["resourceclaims"] = lists.unread["clusterroles"]
-    elif ALLOCATING_ROLE in map(name_of, lists.read["clusterroles"]):
-        source = Source(resource=RESOURCE_CLAIMS)
-        [answer] = api.get_all([source.request])
-        lists.take("resourceclaims", source, answer)
+    # ResourceClaims are read if the installation may allocate them, and slices if its agents are drivers.
+    by_role = [
+        ("resourceclaims", ALLOCATING_ROLE, Source(resource=RESOURCE_CLAIMS)),
+        ("resourceslices", DRIVER_ROLE, Source(resource=RESOURCE_SLICES, fields=f"spec.driver={names.DRA_DRIVER}")),
+        ("starting", DRIVER_ROLE, Source(resource=PODS, fields="status.phase=Pending,spec.nodeName!=")),
+    ]
+    for name, role, source in by_role:
+        lists.read[name] = ()
+        if "clusterroles" in lists.unread:
+            lists.unread[name] = lists.unread["clusterroles"]
+        elif role in map(name_of, lists.read["clusterroles"]):
+            [answer] = api.get_all([source.request])
+            lists.take(name, source, answer)
     # What pods requested that may hold, alone or as a gang, several slices of one card.
     of_slices = [
         Source(resource=PODS, namespace=namespace, fields=f"metadata.name={name}")

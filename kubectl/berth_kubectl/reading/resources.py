@@ -69,6 +69,7 @@ API_SERVICES: Final = Resource(group="apiregistration.k8s.io", plural="apiservic
 SERVICES: Final = Resource(plural="services", namespaced=True, role="view")
 ENDPOINT_SLICES: Final = Resource(group="discovery.k8s.io", plural="endpointslices", namespaced=True, role="view")
 RESOURCE_CLAIMS: Final = Resource(group="resource.k8s.io", plural="resourceclaims", namespaced=True)
+RESOURCE_SLICES: Final = Resource(group="resource.k8s.io", plural="resourceslices")
 CLUSTER_ROLES: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterroles")
 CLUSTER_ROLE_BINDINGS: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterrolebindings")
 _KUEUE: Final = "kueue.x-k8s.io"

@@ -70,6 +70,12 @@ def start(
     return driver, node, plugin
 
 
+def prepared(driver: ClaimDriver) -> float | None:
+    """Return how many claims are prepared, by the metrics."""
+    samples = [sample for family in driver.metrics.collect() for sample in family.samples]
+    return next((sample.value for sample in samples if sample.name == "berth_claims_prepared"), None)
+
+
 @pytest.mark.parametrize(
     ("label", "held", "is_current", "expected"),
     [
@@ -112,6 +118,9 @@ async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_pa
     with pytest.raises(AllocationRefusedError, match="GPU-2"):
         await plugin.allocate("nvidia.com/gpu", ["GPU-2"])
     key = node.allocate("two", "mig-2-0")
+    [served] = driver.view(Reading(spec=machine(), findings=())).findings
+    assert (served.ok, served.reason) == (False, "CheckpointUnreadable")
+    assert prepared(driver) is None
     for call in (driver.claims.prepare, driver.claims.unprepare):
         with pytest.raises(RefusedError, match="the checkpoint of claims cannot be read"):
             await call(key)
@@ -121,6 +130,9 @@ async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_pa
     assert driver.withheld() == {"GPU-0"}
     await driver.claims.prepare(key)
     assert driver.withheld() == {"GPU-0", "GPU-2"}
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    [served] = driver.view(Reading(spec=machine(), findings=())).findings
+    assert (served.reason, prepared(driver)) == ("NotRegistered", 2)
 
 
 async def test_kubelet_does_not_allocate_what_a_claim_holds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from berth_agent.dra.calls import CallMetrics
 from berth_agent.dra.service import ClaimKey, DriverService, HealthFeed, PreparedDevice
 from berth_agent.dra.sockets import DriverSockets
 from berth_agent.kubelet.channel import open_channel
@@ -46,7 +48,8 @@ def sockets(folder: Path) -> set[str]:
 async def test_kubelet_registers_calls_and_follows_the_driver(folder: Path) -> None:
     feed = HealthFeed()
     feed.update({("node", "sound"): "", ("node", "faulty"): "é" * 1024})
-    driver = DriverSockets(folder, DriverService(claims=OneDevice(), health=feed))
+    metrics = CallMetrics()
+    driver = DriverSockets(folder, DriverService(claims=OneDevice(), health=feed, metrics=metrics))
     await driver.start()
     [registration] = (folder / "plugins_registry").iterdir()
     async with open_channel(registration) as channel:
@@ -94,11 +97,18 @@ async def test_kubelet_registers_calls_and_follows_the_driver(folder: Path) -> N
         async with asyncio.timeout(1):
             await driver.stop()
     assert sockets(folder) == set()
+    counts = {
+        (sample.labels["call"], sample.labels["is_error"]): sample.value
+        for family in metrics.collect()
+        for sample in family.samples
+        if sample.name == "berth_claim_call_duration_seconds_count"
+    }
+    assert counts == dict.fromkeys(itertools.product(("prepare", "unprepare"), ("true", "false")), 2)
 
 
 async def test_a_start_takes_new_names_and_removes_dead_sockets(folder: Path) -> None:
     registry, services = folder / "plugins_registry", folder / "plugins/gpu.berth.dev"
-    service = DriverService(claims=OneDevice(), health=HealthFeed())
+    service = DriverService(claims=OneDevice(), health=HealthFeed(), metrics=CallMetrics())
     other = DriverSockets(folder, service)
     await other.start()
     alive = sockets(folder)
@@ -122,7 +132,7 @@ async def test_a_socket_of_a_busy_agent_neither_blocks_the_start_nor_is_removed(
     services = folder / "plugins/gpu.berth.dev"
     services.mkdir(parents=True)
     path = services / "dra-busy.sock"
-    driver = DriverSockets(folder, DriverService(claims=OneDevice(), health=HealthFeed()))
+    driver = DriverSockets(folder, DriverService(claims=OneDevice(), health=HealthFeed(), metrics=CallMetrics()))
     with contextlib.ExitStack() as stack:
         busy = stack.enter_context(socket.socket(socket.AF_UNIX))
         busy.bind(str(path))
@@ -138,7 +148,9 @@ async def test_a_socket_of_a_busy_agent_neither_blocks_the_start_nor_is_removed(
 
 
 async def test_a_path_that_no_socket_can_have_is_named(tmp_path: Path) -> None:
-    driver = DriverSockets(tmp_path / ("long" * 20), DriverService(claims=OneDevice(), health=HealthFeed()))
+    driver = DriverSockets(
+        tmp_path / ("long" * 20), DriverService(claims=OneDevice(), health=HealthFeed(), metrics=CallMetrics())
+    )
     with pytest.raises(ServingError, match="more than 107 bytes"):
         await driver.start()
     await driver.stop()
