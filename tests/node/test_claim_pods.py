@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from berth_api import names
-from berth_api.names import CARDS_KEY, DRA_DRIVER
+from berth_api.names import DRA_DRIVER
 from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
@@ -18,6 +18,7 @@ from tests.node.boxes import START_SECONDS, box, running
 from tests.node.dra_driver import GROUP, SLICES
 from tests.node.stage import Stage
 from tests.node.test_choice_holds import divided
+from tests.node.test_own_driver import give_by
 from tests.nvml.fixture import NvmlFixture, a100
 
 CARD, DIVIDED = a100(0), divided(1)
@@ -33,7 +34,7 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
     """Return a node that gives its cards by claim: a whole card, and the three instances of another."""
     options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0, "quiet_period": QUIET}
     with Stage(node, arena, tmp_path, gpus=[CARD, DIVIDED], **options) as made, _classes(arena):
-        _give_by(made, "claims")
+        give_by(made, "claims")
         made.wait(lambda: len(taints(made)) == 1 + len(DIVIDED.migs), what="the card and the instances in slices")
         try:
             yield made
@@ -41,7 +42,7 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
             # Pods cannot end without their driver.
             for name in made.names():
                 made.remove(name)
-            _give_by(made, None)
+            give_by(made, None)
             made.wait(lambda: not taints(made), what="the slices to go")
 
 
@@ -156,10 +157,6 @@ def taints(stage: Stage) -> dict[str, list[tuple[str, str]]]:
         for item in items
         for device in item["spec"]["devices"]
     }
-
-
-def _give_by(stage: Stage, mode: str | None) -> None:
-    stage.arena.merge("nodes", stage.node.name, {"metadata": {"labels": {CARDS_KEY: mode}}})
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from devcluster.waiting import WaitError
 from tests.node.boxes import START_SECONDS, box
 from tests.node.driver_audit import Findings, audit, claim_of, leftovers, listed, sockets
 from tests.node.stage import GPU, Stage
-from tests.node.test_own_driver import _classes, _give_by, _own_pools
+from tests.node.test_own_driver import classes, give_by, own_pools
 from tests.nvml.fixture import a100
 from tests.processes import Process
 
@@ -58,7 +58,7 @@ class Chaos:
         """Start pods while something happens, compare what runs, and end some."""
         stage, old = self.stage, self.stage.agent
         mode = "claims" if what == "upgrade" else self.random.choice(["name", "claims"])
-        _give_by(stage, "claims" if mode == "claims" else None)
+        give_by(stage, "claims" if mode == "claims" else None)
         names = [f"pod-{self.pods + number}" for number in range(BATCH)]
         self.pods += BATCH
         refused = len(stage.events(REFUSED))
@@ -174,10 +174,10 @@ def test_no_card_has_two_owners_and_nothing_is_left_whatever_is_killed(
     options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0, "proc_root": tmp_path / "proc"}
     with (
         Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(CARDS)], **options) as stage,
-        _classes(arena),
+        classes(arena),
     ):
         stage.operator.stop()
-        stage.start_operator(config=_own_pools(arena, tmp_path), scheduler_names=None)
+        stage.start_operator(config=own_pools(arena, tmp_path), scheduler_names=None)
         chaos = Chaos(stage, boot)
         for what in plan(chaos, max(2, PODS // BATCH)):
             chaos.round(what)
@@ -192,7 +192,7 @@ def test_no_card_has_two_owners_and_nothing_is_left_whatever_is_killed(
         else:
             chaos.round("upgrade")
         chaos.end(sorted(stage.names()))
-        _give_by(stage, "claims")
+        give_by(stage, "claims")
         stage.wait(lambda: len(listed(stage)) == CARDS, what="all cards in slices")
         chaos.findings.leftover += leftovers(stage)
         if PODS > 2 * BATCH:
@@ -200,7 +200,7 @@ def test_no_card_has_two_owners_and_nothing_is_left_whatever_is_killed(
             stage.agent.stop()
             assert sockets(stage) == []
             stage.wait(lambda: listed(stage) == [], what="kubelet to delete the slices")
-        _give_by(stage, None)
+        give_by(stage, None)
         stage.wait(lambda: listed(stage) == [], what="the slices to go")
     findings = chaos.findings
     counts = {"pods": chaos.pods, "happened": chaos.counts}

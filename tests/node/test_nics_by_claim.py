@@ -14,8 +14,9 @@ from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests.node.dra_driver import GROUP
+from tests.node.nics import NIC, files, files_of, plug_in
 from tests.node.stage import Stage
-from tests.node.test_nics import NIC, NicStage, files, files_of, plug_in, waiting
+from tests.node.test_nics import NicStage, waiting
 from tests.node.test_own_driver import by_claim, claim_of, devices, give_by, own_pools, slices
 from tests.nvml.fixture import a100
 from tests.sysfs_tree import SysfsTree

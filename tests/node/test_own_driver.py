@@ -28,7 +28,7 @@ DEADLINE: Final = START_SECONDS + 90
 def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
     """Return the node with Berth, whose agent is a driver, and whose operator has its pools; the cards are by name."""
     options = {"dra": True, "dra_own_pools": True, "kubelet_folder": node.root, "resync_interval": 1.0}
-    with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, _classes(arena):
+    with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, classes(arena):
         made.operator.stop()
         made.start_operator(config=own_pools(arena, tmp_path), scheduler_names=None)
         try:
@@ -190,7 +190,7 @@ def give_by(stage: Stage, mode: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _classes(arena: Arena) -> Iterator[None]:
+def classes(arena: Arena) -> Iterator[None]:
     """Make a DeviceClass of the driver's whole cards, and a ResourceClaimTemplate for one."""
     api = arena.cluster.api
     expression = f'device.driver == "{DRA_DRIVER}" && device.attributes["{DRA_DRIVER}"].type == "gpu"'
