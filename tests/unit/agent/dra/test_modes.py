@@ -43,14 +43,14 @@ def with_taints(node: Node, *, kept: bool | None = True) -> None:
 
 
 UNITS: Final = ("GPU-0", "GPU-0::1", "MIG-2-0")
-PARTS: Final = [*(("name", unit) for unit in UNITS), *(("prepare", claim) for claim in CLAIMS)]
+GIVE: Final = [*(("name", unit) for unit in UNITS), *(("prepare", claim) for claim in CLAIMS)]
 OTHERS: Final = [
     *(("label", mode) for mode in ("name", "claims", "both", "other")),
     *(("end", unit) for unit in UNITS),
     *(("unprepare", claim) for claim in CLAIMS),
     *(("update", ""), ("restart", ""), ("kubelet", "")),
 ]
-STEPS: Final = st.lists(st.one_of(st.sampled_from(PARTS), st.sampled_from(OTHERS)), min_size=4, max_size=12)
+STEPS: Final = st.lists(st.one_of(st.sampled_from(GIVE), st.sampled_from(OTHERS)), min_size=4, max_size=12)
 
 
 @settings(max_examples=40, deadline=None)
