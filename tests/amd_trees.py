@@ -7,7 +7,7 @@ folders of the PCI devices: these are as the kernel's source writes them.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,7 +15,11 @@ from tests.sysfs_tree import SysfsTree, link
 
 DRIVER: Final = "bus/pci/drivers/amdgpu"
 KFD: Final = "class/kfd/kfd/topology/nodes"
+PROCESSES: Final = "class/kfd/kfd/proc"
+KFD_ID: Final = 41000
+"""KFD's number of the card with the render node 0; the kernel's are hashes of 16 bits."""
 GIB: Final = 2**30
+NOTHING: Final[Mapping[int, int]] = {}
 
 
 class Place(NamedTuple):
@@ -133,8 +137,29 @@ class AmdTree(SysfsTree):
             "drm_render_minor": render,
             "unique_id": int(place.unique_id, 16),
         }
+        (folder / "gpu_id").write_text(f"{KFD_ID + render}\n")
         (folder / "properties").write_text("".join(f"{name} {value}\n" for name, value in facts.items()))
         (folder / "mem_banks/0/properties").write_text(f"heap_type 1\nsize_in_bytes {memory}\nflags 0\n")
+
+    def process(self, pid: int, *renders: int, queues: Sequence[int] = (), memory: Mapping[int, int] = NOTHING) -> None:
+        """Let a process open KFD, which shows its memory of each card that it may use, by render nodes."""
+        folder = self.root / PROCESSES / str(pid)
+        (folder / "queues").mkdir(parents=True)
+        (folder / "pasid").write_text("32771\n")
+        for render in renders:
+            (folder / f"vram_{KFD_ID + render}").write_text(f"{memory.get(render, 0)}\n")
+        for number, render in enumerate(queues):
+            (folder / f"queues/{number}").mkdir()
+            (folder / f"queues/{number}/gpuid").write_text(f"{KFD_ID + render}")
+
+    def opened(self, pid: int, number: int, *, render: int, address: str, client: int, memory: str) -> None:
+        """Let a process open a render node, as its descriptor of this number. The tree is also the procfs."""
+        for kind in ("fd", "fdinfo"):
+            (self.root / str(pid) / kind).mkdir(parents=True, exist_ok=True)
+        (self.root / f"{pid}/fd/{number}").symlink_to(f"/dev/dri/renderD{render}")
+        facts = {"drm-driver": "amdgpu", "drm-pdev": address, "drm-client-id": client, "drm-memory-vram": memory}
+        text = "".join(f"{name}:\t{value}\n" for name, value in facts.items())
+        (self.root / f"{pid}/fdinfo/{number}").write_text(f"pos:\t0\nflags:\t02100002\n{text}")
 
 
 def mi210(root: Path) -> AmdTree:

@@ -249,10 +249,15 @@ _AMD: Final = {
     f"{_KFD}/1/properties": "simd_count 152\nsimd_per_cu 4\nlocation_id 1280\ndomain 0\ndrm_render_minor 128",
     f"{_KFD}/2/properties": "simd_count 152\nsimd_per_cu 4\nlocation_id 1281\ndomain 0\ndrm_render_minor 129",
     f"{_KFD}/2/mem_banks/0/properties": "heap_type 1\nsize_in_bytes 25769803776",
+    f"{_KFD}/1/gpu_id": "41128",
+    "class/kfd/kfd/proc/7/vram_41128": "1073741824",
+    "class/kfd/kfd/proc/7/queues/0/gpuid": "41128",
+    "7/fdinfo/3": "drm-pdev:\t0000:05:00.0\ndrm-client-id:\t7\ndrm-memory-vram:\t1024 KiB",
     "bus/pci/drivers/amdgpu/0000:05:00.0/x": "",
     "module/amdgpu/version": "6.10.5",
 }
 """A card of AMD's in two partitions."""
+_SOURCES: Final = st.sampled_from(("none", "kfd", "fdinfo"))
 _SOME: Final = st.lists(st.sampled_from(sorted(_AMD)), max_size=3)
 
 
@@ -266,7 +271,9 @@ def _amd(raw: Any) -> None:
                 file.symlink_to("/proc/self/mem")
             else:
                 file.write_bytes(content.encode(errors="replace") * (10**5 if path in raw["huge"] else 1))
-        options = Settings(node_name="n", sysfs_root=Path(root), proc_root=Path(root))
+        (Path(root) / "7/fd").mkdir(parents=True, exist_ok=True)
+        (Path(root) / "7/fd/3").symlink_to("/dev/dri/renderD128")
+        options = Settings(node_name="n", sysfs_root=Path(root), proc_root=Path(root), amd_processes=raw["processes"])
         inventory = AmdInventory(options)
         # As the agent reads it: a file of the bus that cannot be read is a failed reading.
         cards = asyncio.run(CompletedInventory(inventory, node="n", timeout=60).read())["n"].spec
@@ -383,7 +390,9 @@ TARGETS: Final = (
     Target(name="sysfs", inputs=inputs.typed(_SYSFS), parse=_sysfs),
     Target(
         name="sysfs of amd",
-        inputs=st.fixed_dictionaries({"files": inputs.typed(_AMD), "refused": _SOME, "huge": _SOME}),
+        inputs=st.fixed_dictionaries(
+            {"files": inputs.typed(_AMD), "refused": _SOME, "huge": _SOME, "processes": _SOURCES}
+        ),
         parse=_amd,
     ),
     Target(name="kernel event", inputs=st.one_of(inputs.damaged(st.just(_WEDGED)), st.binary()), parse=_kernel_event),

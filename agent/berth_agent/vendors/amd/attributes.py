@@ -27,7 +27,7 @@ class Attributes:
         self._last: dict[Path, str] = {}
         self._read: set[Path] = set()
         self.refused: set[Path] = set()
-        """Files that could not be read since the last call of `forget_unread`, and never before."""
+        """Files and folders that could not be read since the last call of `forget_unread`, and never before."""
 
     def text(self, path: Path, *, limit: int = PAGE, form: re.Pattern[str] | None = None) -> str:
         """Return the text of a file; the last text while it cannot be read; empty if it does not exist.
@@ -67,7 +67,8 @@ class Attributes:
         except _GONE:
             self._last.pop(folder, None)
         except OSError:
-            pass
+            if folder not in self._last:
+                self.refused.add(folder)
         return self._last.get(folder, "").splitlines()
 
     def target(self, path: Path) -> str:

@@ -61,6 +61,8 @@ class Card:
     """The root complex and the ports above it, without those of the card."""
     mode: str = ""
     """Compute and memory mode as AMD's plugin names them: `spx_nps1`; empty if the card cannot be partitioned."""
+    kfd_id: int = 0
+    """KFD's number of it; 0 if it cannot be read."""
     is_partition: bool = False
     is_unreadable: bool = False
     """Whether it is partitioned, and its partitions cannot be read."""
@@ -144,13 +146,17 @@ def _mode(compute: str, memory: str) -> str:
 def _divided(card: Card, partitions: Iterable[KfdNode]) -> list[Card]:
     """Return the partitions of a card that is divided; the card itself otherwise, or if they cannot be read."""
     parts = [part for part in partitions if FIRST_RENDER <= part.render <= MAX_RENDER]
-    if not card.is_unreadable or card.render not in {part.render for part in parts}:
+    own = next((part for part in parts if part.render == card.render), None)
+    if own is None:
         return [card]
+    if not card.is_unreadable:
+        return [replace(card, kfd_id=own.kfd_id)]
     return [
         replace(
             card,
             id=f"{card.id}-{number}",
             render=part.render,
+            kfd_id=part.kfd_id,
             memory=part.memory or (card.memory and card.memory // len(parts)),
             compute_units=part.compute_units or (card.compute_units and card.compute_units // len(parts)),
             is_partition=True,

@@ -1,7 +1,8 @@
 """The inventory of one node with AMD's cards: what sysfs shows, and what is wrong if it shows nothing."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,7 +15,7 @@ from berth_agent.inventory.plugins import in_thread
 from berth_agent.readings import CardSample, Reading
 from berth_agent.vendor import FaultListener
 from berth_agent.vendors.amd import cards as cards_module
-from berth_agent.vendors.amd import catalogue, health, rules, sampling
+from berth_agent.vendors.amd import catalogue, health, processes, rules, sampling
 from berth_agent.vendors.amd.attributes import Attributes
 from berth_agent.vendors.amd.cards import Card
 from berth_agent.vendors.amd.events import EventListener, EventSource, KernelEvents, Wedged
@@ -29,7 +30,6 @@ VENDOR: Final = "0x1002"
 DRIVER: Final = "amdgpu"
 """The driver's name in sysfs."""
 MODULE: Final = Path("module/amdgpu")
-PROCESSES_UNKNOWN: Final = "the processes that use cards are not read: the kernel shows them to privileged readers only"
 WITHOUT_CARDS: Final = Reading(
     spec=DeviceSpec(devices=[]),
     findings=(
@@ -52,13 +52,14 @@ class AmdInventory:
 
     def __init__(self, settings: Settings, *, open_events: Callable[[], EventSource] = KernelEvents) -> None:
         self._checks = settings.checks
+        self._processes: processes.Source = settings.amd_processes if settings.truth and settings.foreign else "none"
         self._is_mixed = settings.amd_resource_naming_strategy == "mixed"
         self._open_events = open_events
         self._events: EventListener | None = None
         self._cards: tuple[Card, ...] = ()
         """The cards of the last reading."""
         self._node = settings.node_name
-        self._sysfs = settings.sysfs_root
+        self._sysfs, self._proc = settings.sysfs_root, settings.proc_root
         self._boot_id = boot_id(settings.proc_root)
         self._attributes = Attributes()
         self._bound: frozenset[str] | None = None
@@ -78,10 +79,9 @@ class AmdInventory:
     async def sample(self) -> Mapping[str, CardSample]:
         """Return current measurements of the last reading's cards, by id; wait as long as the driver does.
 
-        Only whole cards are measured: the driver reports partitions together.
+        The driver measures the partitions of a card together, so of them only the processes are known.
         """
-        whole = [card for card in self._cards if not card.is_partition]
-        return await _in_thread(lambda: {card.id: sampling.sample(card.folder) for card in whole})
+        return await _in_thread(self._sample)
 
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with cards that the driver gives up, as it reports them; for use in the agent's loop."""
@@ -98,6 +98,19 @@ class AmdInventory:
         """Stop listening. A thread that hangs in the driver ends with the process."""
         if self._events:
             self._events.close()
+
+    def _sample(self) -> dict[str, CardSample]:
+        cards = self._cards
+        listed = self._listed_processes(cards).by_minor
+        samples = {card.id: CardSample() if card.is_partition else sampling.sample(card.folder) for card in cards}
+        return {
+            card.id: replace(samples[card.id], processes=listed.get(card.minor, ()))
+            for card in cards
+            if card.minor in listed or not card.is_partition
+        }
+
+    def _listed_processes(self, cards: Sequence[Card]) -> processes.Listed:
+        return processes.read(self._processes, cards, sysfs_root=self._sysfs, proc_root=self._proc)
 
     def _read_cards(self) -> Reading:
         folders = sysfs.gpus(self._sysfs, VENDOR)
@@ -116,11 +129,16 @@ class AmdInventory:
         faults = {folder: self._faults(folder, listed) for folder in {card.folder for card in listed}}
         devices = [with_more(self._device(card, listed), faults[card.folder]) for card in listed]
         self._cards = tuple(listed)
+        listed_processes = self._listed_processes(listed)
         self._attributes.forget_unread()
         spec = DeviceSpec(driver_version=self._version("version"), boot_id=self._boot_id, devices=devices)
         return Reading(
             spec=spec,
-            findings=(Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded"), _read_finding(unread)),
+            findings=(
+                Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded"),
+                _read_finding(unread, listed_processes.problem),
+            ),
+            processes=listed_processes.by_minor,
             labels=labels_of(spec),
             facts=AmdFacts(
                 machine=sysfs.machine(self._sysfs),
@@ -180,8 +198,8 @@ def _without_driver(*, reason: str, message: str) -> Reading:
     return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=AmdFacts())
 
 
-def _read_finding(unread: list[str]) -> Finding:
+def _read_finding(unread: list[str], problem: str) -> Finding:
     if not unread:
-        return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead", message=PROCESSES_UNKNOWN)
+        return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead", message=problem)
     message = f"the driver does not show the render node or the id of {', '.join(unread[:8])}; not listed"
     return Finding(type=names.INVENTORY_READ, ok=False, reason="CardsUnread", message=message)

@@ -28,6 +28,8 @@ class KfdNode(NamedTuple):
     compute_units: int | None
     memory: int | None
     """Bytes."""
+    kfd_id: int
+    """KFD's own number of it; 0 if it has none."""
 
 
 def nodes(attributes: Attributes, root: Path) -> Mapping[str, list[KfdNode]]:
@@ -45,7 +47,8 @@ def nodes(attributes: Attributes, root: Path) -> Mapping[str, list[KfdNode]]:
         per_unit = facts.get("simd_per_cu", 0)
         bank = _properties(attributes.text(root / NODES / name / "mem_banks/0/properties"))
         compute_units = units // per_unit if 0 < per_unit <= units < MAX_UNITS else None
-        node = KfdNode(render, compute_units, bank.get("size_in_bytes") or None)
+        kfd_id = attributes.number(root / NODES / name / "gpu_id") or 0
+        node = KfdNode(render, compute_units, bank.get("size_in_bytes") or None, kfd_id)
         by_slot.setdefault(_slot(facts.get("domain", 0), facts.get("location_id", 0)), []).append(node)
     return {slot: sorted(of_slot) for slot, of_slot in by_slot.items()}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.readings import CardSample, MemoryUse
+from berth_agent.readings import CardSample, MemoryUse, Process
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_agent.vendors.amd.sampling import sample
 from tests import amd_trees
@@ -51,10 +51,20 @@ def test_a_value_of_before_is_no_measurement(card: Path) -> None:
         assert sample(card).sm_utilization is None
 
 
-@pytest.mark.parametrize(("compute", "samples"), [("SPX", 8), ("CPX", 0)])
-async def test_whole_cards_are_measured(tmp_path: Path, compute: str, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("compute", "processes", "samples", "measured"),
+    [("SPX", "none", 8, 8), ("CPX", "none", 0, 0), ("SPX", "kfd", 8, 8), ("CPX", "kfd", 64, 0)],
+)
+async def test_whole_cards_are_measured_and_partitions_show_their_processes(
+    tmp_path: Path, compute: str, processes: str, samples: int, measured: int
+) -> None:
     tree = amd_trees.mi300x(tmp_path, compute=compute, is_privileged=True)
-    inventory = AmdInventory(Settings(node_name="n", sysfs_root=tree.root, proc_root=tree.root))
+    tree.process(7, 136, memory={136: GIB})
+    options: dict[str, Any] = {"amd_processes": processes, "sysfs_root": tree.root, "proc_root": tree.root}
+    inventory = AmdInventory(Settings(node_name="n", **options))
     assert await inventory.sample() == {}
     await inventory.read()
-    assert len(await inventory.sample()) == samples
+    by_id = await inventory.sample()
+    assert (len(by_id), sum(card.memory is not None for card in by_id.values())) == (samples, measured)
+    used = [card.processes for card in by_id.values() if card.processes]
+    assert used == ([(Process(pid=7, memory=GIB),)] if processes == "kfd" else [])

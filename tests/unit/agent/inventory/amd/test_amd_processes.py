@@ -1,0 +1,103 @@
+"""Which processes use AMD's cards, by KFD and by the open files of processes."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_agent.configuration.settings import Settings
+from berth_agent.readings import Reading
+from berth_agent.usage import processes as usage
+from berth_agent.vendors.amd import processes
+from berth_agent.vendors.amd.inventory import AmdInventory
+from tests import amd_trees
+from tests.amd_trees import GIB, MI300X, AmdTree, refused
+
+FIRST, SECOND = MI300X[0].address, MI300X[1].address
+
+
+async def read(tree: AmdTree, source: str, **options: Any) -> Reading:
+    settings: dict[str, Any] = {"sysfs_root": tree.root, "proc_root": tree.root, "amd_processes": source, **options}
+    return (await AmdInventory(Settings(node_name="n", **settings)).read())["n"]
+
+
+def used(reading: Reading) -> dict[int, list[tuple[int, int]]]:
+    """Return (pid, GiB) of the processes of each card that has some."""
+    return {
+        minor: [(process.pid, process.memory // GIB) for process in listed]
+        for minor, listed in reading.processes.items()
+        if listed
+    }
+
+
+def note(reading: Reading) -> str:
+    [finding] = [finding for finding in reading.findings if finding.type == "InventoryRead"]
+    assert finding.ok
+    return finding.message
+
+
+def computing(tree: AmdTree) -> AmdTree:
+    """Let processes compute on the first two cards, and one only look at all of them."""
+    tree.process(100, 128, 136, memory={128: 60 * GIB, 136: 2 * GIB})
+    tree.process(200, 128, 136, queues=[136])
+    tree.process(300, 128, 136)
+    # Client 7 is open twice, and a child has inherited it.
+    tree.opened(100, 3, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
+    tree.opened(100, 4, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
+    tree.opened(100, 5, render=136, address=SECOND, client=8, memory="2048 MiB")
+    tree.opened(200, 5, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
+    tree.opened(200, 6, render=136, address=SECOND, client=9, memory="0")
+    (tree.root / "200/fd/7").symlink_to("/dev/null")
+    (tree.root / "300/fd").mkdir(parents=True)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("source", "is_privileged", "expected", "problem"),
+    [
+        ("none", True, {}, processes.UNKNOWN),
+        ("kfd", True, {0: [(100, 60)], 8: [(100, 2), (200, 0)]}, ""),
+        ("kfd", False, {}, processes.UNNUMBERED),
+        ("fdinfo", True, {0: [(100, 60)], 8: [(100, 2)]}, ""),
+        ("fdinfo", False, {0: [(100, 60)], 8: [(100, 2)]}, ""),
+    ],
+)
+async def test_the_processes_of_cards(
+    tmp_path: Path, source: str, *, is_privileged: bool, expected: dict[int, list[tuple[int, int]]], problem: str
+) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=is_privileged))
+    reading = await read(tree, source)
+    assert (used(reading), note(reading)) == (expected, problem)
+    # What decides about processes outside Kubernetes takes them as it takes those of other vendors.
+    (tree.root / "100/cgroup").write_text("0::/user.slice\n")
+    foreign = [(use.minor, use.processes, use.memory) for use in usage.foreign(reading.processes, tree.root)]
+    assert foreign == ([(0, 1, "60Gi"), (8, 1, "2Gi")] if expected else [])
+
+
+async def test_the_processes_of_partitions(tmp_path: Path) -> None:
+    tree = amd_trees.mi300x(tmp_path, compute="CPX", is_privileged=True)
+    tree.process(100, *range(128, 136), memory={129: GIB}, queues=[130])
+    tree.opened(100, 3, render=129, address=FIRST, client=7, memory="1024 MiB")
+    assert used(await read(tree, "kfd")) == {1: [(100, 1)], 2: [(100, 0)]}
+    reading = await read(tree, "fdinfo")
+    assert (used(reading), note(reading)) == ({}, processes.PARTITIONED)
+
+
+async def test_processes_are_not_read_if_their_use_is_not_published(tmp_path: Path) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    assert used(await read(tree, "kfd", foreign=False)) == {}
+
+
+async def test_files_that_lie_or_are_refused(tmp_path: Path) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    (tree.root / amd_trees.PROCESSES / "self").mkdir()
+    (tree.root / amd_trees.PROCESSES / f"100/vram_{amd_trees.KFD_ID + 128}").write_text("-1\n")
+    (tree.root / amd_trees.PROCESSES / f"100/vram_{amd_trees.KFD_ID + 136}").write_text("many\n")
+    assert used(await read(tree, "kfd")) == {8: [(200, 0)]}
+    (tree.root / "100/fdinfo/5").write_text("drm-pdev:\t0000:27:00.0\ndrm-client-id:\t8\ndrm-memory-vram:\t²\n")
+    assert used(await read(tree, "fdinfo")) == {0: [(100, 60)]}
+    with refused(tree.root / "100/fdinfo/3", errno.EIO), refused(tree.root / "100/fdinfo/4", errno.EIO):
+        reading = await read(tree, "fdinfo")
+    # The child has the same client, and is counted for it.
+    assert (used(reading), note(reading)) == ({0: [(200, 60)]}, processes.REFUSED.format(1))
