@@ -56,10 +56,13 @@ class Container:
     """Its first process, as this machine counts them."""
 
     @property
-    def is_runc(self) -> bool:
-        """Whether it is still the process by which runc prepares it, with runc's environment."""
+    def runs_its_program(self) -> bool:
+        """Whether it is no longer the process by which runc prepares it, and has its own environment."""
         arguments = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
-        return Path(os.fsdecode(arguments[0])).name == "runc" and arguments[1] == b"init"
+        if Path(os.fsdecode(arguments[0])).name == "runc" and arguments[1] == b"init":
+            return False
+        # Both are empty for a moment while the kernel replaces the program.
+        return bool(arguments[0]) and bool(self.environment)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -247,7 +250,7 @@ class RealNode:
             raise DevclusterError(f"no process of the container {name} of {pod['metadata']['name']} runs")
         found = Container(id=container_id, pid=pids[0])
         # containerd says that it runs a moment before runc has replaced itself.
-        waiting.until(lambda: not found.is_runc, deadline=START_SECONDS, what=f"the program of {name} to start")
+        waiting.until(lambda: found.runs_its_program, deadline=START_SECONDS, what=f"the program of {name} to start")
         return found
 
     def output(self, pod: Manifest, name: str = "main") -> str:
