@@ -14,7 +14,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "app.py": frozenset({"nvml"}),
     "configuration/__init__.py": frozenset({"nvidia"}),
     "configuration/options.py": frozenset({"nvidia", "nvml", "imex"}),
-    "configuration/settings.py": frozenset({"nvidia", "nvml", "xid", "cuda", "intel", "amd.com"}),
+    "configuration/settings.py": frozenset({"nvidia", "nvml", "xid", "cuda", "intel", "amd.com", "kfd"}),
     "health/checks.py": frozenset({"nvidia", "xid"}),
     "usage/reporter.py": frozenset({"nvml"}),
     # The name of a metric, and the descriptions of others.
