@@ -23,7 +23,7 @@ Handle = Any
 ROOT: Final = Path(__file__).parents[2]
 CONTROL: Final = Path("/dev/nvidiactl")
 VARIABLE: Final = "BERTH_AGENT_NVML_LIBRARY"
-FIXTURE: Final = ROOT / "tests/nvml/nvml.c"
+FIXTURE: Final = tuple(ROOT / "tests/nvml" / name for name in ("nvml.c", "mig.c"))
 PATIENCE: Final = 120
 """Seconds: a driver without persistence mode takes some for each card."""
 HANDLE: Final = "handle"
@@ -118,7 +118,7 @@ def _library() -> Iterator[Answer]:
     yield "nvmlSystemGetNVMLVersion short", _text("nvmlSystemGetNVMLVersion", SHORT)
     for code in CODES:
         yield f"nvmlErrorString {code}", n.nvmlErrorString(n.c_uint(code))
-    for name in sorted(set(re.findall(r"\bnvml[A-Z]\w+", FIXTURE.read_text()))):
+    for name in sorted({name for file in FIXTURE for name in re.findall(r"\bnvml[A-Z]\w+", file.read_text())}):
         yield f"has {name}", hasattr(n.nvmlLib, name)
 
 

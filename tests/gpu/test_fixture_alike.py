@@ -42,7 +42,10 @@ def test_every_answer_of_the_fixture_is_the_real_one(real: Answers, tmp_path: Pa
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_the_fixture_answers_as_a_machine_that_was_recorded(file: Path, tmp_path: Path) -> None:
     recorded = json.loads(file.read_text())
-    assert differences(recorded, of(describe(recorded, tmp_path))) == []
+    answers = of(describe(recorded, tmp_path))
+    # The machine was not asked for functions that the fixture got later.
+    later = {name for name in answers if name.startswith("has ")} - recorded.keys()
+    assert differences(recorded, {name: answer for name, answer in answers.items() if name not in later}) == []
 
 
 def test_what_the_fixture_exports_is_there(real: Answers) -> None:

@@ -121,11 +121,13 @@ async def test_prometheus_scrapes_the_agent_and_joins_it_with_dcgm(
     await asyncio.to_thread(prometheus.until, f'berth_gpu_temperature_celsius{{UUID="{HOT}",node="{NODE}"}} == 93')
     await asyncio.to_thread(prometheus.until, 'berth_gpu_throttle_reason{reason="hw_thermal_slowdown"} == 1')
 
-    free, heat, exceeded, headroom, idle, joined = [
+    free, heat, refused, exceeded, headroom, idle, joined = [
         await asyncio.to_thread(prometheus.query, query) for query in queries()
     ]
     assert [sample.labels for sample in free] == [{"model": "NVIDIA A100-SXM4-80GB"}]
     assert by_pod(heat) == {"half": 0.5, "other": 0.5}
+    # No driver of claims runs.
+    assert refused == []
     assert by_pod(exceeded) == {"half": 2 * MIB}
     assert {sample.value for sample in headroom} == {340.0}
     assert [sample.labels["UUID"] for sample in idle] == [IDLE]

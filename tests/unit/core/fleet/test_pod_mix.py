@@ -1,8 +1,7 @@
 """The typical mix of pods."""
 
-import json
-
 import numpy as np
+import orjson
 import pytest
 
 from berth_api.request.model import ANY_MODEL, ModelConstraint
@@ -140,7 +139,7 @@ def test_a_saved_mix_continues_exactly() -> None:
     for number in range(700):
         asked = {NVIDIA: number % 5} if number % 3 else {GPU: number % 100}
         made.see(asks({"cpu": 100 * (number % 37), **asked}, model=models[number % 3]))
-    again = pod_mix_document.of_document(json.loads(json.dumps(pod_mix_document.document(made))))
+    again = pod_mix_document.of_document(orjson.loads(orjson.dumps(pod_mix_document.document(made))))
     for _ in range(2):
         assert pod_mix_document.document(again) == pod_mix_document.document(made)
         assert again.typical.enough.tolist() == made.typical.enough.tolist()

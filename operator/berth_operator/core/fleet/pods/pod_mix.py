@@ -185,7 +185,7 @@ class PodMix:
             enough=np.cumsum(counts.by_cpu) / counts.by_cpu.sum(),
             large=tuple(large),
             large_demand=large_cards / large_cards.sum() if large else large_cards,
-            large_share=large_cards.sum() / cards,
+            large_share=float(large_cards.sum() / cards),
         )
 
 
