@@ -101,8 +101,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
     requests = {task: task.request for task in set(trace.tasks)}
     tasks = openb.arrivals(trace, rng, ratio)
     fleet = openb.fleet(trace.machines, rng)
-    # Not in the order of the file, which has all pods without cards first: the mix gives later pods more weight.
-    for task in random.Random(seed).sample(trace.tasks, len(trace.tasks)):
+    for task in trace.tasks:
         fleet.pod_mix.see(requests[task])
     policy = Policy() if name == OURS else baselines.policy(name, trace.tasks, seed)
     run, hopeless, capacity, arrived, allocated = Run(), set[Task](), trace.capacity, 0, 0

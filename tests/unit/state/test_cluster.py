@@ -482,14 +482,6 @@ def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> No
     assert [constraint.globs for constraint in typical.constraints] == [("*A100*",)]
 
 
-def test_bound_pods_without_cards_count_with_their_cpu() -> None:
-    world = World()
-    without_cards = pod("a", {"cpu": "2"}, on="node")
-    for bound in (without_cards, without_cards, pod("b", {"cpu": "4", NVIDIA: "1"}, on="node", allocated=whole(0))):
-        world.cluster.put_bound(bound)
-    assert world.cluster.fleet.pod_mix.cpu_without_cards == pytest.approx(2000, rel=0.01)
-
-
 def test_where_other_instances_have_nodes_only_pods_of_our_schedulers_count() -> None:
     world = World(confined=True)
     world.cluster.gangs.set_schedulers(["ours"])

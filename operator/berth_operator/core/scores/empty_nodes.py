@@ -82,7 +82,7 @@ def worth(fleet: Fleet) -> Worth:
 
 
 def _pressure(typical: Typical, hosts: Mask, scarcity: Amounts) -> Amounts:
-    """Return for each large kind the part of its nodes' cards that pods need which fit on no other nodes.
+    """Return, for each large kind, the demand of pods that fit only on its nodes, divided by these nodes' cards.
 
     The demand is that of pods which request all cards of the cluster.
     """

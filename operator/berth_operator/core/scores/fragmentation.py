@@ -4,12 +4,10 @@
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
           + delay of the node's emptying      what the empty node is worth, over 1 + the number of its cards' users
           + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
-          + free cpu * price                  0 unless cpu will run out before cards, see cpu_price
 
 All terms are in hundredths of a card. The second term prevents a node from running out of cpu before it runs out of
 cards, or the other way round. The third term keeps nodes empty, or lets them become empty, for pods with several cards
-(see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. The fifth term leaves cpu in
-large pieces where it is scarce. See docs/placement.md.
+(see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. See docs/placement.md.
 
 Among nodes with equal waste, nodes with cards are taken in the order of rows, and nodes without cards evenly.
 """
@@ -29,7 +27,7 @@ from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.pods.pod_mix import Typical
-from berth_operator.core.scores import cpu_price, empty_nodes
+from berth_operator.core.scores import empty_nodes
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
@@ -56,18 +54,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
-    cpu = dict(request.resources).get(CPU, 0)
-    lost = _waste(fleet, request, cpu)
-    if not (price := cpu_price.price(fleet)):
-        return lost
-    # Not part of the cached columns, because each charge changes the price.
-    priced: Amounts = lost + np.rint(price * (fleet.left(CPU) - cpu))
-    return priced
-
-
-def _waste(fleet: Fleet, request: PodRequest, cpu: int) -> Amounts:
-    """Return the waste without the price of cpu."""
-    typical = fleet.pod_mix.typical
+    typical, cpu = fleet.pod_mix.typical, dict(request.resources).get(CPU, 0)
     worth = empty_nodes.worth(fleet)
     part = next((part for part in request.devices.parts if part.type == GPU), None)
     if part is None:

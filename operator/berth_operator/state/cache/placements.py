@@ -25,7 +25,6 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api.request import Kinds
-from berth_api.resources import CPU
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -134,12 +133,9 @@ class Placements:
         if charge.gang is not None:
             # Before it is removed from the waiting pods, so that its gang never looks smaller in between.
             self._gangs.put_bound(raw, charge, charge.gang)
-        if known is None and self._pending.get(uid) is None and self._is_counted(charge.scheduler):
+        if charge.grants and known is None and self._pending.get(uid) is None and self._is_counted(charge.scheduler):
             # It was not counted for the typical workload while it waited.
-            if charge.grants:
-                fleet.pod_mix.see(pods.request_of(raw, self._kinds))
-            elif not charge.unknown:
-                fleet.pod_mix.see_without_cards(dict(charge.resources).get(CPU, 0))
+            fleet.pod_mix.see(pods.request_of(raw, self._kinds))
         self._pending.remove(uid)
         if uid in self._assumed:
             # The watch may be faster than the answer to the Binding, which then has no effect.

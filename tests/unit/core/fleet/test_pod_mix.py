@@ -7,7 +7,7 @@ import pytest
 from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.fleet.pods import pod_mix, pod_mix_document
 from berth_operator.core.fleet.pods.pod_mix import PodMix
-from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, asks
+from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
 
 T4 = ModelConstraint(globs=("t4",))
 
@@ -38,21 +38,6 @@ def demand(of: PodMix) -> dict[ModelConstraint, float]:
 )
 def test_the_cpu_that_goes_with_a_card(pods: list[dict[str, int]], expected: float) -> None:
     assert mix(*pods).typical.cpu_per_card == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("pods", "expected"),
-    [
-        pytest.param([{"cpu": 4000}], 0, id="no card was requested"),
-        pytest.param([{"cpu": 4000}, {"cpu": 2000, GPU: 100}], 4000, id="one card"),
-        pytest.param([{GPU: 100}, {"cpu": 4000}, {"cpu": 4000}], 8000, id="they came last"),
-        pytest.param([{"cpu": 4000}, {"cpu": 2000}, {GPU: 50}, {NVIDIA: 2}], 2400, id="two and a half cards"),
-        pytest.param([{"cpu": 4000, RDMA: 1}, {GPU: 100}], 4000, id="other devices are not cards"),
-        pytest.param([{"cpu": 4000, MEMORY: 5}, {GPU: 100}], 0, id="cards of unknown size"),
-    ],
-)
-def test_the_cpu_of_pods_without_cards_for_each_card(pods: list[dict[str, int]], expected: float) -> None:
-    assert mix(*pods).cpu_without_cards == pytest.approx(expected, rel=0.02)
 
 
 def test_the_latest_pods_count_most() -> None:
@@ -145,7 +130,6 @@ def test_a_saved_mix_continues_exactly() -> None:
         assert again.typical.enough.tolist() == made.typical.enough.tolist()
         for each in (made, again):
             each.see(asks({"cpu": 7_000, NVIDIA: 2}, model=T4))
-            each.see(asks({"cpu": 500}))
             each.see(asks({"cpu": 300, GPU: 40}))
 
 

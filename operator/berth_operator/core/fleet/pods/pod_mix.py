@@ -100,8 +100,6 @@ class MixWeights:
     unseen: float = 0.0
     """Weight of the pods that were seen after `PodMix.typical` was computed."""
     cpu: float = 0.0
-    cpu_without_cards: float = 0.0
-    """Of pods without cards."""
     by_cpu: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of cpu per card -> weight of the cards."""
     by_share: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(CARD))
@@ -120,28 +118,15 @@ class PodMix:
         self.counts = counts or MixWeights()
 
     def see(self, request: PodRequest) -> None:
-        """Count a pod; ignore pods that request only GPU memory in bytes, and of pods without GPUs all but the cpu."""
+        """Count a pod; ignore pods without GPUs, and pods that request only GPU memory in bytes."""
         hundredths, count = _cards(request.devices.parts)
-        cpu = dict(request.resources).get(CPU, 0)
         if not hundredths:
-            if all(part.type != GPU for part in request.devices.parts):
-                self.see_without_cards(cpu)
             return
         # Increasing the weight of later pods is the same as decreasing that of all earlier ones, without touching them.
         self.counts.weight *= _GROWTH
-        self._count(hundredths, count, cpu, request.model)
+        self._count(hundredths, count, dict(request.resources).get(CPU, 0), request.model)
         if self.counts.unseen * FRESH >= self.counts.total:
             self._draw_up()
-
-    @property
-    def cpu_without_cards(self) -> float:
-        """Return the cpu (thousandths) that pods without GPUs request for each card of others, as of the latest pod."""
-        cards = sum(self.counts.demand.values())
-        return CARD * self.counts.cpu_without_cards / cards if cards else 0.0
-
-    def see_without_cards(self, cpu: int) -> None:
-        """Count the cpu (thousandths) of a pod without GPUs."""
-        self.counts.cpu_without_cards += self.counts.weight * cpu
 
     def _count(self, hundredths: int, count: int, cpu: int, model: ModelConstraint) -> None:
         counts = self.counts
@@ -167,7 +152,6 @@ class PodMix:
             # Scaled down to keep the numbers small; constraints and kinds with negligible weight are dropped.
             counts.total /= counts.weight
             counts.cpu /= counts.weight
-            counts.cpu_without_cards /= counts.weight
             counts.by_cpu /= counts.weight
             counts.by_share /= counts.weight
             counts.demand = _faded(counts.demand, counts.weight)

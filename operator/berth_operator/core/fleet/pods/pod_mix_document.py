@@ -24,7 +24,6 @@ def document(pod_mix: PodMix) -> Object:
     counts, typical = pod_mix.counts, pod_mix.typical
     return {
         **{name: getattr(counts, name) for name in _WEIGHTS},
-        "cpuWithoutCards": counts.cpu_without_cards,
         "byCPU": _sparse(counts.by_cpu),
         "byShare": _sparse(counts.by_share),
         "demand": _demand(counts.demand, counts.demand.values()),
@@ -47,9 +46,7 @@ def of_document(saved: Mapping[str, Any]) -> PodMix:
         LookupError, TypeError, ValueError, ArithmeticError: it is not of this form.
     """
     weight, total, unseen, cpu = (float(saved[name]) for name in _WEIGHTS)
-    # An operator of an earlier version did not count it.
-    cpu_without_cards = float(saved.get("cpuWithoutCards", 0.0))
-    counts = MixWeights(weight=weight, total=total, unseen=unseen, cpu=cpu, cpu_without_cards=cpu_without_cards)
+    counts = MixWeights(weight=weight, total=total, unseen=unseen, cpu=cpu)
     _fill(counts.by_cpu, saved["byCPU"])
     _fill(counts.by_share, saved["byShare"])
     counts.demand = {_constraint(entry[0]): float(entry[1]) for entry in saved["demand"]}
@@ -69,6 +66,7 @@ def _typical(saved: Mapping[str, Any]) -> Typical:
         enough=enough,
         large=tuple(map(_kind, saved["large"])),
         large_demand=np.array([float(entry[-1]) for entry in saved["large"]]),
+        # An operator of an earlier version did not save it.
         large_share=float(saved.get("largeShare", 0.0)),
     )
 
