@@ -27,6 +27,9 @@ FOLDER_MODE: Final = 0o700
 MODE: Final = 0o600
 POLL: Final = 0.1
 """Seconds between two looks at a lock."""
+ALONE_SECONDS: Final = 60.0
+"""Seconds for which an agent without a driver of claims waits for an earlier one. In an upgrade that one has ended
+before. A process that hangs in the GPU driver cannot end, even if it is killed, and keeps its locks."""
 REPLACED_SECONDS: Final = 5.0
 """Seconds for which an agent that leaves waits until kubelet has registered the next one."""
 
@@ -37,7 +40,7 @@ class NextDriver(Protocol):
     """The agent's driver of claims, which kubelet knows before it is the agent's turn."""
 
     async def run(self) -> None:
-        """Let kubelet find the driver, until cancelled."""
+        """Serve the sockets by which kubelet finds the driver, until cancelled."""
         ...
 
     async def until_registered(self) -> None:
@@ -58,15 +61,12 @@ class _Lock:
         Raises:
             OSError: the file cannot be opened.
         """
-        if self._file is not None:
-            return True
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(file)
             return False
-        self._file = file
         return True
 
     async def taken(self) -> None:
@@ -79,7 +79,7 @@ class _Lock:
             await asyncio.sleep(POLL)
 
     def release(self) -> None:
-        """Release it, if this process has it."""
+        """Release it, if this process has it, and wait for it no more."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -103,14 +103,22 @@ class Turn:
             lock.release()
 
     async def come(self, driver: NextDriver | None, tasks: asyncio.TaskGroup) -> None:
-        """Wait for this agent's turn; let kubelet find its driver in one of the tasks, as soon as it may."""
+        """Wait for this agent's turn, and serve its driver in one of the tasks from when it may register."""
+        is_upgrade = False
         try:
             files.make_folder(self._folder, mode=FOLDER_MODE, parents=True)
-            await self._next.taken()
-            is_upgrade = not self._stays.take()
-            if is_upgrade:
-                _log.info("another agent serves this node; waiting until it leaves", folder=str(self._folder))
-                await self._stays.taken()
+            async with asyncio.timeout(None if driver else ALONE_SECONDS):
+                await self._next.taken()
+                is_upgrade = not self._stays.take()
+                if is_upgrade:
+                    _log.info("another agent serves this node; waiting until it leaves", folder=str(self._folder))
+                    await self._stays.taken()
+                if not driver:
+                    await self._serves.taken()
+        except TimeoutError:
+            _log.error(
+                "an earlier agent of this node has not ended; serving at the same time", folder=str(self._folder)
+            )
         except OSError as error:
             # Without its folder, the agent has no checkpoint either. It serves as well as it can.
             _log.warning("other agents of this node are not excluded", error=str(error))
@@ -122,11 +130,12 @@ class Turn:
                     async with asyncio.timeout(REPLACED_SECONDS):
                         await driver.until_registered()
         self._next.release()
-        with contextlib.suppress(OSError):
-            await self._serves.taken()
+        if driver:
+            with contextlib.suppress(OSError):
+                await self._serves.taken()
 
     async def leave(self) -> None:
-        """Let the next agent register, and wait until it has, if there is one."""
+        """Allow the next agent, if there is one, to register its driver, and wait up to `REPLACED_SECONDS` for that."""
         self._stays.release()
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(REPLACED_SECONDS):

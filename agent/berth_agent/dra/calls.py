@@ -10,8 +10,6 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from berth_agent.vendor import RefusedError
-
 PREPARE: Final = "prepare"
 UNPREPARE: Final = "unprepare"
 
@@ -46,13 +44,11 @@ class CallMetrics(Collector):
 
     @contextmanager
     def timed(self, call: str) -> Iterator[None]:
-        """Record how long a call took, and whether it was refused."""
-        start, is_error = time.perf_counter(), "false"
+        """Record how long a call took, and whether it failed or was broken off."""
+        start, is_error = time.perf_counter(), "true"
         try:
             yield
-        except RefusedError:
-            is_error = "true"
-            raise
+            is_error = "false"
         finally:
             self._seconds.labels(call, is_error).observe(time.perf_counter() - start)
 

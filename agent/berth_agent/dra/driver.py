@@ -146,8 +146,11 @@ class ClaimDriver:
         """Refuse to kubelet's device API units of cards, or NICs by their PCI addresses, that claims hold.
 
         Raises:
-            AllocationRefusedError: a claim holds the card of a unit, also in part.
+            AllocationRefusedError: a claim holds the card of a unit, also in part, or may hold it.
         """
+        if self._spec is None:
+            # Which instances are on which card is not known yet.
+            raise AllocationRefusedError("the node's cards are not known yet")
         claimed = self._claimed()
         for unit in units:
             if self._cards(frozenset([visible(unit)])) & claimed:

@@ -130,7 +130,7 @@ class Preparation:
 
     def cards(self) -> frozenset[str] | None:
         """Return the UUIDs of the cards that claims hold, also in part; None while any card may be a claim's."""
-        if self._claims is None or not all(claim.devices for claim in self._claims.values()):
+        if self._claims is None or self._unknown():
             return None
         held = (device for claim in self._claims.values() for device in claim.devices)
         return frozenset(device.card for device in held if device.card and not device.admin)
@@ -142,16 +142,30 @@ class Preparation:
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
         if self._claims is not None and not _is_incomplete(self._claims):
-            self.failure = ""
+            self.failure = self._unknown()
             return
         async with self._lock:
             try:
                 await self._complete(await self._known())
-                self.failure = ""
+                self.failure = self._unknown()
             except RefusedError as error:
                 if str(error) != self.failure:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self.failure = str(error)
+
+    def _unknown(self) -> str:
+        """Return which claim has no known devices, and what to do; empty if there is none."""
+        for uid, claim in (self._claims or {}).items():
+            if not claim.devices and not self._is_over(claim):
+                return (
+                    f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
+                    f"free cards are given to no claim and no pod: drain the node"
+                )
+        return ""
+
+    def _is_over(self, claim: HeldClaim) -> bool:
+        """Return whether a claim is of an earlier boot: no container survives a reboot."""
+        return bool(self._boot and claim.boot and claim.boot != self._boot)
 
     async def close(self) -> None:
         """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
@@ -331,9 +345,8 @@ class Preparation:
 
     def _check(self, wanted: HeldDevice, state: NodeState, others: Sequence[HeldClaim]) -> None:
         for other in others:
-            # No container survives a reboot. kubelet may have lost the claim, and then never releases it.
-            is_over = self._boot and other.boot and other.boot != self._boot
-            if is_over:
+            # kubelet may have lost the claim, and then never releases it.
+            if self._is_over(other):
                 continue
             if not other.devices:
                 raise _BusyError(f"it is not known which devices {other.title} has")

@@ -27,10 +27,10 @@ MAX_UID: Final = 64
 def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:
     """Return the claims that have a CDI file, by UID: without their names, and without the UUIDs of their devices.
 
-    A claim whose file cannot be read has no devices: any card may be its own.
+    A claim whose file is damaged has no devices: any card may be its own.
 
     Raises:
-        OSError: the folder cannot be read.
+        OSError: the folder or a file cannot be read.
     """
     claims = {}
     for file in cdi.claim_files(folder):
@@ -44,7 +44,7 @@ def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:
         except ValidationError:
             # None of ours.
             continue
-        except (ValueError, KeyError, TypeError, OSError):
+        except (ValueError, KeyError, TypeError):
             names = []
         devices = tuple(HeldDevice(request="", device=name, id="", card="") for name in names)
         claims[uid] = HeldClaim(namespace="", name="", boot=boot, devices=devices)

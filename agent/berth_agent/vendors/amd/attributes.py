@@ -3,7 +3,6 @@
 While a card is reset or suspended, the driver refuses reads (EPERM, EIO, EAGAIN). The last text then still holds.
 """
 
-import contextlib
 import itertools
 import os
 import re
@@ -16,7 +15,7 @@ TABLE: Final = 1 << 20
 """Bytes of a table that are read, such as 37,000 bad pages."""
 MAX_ENTRIES: Final = 1024
 """Entries of a folder that are looked at."""
-_GONE: Final = (FileNotFoundError, NotADirectoryError)
+_GONE: Final = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -27,7 +26,7 @@ class Attributes:
         self._last: dict[Path, str] = {}
         self._read: set[Path] = set()
         self.refused: set[Path] = set()
-        """Files and folders that could not be read since the last call of `forget_unread`, and never before."""
+        """Files, folders and links that could not be read since the last call of `forget_unread`, and never before."""
 
     def text(self, path: Path, *, limit: int = PAGE, form: re.Pattern[str] | None = None) -> str:
         """Return the text of a file; the last text while it cannot be read; empty if it does not exist.
@@ -74,8 +73,13 @@ class Attributes:
     def target(self, path: Path) -> str:
         """Return the name of the file that a link leads to; the last one while it cannot be read."""
         self._read.add(path)
-        with contextlib.suppress(OSError):
+        try:
             self._last[path] = path.readlink().name
+        except _GONE:
+            self._last.pop(path, None)
+        except OSError:
+            if path not in self._last:
+                self.refused.add(path)
         return self._last.get(path, "")
 
     def forget_unread(self) -> None:

@@ -19,7 +19,9 @@ Source = Literal["none", "kfd", "fdinfo"]
 PROCESSES: Final = Path("class/kfd/kfd/proc")
 UNKNOWN: Final = "the processes that use cards are not read: set --amd-processes in an agent with the right for it"
 UNNUMBERED: Final = "the processes that use cards are not read: only a privileged agent can read KFD's numbers of cards"
-REFUSED: Final = "the files of {} processes that use cards are refused: the agent needs the capability SYS_PTRACE"
+REFUSED: Final = "files of processes that use cards are refused: the agent needs the capability SYS_PTRACE"
+NO_KFD: Final = "the processes that use cards are not read: KFD does not list them"
+UNREAD: Final = "not all processes that use cards are read: KFD's files of some are refused"
 PARTITIONED: Final = "the processes that use partitions are not read: their files name the card alone"
 _PID: Final = re.compile(r"[1-9][0-9]{0,9}")
 _NODE: Final = re.compile(r"(card|renderD)[0-9]{1,6}")
@@ -38,6 +40,8 @@ class Listed(NamedTuple):
 
 def read(source: Source, cards: Sequence[Card], *, sysfs_root: Path, proc_root: Path) -> Listed:
     """Return the processes of these cards."""
+    if source != "none" and not (sysfs_root / PROCESSES).is_dir():
+        return Listed({}, NO_KFD)
     match source:
         case "none":
             return Listed({}, UNKNOWN)
@@ -60,14 +64,14 @@ def _by_kfd(cards: Sequence[Card], sysfs_root: Path) -> Listed:
             memory = max(attributes.number(folder / f"vram_{kfd_id}") or 0, 0)
             if memory or kfd_id in queues:
                 listed[minor].append(Process(pid=int(pid), memory=memory))
-    is_complete = len(numbered) == len(cards)
-    return Listed({minor: tuple(listed[minor]) for minor in numbered}, "" if is_complete else UNNUMBERED)
+    problem = UNNUMBERED if len(numbered) < len(cards) else UNREAD if attributes.refused else ""
+    return Listed({minor: tuple(listed[minor]) for minor in numbered}, problem)
 
 
 def _by_fdinfo(cards: Sequence[Card], sysfs_root: Path, proc_root: Path) -> Listed:
     minors = {card.address: card.minor for card in cards if not card.is_partition}
     listed: defaultdict[int, list[Process]] = defaultdict(list)
-    attributes, refused = Attributes(), 0
+    attributes = Attributes()
     # A client is an open device node, which processes may share and a process may have twice.
     clients: set[tuple[str, str]] = set()
     for pid in _pids(attributes, sysfs_root):
@@ -81,9 +85,7 @@ def _by_fdinfo(cards: Sequence[Card], sysfs_root: Path, proc_root: Path) -> List
         for minor, used in memory.items():
             if used:
                 listed[minor].append(Process(pid=int(pid), memory=used))
-        refused += any(path.is_relative_to(proc_root / pid) for path in attributes.refused)
-        attributes.forget_unread()
-    problem = PARTITIONED if len(minors) < len(cards) else REFUSED.format(refused) if refused else ""
+    problem = PARTITIONED if len(minors) < len(cards) else REFUSED if attributes.refused else ""
     return Listed({minor: tuple(listed[minor]) for minor in minors.values()}, problem)
 
 

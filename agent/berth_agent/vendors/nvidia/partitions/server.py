@@ -12,6 +12,7 @@ refused. The folder of the socket belongs to the pod, and only the agent's conta
 import os
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -31,7 +32,11 @@ SOCKET_MODE: Final = 0o600
 MAX_REQUEST: Final = 4096
 """Bytes."""
 PATIENCE: Final = 5.0
-"""Seconds that a caller has to send its request, and to take each part of the answer."""
+"""Seconds that a caller has to send its request, and to take the answer."""
+DRAIN_SECONDS: Final = 0.2
+"""Seconds for each further part of a caller that was answered already."""
+MAX_DRAINED: Final = 16
+"""Maximum number of these parts."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """The kernel's ucred: pid, uid, gid."""
 
@@ -106,6 +111,12 @@ class PartitionServer:
             connection.settimeout(PATIENCE)
             try:
                 connection.sendall(orjson.dumps(self._answer(connection)) + b"\n")
+                # A close with data that was not read would reset the connection, and the caller would lose the answer.
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(DRAIN_SECONDS)
+                for _ in range(MAX_DRAINED):
+                    if not connection.recv(MAX_REQUEST):
+                        break
             except OSError as error:
                 _log.warning("a call broke off", error=str(error))
 
@@ -148,8 +159,9 @@ def _line(connection: socket.socket) -> bytes:
         OSError: it sent no line in time.
         ValueError: the line is too long.
     """
-    received = b""
+    received, ends_at = b"", time.monotonic() + PATIENCE
     while not received.endswith(b"\n"):
+        connection.settimeout(max(ends_at - time.monotonic(), 0.001))
         part = connection.recv(MAX_REQUEST)
         if not part:
             raise OSError("the caller sent no whole line")
