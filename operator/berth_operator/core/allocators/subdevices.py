@@ -65,14 +65,19 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 
 def one_of_each(fleet: Fleet, name: str, left: Column, rows: Rows, *, taken: bool = True) -> Column:
-    """Return the numbers of a profile's instances on each card, of which each time-sliced one gives one slice at most.
+    """Return the numbers of a profile's instances on each card, counting a time-sliced instance once.
 
     Where kubelet chooses the slices, it may choose several of one instance, so the cards give none.
 
     `taken`: whether slices that pods hold count as taken.
     """
     cards, numbers = fleet.cards[GPU], left.copy()
+    sliced = fleet.column_cache.of_nodes((__name__, "sliced"), lambda: _rows_with_slices(cards))
+    if not sliced:
+        return numbers
     for place, row in enumerate(np.arange(len(cards.present))[rows].tolist()):
+        if row not in sliced:
+            continue
         held = cards.taken.get(row, ()) if taken else ()
         for minor, listed in cards.instances.get(row, {}).items():
             if any(REPLICA_MARK in uuid for uuid, _ in listed):
@@ -81,6 +86,14 @@ def one_of_each(fleet: Fleet, name: str, left: Column, rows: Rows, *, taken: boo
                 at = cards.minor[row] == minor
                 numbers[place, at] = np.minimum(numbers[place, at], most)
     return numbers
+
+
+def _rows_with_slices(cards: Cards) -> frozenset[int]:
+    return frozenset(
+        row
+        for row, by_minor in cards.instances.items()
+        if any(REPLICA_MARK in uuid for listed in by_minor.values() for uuid, _ in listed)
+    )
 
 
 def _whole_instance(uuid: str) -> str:

@@ -214,8 +214,14 @@ def _later_of_mpi_job(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
     name, spec = raw["metadata"]["name"], raw.get("spec") or {}
     template = ((spec.get("mpiReplicaSpecs") or {}).get("Launcher") or {}).get("template") or {}
     containers = (template.get("spec") or {}).get("containers") or ()
-    amounts = (amount for container in containers for amount in (container.get("resources") or {}).values())
-    has_devices = any("/" in resource for of_kind in amounts for resource in of_kind)  # cpu and memory have no domain
+    listed = (amounts for container in containers for amounts in (container.get("resources") or {}).values())
+    # cpu and memory have no domain; charts write 0 where no device is requested.
+    has_devices = any(
+        "/" in resource and str(amount) != "0"
+        for amounts in listed
+        if isinstance(amounts, dict)
+        for resource, amount in amounts.items()
+    )
     if spec.get("launcherCreationPolicy") != "WaitForWorkersReady" or not has_devices:
         return {}
     return {name: (LaterPods(gang=f"{name}.launcher", count=1, template=template),)}
