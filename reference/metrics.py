@@ -51,8 +51,7 @@ def operator() -> Iterator[Series]:
         yield Series(name=family.name, type=kind, labels=family.labels, meaning=family.text)
     for collector in list(REGISTRY._collector_to_names):  # noqa: SLF001 - no public way shows labels without values
         if isinstance(collector, MetricWrapperBase):
-            labels = tuple(collector._labelnames)  # noqa: SLF001 - the same
-            yield from (_series(metric, labels) for metric in collector.describe() if metric.name.startswith(PREFIXES))
+            yield from (series for series in _of_wrapper(collector) if series.name.startswith(PREFIXES))
 
 
 def agent() -> Iterator[Series]:
@@ -60,8 +59,12 @@ def agent() -> Iterator[Series]:
     for metric in of_agent.families(of_agent.Snapshot()):
         yield _series(metric, tuple(getattr(metric, "_labelnames", ())))
     for collector in CallMetrics().series:
-        labels = tuple(collector._labelnames)  # noqa: SLF001 - the same
-        yield from (_series(metric, labels) for metric in collector.describe())
+        yield from _of_wrapper(collector)
+
+
+def _of_wrapper(wrapper: MetricWrapperBase) -> Iterator[Series]:
+    labels = tuple(wrapper._labelnames)  # noqa: SLF001 - the same
+    return (_series(metric, labels) for metric in wrapper.describe())
 
 
 def _series(metric: Metric, labels: tuple[str, ...]) -> Series:

@@ -142,7 +142,7 @@ class AmdTree(SysfsTree):
         (folder / "mem_banks/0/properties").write_text(f"heap_type 1\nsize_in_bytes {memory}\nflags 0\n")
 
     def process(self, pid: int, *renders: int, queues: Sequence[int] = (), memory: Mapping[int, int] = NOTHING) -> None:
-        """Let a process open KFD, which shows its memory of each card that it may use, by render nodes."""
+        """Add a process that has KFD open, with its memory of each card that it may use by render node."""
         folder = self.root / PROCESSES / str(pid)
         (folder / "queues").mkdir(parents=True)
         (folder / "pasid").write_text("32771\n")
@@ -153,7 +153,7 @@ class AmdTree(SysfsTree):
             (folder / f"queues/{number}/gpuid").write_text(f"{KFD_ID + render}")
 
     def opened(self, pid: int, number: int, *, render: int, address: str, client: int, memory: str) -> None:
-        """Let a process open a render node, as its descriptor of this number. The tree is also the procfs."""
+        """Add an open render node to a process, by the number of the descriptor. The tree is the procfs, too."""
         for kind in ("fd", "fdinfo"):
             (self.root / str(pid) / kind).mkdir(parents=True, exist_ok=True)
         (self.root / f"{pid}/fd/{number}").symlink_to(f"/dev/dri/renderD{render}")

@@ -54,8 +54,10 @@ def main(opener: Opener = track.opened) -> None:
 def measure(track: Track, *, devices: int, waiters: int, slow: int, seconds: float) -> dict[str, float]:
     """Return the figures of one run."""
     arena = track.arena
-    with _driver(arena, devices), _namespace(arena) as other:
+    with _driver(arena, devices), _namespace(arena) as other, contextlib.ExitStack() as stack:
         operator = _operator(track)
+        # Only has an effect if a wait fails. Otherwise the operator would lead in the next benchmark.
+        stack.callback(operator.kill)
         operator.logged(LEADING, deadline=BOUND_SECONDS)
         for number in range(slow):
             _create(arena, arena.namespace, f"slow-{number}", f'{SLOW} && {PATH}.model == "none-{number}"')

@@ -74,17 +74,19 @@ class Track:
         """Return an operator that has brought Nodes and Devices up to date; it stops with the context."""
         began, position = time.monotonic(), self.log.position()
         process = ours.start(f"--status-rate={QUICK}", f"--node-rate={QUICK}")
-        process.logged('"event": "leading"', deadline=READY_SECONDS)
-        count, since = -1, time.monotonic()
-        while time.monotonic() - since < self.calm:
-            time.sleep(0.2)
-            requests = self.log.requests(ours.user, since=position)
-            writes = sum(number for what, number in requests.items() if what.startswith("patch "))
-            if writes != count:
-                count, since = writes, time.monotonic()
-        figures.say(f"settled with {count} writes in {time.monotonic() - began:.0f} s")
-        yield process
-        process.stop()
+        with contextlib.ExitStack() as stack:
+            stack.callback(process.kill)
+            process.logged('"event": "leading"', deadline=READY_SECONDS)
+            count, since = -1, time.monotonic()
+            while time.monotonic() - since < self.calm:
+                time.sleep(0.2)
+                requests = self.log.requests(ours.user, since=position)
+                writes = sum(number for what, number in requests.items() if what.startswith("patch "))
+                if writes != count:
+                    count, since = writes, time.monotonic()
+            figures.say(f"settled with {count} writes in {time.monotonic() - began:.0f} s")
+            yield process
+            process.stop()
 
 
 @contextlib.contextmanager

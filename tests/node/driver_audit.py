@@ -3,7 +3,6 @@
 It reads the containers' own /dev, and shares no code with the agent.
 """
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -64,7 +63,7 @@ def audit(stage: Stage, findings: Findings, when: str) -> None:
 
 def leftovers(stage: Stage) -> list[str]:
     """Return what is left when no pod runs: CDI files, entries of checkpoints, sockets, slices of other cards."""
-    files = [name for name in os.listdir(stage.node.cdi) if f"{DRA_DRIVER}-claim" in name]  # noqa: PTH208 - names
+    files = [path.name for path in stage.node.cdi.iterdir() if f"{DRA_DRIVER}-claim" in path.name]
     own = stage.checkpoint.with_name("claims.json")
     entries = list(orjson.loads(own.read_bytes())["claims"]) if own.exists() else []
     kubelets = orjson.loads((stage.node.root / "dra_manager_state").read_bytes())

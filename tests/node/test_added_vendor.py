@@ -106,7 +106,11 @@ def test_its_cards_are_published_allocated_shared_watched_and_given(
         stage.remove("left", "right")
 
         stage.machine.set_errors(free, 3)
-        stage.wait(lambda: stage.healthy()[CARDS] == {IDS[given]}, what="the fault")
+        stage.wait(lambda: stage.healthy()[CARDS] == {IDS[given]}, what="the fault for kubelet")
+        stage.wait(
+            lambda: [card["id"] for card in stage.device()["spec"]["devices"] if not card["health"]] == [IDS[free]],
+            what="the fault for the scheduler",
+        )
         stage.submit({CARDS: "1"}, "two")
         stage.wait(lambda: stage.waits("two"), what="the broken card to be refused")
         message = world.condition(stage.read("two"), "PodScheduled")["message"]

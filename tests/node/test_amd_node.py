@@ -104,7 +104,12 @@ def test_pods_get_the_cards_of_their_annotations(arena: Arena, node: RealNode, t
 
         [last] = set(range(len(MI210))) - {minor for name in ("one", "two", "four") for minor in stage.cards(name)}
         stage.machine.set_errors(last, 1)
-        stage.wait(lambda: f"GPU-{MI210[last].unique_id}" not in stage.healthy()[CARDS], what="the fault")
+        broken = f"GPU-{MI210[last].unique_id}"
+        stage.wait(lambda: broken not in stage.healthy()[CARDS], what="the fault for kubelet")
+        stage.wait(
+            lambda: [card["id"] for card in stage.device()["spec"]["devices"] if not card["health"]] == [broken],
+            what="the fault for the scheduler",
+        )
         stage.submit({CARDS: "1"}, "late")
         stage.wait(lambda: stage.waits("late"), what="the broken card to be refused")
         stage.machine.set_errors(last, 0)

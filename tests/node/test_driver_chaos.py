@@ -18,6 +18,7 @@ import pytest
 
 from devcluster import Arena
 from devcluster.real_node import RealNode
+from devcluster.real_node.node import Daemon
 from devcluster.waiting import WaitError
 from tests.node.boxes import START_SECONDS, box
 from tests.node.driver_audit import Findings, audit, claim_of, leftovers, listed, sockets
@@ -50,8 +51,8 @@ class Chaos:
         self.faults: dict[str, Callable[[], None]] = {
             "agent": self._kill_agent,
             "checkpoint": self._damage_checkpoint,
-            "kubelet": lambda: self._kill("kubelet"),
-            "containerd": lambda: self._kill("containerd"),
+            "kubelet": lambda: self._restart("kubelet"),
+            "containerd": lambda: self._restart("containerd"),
         }
 
     def round(self, what: str) -> None:
@@ -76,7 +77,7 @@ class Chaos:
         self.end(self.random.sample(sorted(stage.names()), max(0, len(stage.names()) - BATCH)))
 
     def happen(self, what: str, old: Process) -> None:
-        """Let something happen; in an upgrade, the next agent waits for the end of the old one."""
+        """Do what a round tests: a fault, a reboot, or the end of the old agent, for which the next one waits."""
         self.counts[what] = self.counts.get(what, 0) + 1
         if what in self.faults:
             self.faults[what]()
@@ -127,9 +128,10 @@ class Chaos:
             record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
         self.stage.start_agent()
 
-    def _kill(self, daemon: str) -> None:
-        self.stage.node.kill_daemon(daemon)  # type: ignore[arg-type]
-        self.stage.node.start_daemon(daemon)  # type: ignore[arg-type]
+    def _restart(self, daemon: Daemon) -> None:
+        """Kill kubelet or containerd, and start it again."""
+        self.stage.node.kill_daemon(daemon)
+        self.stage.node.start_daemon(daemon)
 
     def _reboot(self) -> None:
         """End all containers, empty what a reboot empties, and give the cards other minors."""

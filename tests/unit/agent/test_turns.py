@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from berth_agent.dra.endpoint import TURN_SECONDS, DriverEndpoint
-from berth_agent.turns import REPLACED_SECONDS, Turn
+from berth_agent.turns import ALONE_SECONDS, REPLACED_SECONDS, Turn
 from berth_agent.vendor import RefusedError
 from tests.unit.agent.dra.test_preparation import Node
 
@@ -80,6 +80,17 @@ async def test_an_agent_that_dies_or_a_kubelet_that_is_away_delays_the_next_one_
     assert agents.log[-1] == "1 serves"
     ends[1].set()
     await asyncio.gather(first, second)
+
+
+async def test_an_agent_without_a_driver_waits_for_a_process_that_cannot_end_only_for_a_while(tmp_path: Path) -> None:
+    with Turn(tmp_path) as stuck, Turn(tmp_path) as turn:
+        async with asyncio.TaskGroup() as tasks:
+            await stuck.come(None, tasks)
+            waiting = asyncio.create_task(turn.come(None, tasks))
+            await asyncio.sleep(ALONE_SECONDS - 1)
+            assert not waiting.done()
+            await asyncio.sleep(2)
+            assert waiting.done()
 
 
 async def test_without_a_folder_the_agent_serves(tmp_path: Path) -> None:

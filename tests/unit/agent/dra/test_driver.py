@@ -18,6 +18,7 @@ from berth_agent.usage import processes
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
+from berth_api.allocation import visible
 from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
 
 pytestmark = pytest.mark.looptime
@@ -33,7 +34,8 @@ class Pods(NoPreference):
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:  # noqa: ARG002
         await self.meanwhile()
-        self.held = (self.held or frozenset()).union(ids)
+        # As the agent knows them: by the card or instance, not by the replica.
+        self.held = (self.held or frozenset()).union(map(visible, ids))
         await self.meanwhile()
 
 

@@ -15,10 +15,10 @@ from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
+from berth_api.allocation import visible
 from berth_api.names import CARDS_KEY
-from berth_client.errors import ApiError
 from tests.unit.agent.dra.test_driver import Pods, start
-from tests.unit.agent.dra.test_preparation import Node, machine
+from tests.unit.agent.dra.test_preparation import machine
 
 pytestmark = pytest.mark.looptime
 
@@ -26,20 +26,6 @@ BOTH: Final[Mapping[str, Any]] = {"device_plugin": True, "dra": True, "dra_own_p
 CARDS: Final = {"GPU-0": "GPU-0", "GPU-1": "GPU-1", "GPU-2": "GPU-2", "MIG-2-0": "GPU-2", "MIG-2-1": "GPU-2"}
 """Card by the id of a card or instance."""
 CLAIMS: Final = {"a": ("gpu-0",), "b": ("mig-2-0",), "c": ("mig-2-1", "gpu-0")}
-
-
-def with_taints(node: Node, *, kept: bool | None = True) -> None:
-    """Have the API server keep taints in slices, or drop them; None for no answer."""
-
-    async def request(_method: str, _path: str, *, params: object, body: dict[str, Any]) -> dict[str, Any]:
-        assert params == {"dryRun": "All"}
-        if kept is None:
-            raise ApiError(503, "ServiceUnavailable", "not now")
-        [device] = body["spec"]["devices"]
-        left = {name: field for name, field in device.items() if kept or name != "taints"}
-        return body | {"spec": body["spec"] | {"devices": [left]}}
-
-    node.request = request  # type: ignore[attr-defined]
 
 
 UNITS: Final = ("GPU-0", "GPU-0::1", "MIG-2-0")
@@ -67,7 +53,7 @@ async def test_no_order_of_names_and_claims_gives_a_card_twice(steps: list[tuple
                 with contextlib.suppress(RefusedError):
                     await plugin.allocate("nvidia.com/gpu", [what])
             elif step == "end":
-                pods.held = (pods.held or frozenset()) - {what}
+                pods.held = (pods.held or frozenset()) - {visible(what)}
             elif step == "prepare":
                 with contextlib.suppress(RefusedError):
                     await driver.claims.prepare(node.allocate(what, *CLAIMS[what]))
@@ -77,7 +63,6 @@ async def test_no_order_of_names_and_claims_gives_a_card_twice(steps: list[tuple
                 pods.is_current = not pods.is_current
             elif step == "restart":
                 driver, node, plugin = start(folder, pods, **BOTH)
-            with_taints(node)
             if step == "update":
                 await driver.update(Reading(spec=machine(), findings=()), labels)
                 if pods.is_current:
@@ -92,7 +77,7 @@ async def test_no_order_of_names_and_claims_gives_a_card_twice(steps: list[tuple
 
 def by_name(pods: Pods) -> set[str]:
     """Return the cards of which pods have any part."""
-    return {CARDS[unit.partition("::")[0]] for unit in pods.held or ()}
+    return {CARDS[unit] for unit in pods.held or ()}
 
 
 def assert_shown(driver: ClaimDriver, held: set[str], label: str) -> None:
@@ -128,7 +113,7 @@ async def test_cards_are_given_in_both_ways_only_where_berth_alone_gives_them(
     pods = Pods()
     pods.held = frozenset({"GPU-1"})
     driver, node, _ = start(tmp_path, pods, **{**BOTH, **options})
-    with_taints(node, kept=kept)
+    node.keeps_taints = kept
     reading = Reading(spec=machine(), findings=())
     await driver.update(reading, {CARDS_KEY: "both"})
     shown = slices.by_card(driver.shown, with_taints=True)
@@ -137,6 +122,6 @@ async def test_cards_are_given_in_both_ways_only_where_berth_alone_gives_them(
     assert taints == ({} if message else {"gpu-0": None, "gpu-1": [taint]})
     assert driver.refusal.startswith(message)
     # As soon as it is possible, it is done.
-    with_taints(node)
+    node.keeps_taints = True
     await driver.update(reading, {CARDS_KEY: "both"})
     assert bool(driver.refusal) == (bool(message) and kept is not None)

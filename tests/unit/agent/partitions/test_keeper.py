@@ -202,9 +202,10 @@ def test_another_user_may_not_call_even_if_the_socket_is_open(machine: Machine, 
             os.chdir(tmp_path / "socket")  # the folders above it are closed to others
             os.seteuid(65534)
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-                # It sends nothing: a line that the server does not read could reset the connection.
                 client.connect(NAME)
-                os.write(writer, client.recv(4096))
+                client.sendall(b'{"call": "list"}\n' * 500)
+                client.shutdown(socket.SHUT_WR)
+                os.write(writer, b"".join(iter(lambda: client.recv(4096), b"")))
         finally:
             os._exit(0)
     os.close(writer)

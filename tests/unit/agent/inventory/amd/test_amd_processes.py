@@ -38,7 +38,7 @@ def note(reading: Reading) -> str:
 
 
 def computing(tree: AmdTree) -> AmdTree:
-    """Let processes compute on the first two cards, and one only look at all of them."""
+    """Add processes that compute on the first two cards, and one that only has KFD open."""
     tree.process(100, 128, 136, memory={128: 60 * GIB, 136: 2 * GIB})
     tree.process(200, 128, 136, queues=[136])
     tree.process(300, 128, 136)
@@ -100,4 +100,17 @@ async def test_files_that_lie_or_are_refused(tmp_path: Path) -> None:
     with refused(tree.root / "100/fdinfo/3", errno.EIO), refused(tree.root / "100/fdinfo/4", errno.EIO):
         reading = await read(tree, "fdinfo")
     # The child has the same client, and is counted for it.
-    assert (used(reading), note(reading)) == ({0: [(200, 60)]}, processes.REFUSED.format(1))
+    assert (used(reading), note(reading)) == ({0: [(200, 60)]}, processes.REFUSED)
+
+
+async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    # Without SYS_PTRACE, descriptors are listed, and their links are refused.
+    (tree.root / "300/fd/3").write_text("")
+    assert note(await read(tree, "fdinfo")) == processes.REFUSED
+    with refused(tree.root / amd_trees.PROCESSES / f"100/vram_{amd_trees.KFD_ID + 128}", errno.EIO):
+        assert note(await read(tree, "kfd")) == processes.UNREAD
+    (tree.root / amd_trees.PROCESSES).rename(tmp_path / "gone")
+    for source in ("kfd", "fdinfo"):
+        reading = await read(tree, source)
+        assert (reading.processes, note(reading)) == ({}, processes.NO_KFD)
