@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from berth_agent.dra import shares
+from berth_agent.dra.shares import Share
 from berth_agent.vendor import RefusedError
 from berth_api.names import DRA_DRIVER
 
@@ -17,6 +19,8 @@ class AllocatedDevice:
     device: str
     admin: bool = False
     """Whether the claim has admin access: other claims may have the device, too."""
+    share: Share | None = None
+    """The claim's share of the device; None for the whole device."""
 
 
 def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDevice, ...]:
@@ -28,7 +32,7 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
         pool: the pool of this node.
 
     Raises:
-        RefusedError: it is another claim, or none of its devices is of this node and driver.
+        RefusedError: it is another claim, or none of its devices is of this node and driver, or a share cannot be read.
     """
     name = claim["metadata"]["name"]
     if claim["metadata"]["uid"] != uid:
@@ -43,7 +47,10 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
         raise RefusedError(f"ResourceClaim {name} has devices of {DRA_DRIVER} in {pools}; this node's pool is {pool}")
     return tuple(
         AllocatedDevice(
-            request=result["request"].partition("/")[0], device=result["device"], admin=bool(result.get("adminAccess"))
+            request=result["request"].partition("/")[0],
+            device=result["device"],
+            admin=bool(result.get("adminAccess")),
+            share=shares.read(result),
         )
         for result in own
     )

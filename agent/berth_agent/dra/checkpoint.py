@@ -16,6 +16,7 @@ import orjson
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_agent.dra.shares import Share
 
 NAME: Final = "claims.json"
 MODE: Final = 0o600
@@ -39,6 +40,8 @@ class HeldDevice:
     card: str
     """UUID of its card; empty while it is not known."""
     admin: bool = False
+    share: Share | None = None
+    """The claim's share of the device; None for the whole device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ from typing import Any, Final
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices, modes, nics
+from berth_agent.dra import devices, modes, nics, shares, slices
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.modes import Mode
 from berth_agent.dra.preparation import NodeState, Preparation
-from berth_agent.dra.publisher import SlicePublisher
+from berth_agent.dra.publisher import SLICES, SlicePublisher
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import Reading
@@ -31,6 +31,9 @@ from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice, DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
+
+PROBE_PERIOD: Final = 600.0
+"""Seconds after which the API server, which may be another version by then, is asked again whether it keeps shares."""
 
 
 class ClaimDriver:
@@ -63,6 +66,7 @@ class ClaimDriver:
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
         """
         self._settings = settings
+        self._client = client
         self._hand_over = hand_over
         self._held = held
         self._is_current = is_current
@@ -83,9 +87,12 @@ class ClaimDriver:
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
-        self._mode = Mode.NAME
+        self._mode = self._requested = Mode.NAME
         self.refusal = ""
-        """Why the cards are not given in both ways although the label says so; empty otherwise."""
+        """Why the cards are not given as the label says; empty if they are."""
+        self._keeps_shares: bool | None = None
+        """Whether the API server keeps the fields of shares; None while it is not known."""
+        self._probe_at = float("-inf")
         self.shown: list[ListedDevice] = []
         """The devices that slices list, as of the last reading with known pods."""
 
@@ -103,10 +110,13 @@ class ClaimDriver:
             listed += nics.listed(reading.spec, roots=self._roots)
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
-        self._mode = modes.mode_of(labels)
-        self.refusal = await self._refused() if self._mode is Mode.BOTH else ""
-        if self.refusal:
-            self._mode = Mode.NAME
+        self._requested = modes.mode_of(labels)
+        self.refusal = ""
+        if self._requested is Mode.BOTH:
+            self.refusal = await self._refused()
+        elif self._requested is Mode.SHARES:
+            self.refusal = await self._shares_refused()
+        self._mode = Mode.NAME if self.refusal else self._requested
         await self.claims.load()
         is_known = self.claims.cards() is not None
         self.metrics.set_prepared(self._settings.node_name, len(self.claims) if is_known else None)
@@ -132,12 +142,31 @@ class ClaimDriver:
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
         )
 
+    async def _shares_refused(self) -> str:
+        """Return why shares of the node's cards cannot be given by claim; empty if they can."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._probe_at:
+            probe = slices.probe(self._settings.node_name)
+            try:
+                answer = await self._client.request("POST", SLICES, params={"dryRun": "All"}, body=probe)
+            except CallError as error:
+                if self._keeps_shares is None:
+                    return f"it is not known whether the API server keeps shares of devices: {error}"
+            else:
+                self._keeps_shares, self._probe_at = shares.are_kept(answer["spec"]), now + PROBE_PERIOD
+        return (
+            ""
+            if self._keeps_shares
+            else "the API server drops shares of devices, as before Kubernetes 1.36, and would "
+            "give each card to one claim"
+        )
+
     def withheld(self) -> frozenset[str]:
         """Return the UUIDs of the cards that kubelet's device API must not give."""
         if self._spec is None:
             return frozenset()
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
-        if self._mode is Mode.CLAIMS and self._held() is not None:
+        if self._mode in (Mode.CLAIMS, Mode.SHARES) and self._held() is not None:
             # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
             return self._unheld() & cards
         return self._claimed() & cards
@@ -174,8 +203,10 @@ class ClaimDriver:
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:
-            message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
-            yield "BothRefused", message
+            message = (
+                f"label {names.CARDS_KEY}={self._requested} has no effect, and pods get cards by name: {self.refusal}"
+            )
+            yield "SharesRefused" if self._requested is Mode.SHARES else "BothRefused", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
 

@@ -14,17 +14,17 @@ from typing import Any, Final, Protocol
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, recovery
+from berth_agent.dra import allocation, cdi, recovery, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.dra.checkpoint import UID, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
+from berth_agent.dra.shares import Container, ObjectReader
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
 from berth_api.device import ClaimedDevice
 from berth_api.names import RDMA
 from berth_client.errors import CallError
-from berth_client.objects import Object
 
 WAIT: Final = 20.0
 """Seconds for which a call waits for devices. kubelet gives up after 45 s, and asks again only a minute later."""
@@ -53,18 +53,6 @@ class NodeState:
 
 class _BusyError(RefusedError):
     """A claim cannot have its devices now, but may soon."""
-
-
-class ClaimApi(Protocol):
-    """The API server."""
-
-    async def get(self, path: str) -> Object:
-        """Read an object.
-
-        Raises:
-            CallError: it cannot be read.
-        """
-        ...
 
 
 class Store(Protocol):
@@ -102,7 +90,7 @@ class Preparation:
     def __init__(
         self,
         *,
-        api: ClaimApi,
+        api: ObjectReader,
         store: Store,
         cdi_folder: Path,
         pool: str,
@@ -180,7 +168,11 @@ class Preparation:
         uid = _checked(claim.uid)
         path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
         try:
-            wanted = allocation.read(await self._api.get(path), uid=uid, pool=self._pool)
+            obj = await self._api.get(path)
+            wanted = allocation.read(obj, uid=uid, pool=self._pool)
+            users: Sequence[Container] = ()
+            if any(one.share for one in wanted):
+                users = await shares.users(self._api, obj, node=self._pool)
         except CallError as error:
             raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not read: {error}") from error
         clock = asyncio.get_running_loop().time
@@ -188,7 +180,7 @@ class Preparation:
         while True:
             try:
                 # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(uid, claim, wanted))
+                return await asyncio.shield(self._give(uid, claim, wanted, users))
             except _BusyError as error:
                 if clock() >= end:
                     raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name}: {error}") from error
@@ -203,7 +195,9 @@ class Preparation:
         # kubelet may give up in the middle.
         await asyncio.shield(self._release(_checked(claim.uid), claim))
 
-    async def _give(self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...]) -> tuple[PreparedDevice, ...]:
+    async def _give(
+        self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], users: Sequence[Container]
+    ) -> tuple[PreparedDevice, ...]:
         """Record the claim's devices, and write its CDI file.
 
         Raises:
@@ -218,6 +212,7 @@ class Preparation:
             before = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             others = [other for other_uid, other in before.items() if other_uid != uid]
             held = self._held(claim, wanted, state, others)
+            variables = shares.variables(held.devices, users, state.devices)
             if uid not in before:
                 # Not while containers of the claim may run: a process that came later would keep them from a restart.
                 _check_foreign(held, state)
@@ -231,7 +226,7 @@ class Preparation:
                         self._claims = before
                         raise
                     self.on_change()
-                return await asyncio.to_thread(self._write, uid, held, state)
+                return await asyncio.to_thread(self._write, uid, held, variables, state)
             except (OSError, MisconfiguredError) as error:
                 raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name}: {error}") from error
 
@@ -337,10 +332,20 @@ class Preparation:
             listed = state.devices.get(one.device)
             if listed is None:
                 raise _BusyError(f"the node has no device {one.device} now")
-            device = HeldDevice(request=one.request, device=one.device, id=listed.id, card=listed.card, admin=one.admin)
+            device = HeldDevice(
+                request=one.request,
+                device=one.device,
+                id=listed.id,
+                card=listed.card,
+                admin=one.admin,
+                share=one.share,
+            )
             if not device.admin:
                 self._check(device, state, others)
             devices.append(device)
+        of_others = [device for other in others if not self._is_over(other) for device in other.devices]
+        if excess := shares.excess(devices, of_others, state.devices):
+            raise _BusyError(excess)
         return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
 
     def _check(self, wanted: HeldDevice, state: NodeState, others: Sequence[HeldClaim]) -> None:
@@ -360,17 +365,20 @@ class Preparation:
             if cards.get(taken) == wanted.card:
                 raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
 
-    def _write(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[PreparedDevice, ...]:
+    def _write(
+        self, uid: str, held: HeldClaim, variables: Sequence[Sequence[str]], state: NodeState
+    ) -> tuple[PreparedDevice, ...]:
         nics = {device.id for device in held.devices if state.devices[device.device].type == RDMA}
         access = state.access() if any(device.id not in nics for device in held.devices) else None
         edits: dict[str, Mapping[str, Any]] = {}
         others: dict[str, Sequence[str]] = {}
-        for device in held.devices:
+        names = [cdi.device_name(uid, device.device, device.share) for device in held.devices]
+        for name, device, env in zip(names, held.devices, variables, strict=True):
             if access is None or device.id in nics:
-                edits[device.device] = state.nic_edits(device.id)
+                edits[name] = state.nic_edits(device.id)
                 continue
             card = ClaimEdits(access, device.id)
-            edits[device.device], others[device.device] = card.edits, card.others
+            edits[name], others[name] = card.with_variables(env), card.others
         own = {name for name, of_device in edits.items() if of_device}
         cdi.write(self._folder, uid, cdi.specification(uid, edits))
         return tuple(
@@ -379,11 +387,12 @@ class Preparation:
                 pool=self._pool,
                 device=device.device,
                 cdi_ids=(
-                    *([f"{cdi.KIND}={cdi.device_name(uid, device.device)}"] if device.device in own else ()),
-                    *others.get(device.device, ()),
+                    *([f"{cdi.KIND}={name}"] if name in own else ()),
+                    *others.get(name, ()),
                 ),
+                share_id=device.share.id if device.share else None,
             )
-            for device in held.devices
+            for name, device in zip(names, held.devices, strict=True)
         )
 
 
@@ -401,6 +410,9 @@ def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
 
 
 def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
+    if wanted.share and other.share and wanted.device == other.device:
+        # `excess` compares their sums.
+        return False
     return wanted.device == other.device or _overlap(wanted, other.id, other.card)
 
 

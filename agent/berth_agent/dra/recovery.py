@@ -13,7 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from berth_agent import files
-from berth_agent.dra import cdi
+from berth_agent.dra import cdi, shares
 from berth_agent.dra.checkpoint import UID, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_api.device import ClaimedDevice
@@ -38,7 +38,7 @@ def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:
         try:
             UID.validate_python(uid)
             entries = orjson.loads(files.read(file))["devices"]
-            names = [str(entry["name"]).removeprefix(cdi.device_name(uid, "")) for entry in entries]
+            names = [shares.of_name(str(entry["name"]).removeprefix(cdi.device_name(uid, ""))) for entry in entries]
         except FileNotFoundError:
             continue
         except ValidationError:
@@ -46,7 +46,7 @@ def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:
             continue
         except (ValueError, KeyError, TypeError):
             names = []
-        devices = tuple(HeldDevice(request="", device=name, id="", card="") for name in names)
+        devices = tuple(HeldDevice(request="", device=name, id="", card="", share=share) for name, share in names)
         claims[uid] = HeldClaim(namespace="", name="", boot=boot, devices=devices)
     return claims
 

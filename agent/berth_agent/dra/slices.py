@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from berth_agent.dra import shares
 from berth_agent.dra.devices import ListedDevice, device_name
 from berth_api.names import DRA_DRIVER, HELD_BY_NAME
 
@@ -176,7 +177,9 @@ def _without_times(spec: Spec) -> dict[str, Any]:
 
 def _device(device: ListedDevice) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": device.name, "attributes": device.attributes}
-    if device.memory:
+    if device.shared:
+        shown |= shares.fields(device)
+    elif device.memory:
         shown["capacity"] = {"memory": {"value": device.memory}}
     taints = []
     if device.fault:
@@ -187,7 +190,7 @@ def _device(device: ListedDevice) -> dict[str, Any]:
 
 
 def probe(node: str) -> dict[str, Any]:
-    """Return a slice with a taint, to be created as a dry run: the API server may drop the taint."""
-    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True)
+    """Return a slice with a taint and shares, to be created as a dry run: the API server may drop both."""
+    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True, memory="1Gi", shared=True)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [_device(device)]}, None)

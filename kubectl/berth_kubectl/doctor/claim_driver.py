@@ -65,7 +65,7 @@ def _differences(device: Object, listed: Mapping[str, Object], label: str) -> It
     for uuid, card in known.items():
         if uuid not in listed:
             # A card of a pod by name is not listed, and a faulty card is not where the API server drops taints.
-            if label == names.CARDS_BY_CLAIMS and card["health"] and card["minor"] not in held:
+            if label in (names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES) and card["health"] and card["minor"] not in held:
                 yield f"they lack {uuid}"
         elif not label:
             yield f"they list {uuid}, but the node gives its cards by name"
