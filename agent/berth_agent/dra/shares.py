@@ -293,7 +293,7 @@ def _is_part(device: ClaimedCard, listed: Mapping[str, ListedDevice]) -> bool:
 def _check(user: Container, cards: Sequence[ClaimedCard], listed: Mapping[str, ListedDevice]) -> None:
     names = [card.device for card in cards]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise RefusedError(f"{user.title} has two shares of {twice[0]}, which it cannot tell apart: request one share")
+        raise RefusedError(f"{user.title} has two shares of {twice[0]}, which it cannot distinguish: request one share")
     if exclusive := [card.device for card in cards if card.share is None]:
         raise RefusedError(f"{user.title} has a share, and {exclusive[0]}, which is not shared: use two containers")
     for name in user.other_devices:

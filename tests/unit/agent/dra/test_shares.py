@@ -143,7 +143,7 @@ async def test_two_claims_have_shares_of_a_card_and_each_container_its_numbers(t
     # A repeated call after a restart of the agent, and after a reboot.
     node.boot = "boot-2"
     assert await node.restart().prepare(second) == (prepared[1],)
-    assert driver.cards() == {"GPU-0"}
+    assert driver.cards() == frozenset({"GPU-0"})
 
 
 async def test_a_container_gets_the_numbers_of_all_its_cards(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ ONE: Final[Share] = ("a", "gpu-0", 1024, 0)
         pytest.param([ONE, ("b", "gpu-0", 1024, 0)], [{"one": "a"}, {"one": "b"}], "", id="two containers"),
     ],
 )
-async def test_what_cannot_be_told_apart_is_refused_with_the_reason(
+async def test_what_a_container_cannot_distinguish_is_refused_with_the_reason(
     tmp_path: Path, shares: list[Share], containers: list[dict[str, str]], message: str
 ) -> None:
     node = Node(tmp_path)
