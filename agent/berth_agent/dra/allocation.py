@@ -50,7 +50,8 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
             request=result["request"].partition("/")[0],
             device=result["device"],
             admin=bool(result.get("adminAccess")),
-            share=shares.read(result),
+            # Admin access takes nothing of a card, whatever the scheduler wrote.
+            share=None if result.get("adminAccess") else shares.read(result),
         )
         for result in own
     )

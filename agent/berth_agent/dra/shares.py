@@ -262,25 +262,29 @@ def variables(
         RefusedError: a container would not know its numbers.
     """
     result: list[list[str]] = [[] for _ in devices]
-    of_device: dict[int, tuple[str, list[int]]] = {}
+    groups: list[tuple[Container, list[int]]] = []
+    first: dict[int, tuple[str, list[int]]] = {}
+    conflicts: dict[int, str] = {}
     for user in users:
         group = [
             number
             for number, device in enumerate(devices)
             if listed[device.device].type == GPU and (user.requests is None or device.request in user.requests)
         ]
+        # CUDA counts the cards of a container by their buses.
+        group.sort(key=lambda number: listed[devices[number].device].place)
+        groups.append((user, group))
+        for number in group:
+            other, same = first.setdefault(number, (user.title, group))
+            if same != group:
+                conflicts[number] = f"{user.title} and {other} both have {devices[number].device}"
+    for user, group in groups:
         if not any(_is_part(devices[number], listed) for number in group):
             continue
         _check(user, [devices[number] for number in group], listed)
-        # CUDA counts the cards of a container by their buses.
-        group.sort(key=lambda number: listed[devices[number].device].place)
         for number in group:
-            other, same = of_device.setdefault(number, (user.title, group))
-            if same != group:
-                name = devices[number].device
-                raise RefusedError(
-                    f"{user.title} and {other} both have the share of {name}, but different further cards"
-                )
+            if number in conflicts:
+                raise RefusedError(f"{conflicts[number]}, but different further cards, of which one is a share")
             result[number] = _of_container([share for at in group if (share := devices[at].share)])
     return result
 

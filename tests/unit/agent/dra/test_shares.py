@@ -29,6 +29,7 @@ MEMORY: Final = 81920
 """MiB of each card of `machine`."""
 Share = tuple[str, str, int, int]
 """Request, device, MiB and cores."""
+ONE: Final[Share] = ("a", "gpu-0", 1024, 0)
 
 
 def allocate(node: Node, name: str, *shares: Share, uid: str = "") -> ClaimKey:
@@ -166,6 +167,18 @@ async def test_a_container_gets_the_numbers_of_all_its_cards(tmp_path: Path) -> 
     }
 
 
+async def test_admin_access_takes_nothing_of_a_card(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    # As kube-scheduler writes it: with a share of the whole card.
+    monitor = allocate(node, "monitor", ("gpu", "gpu-0", MEMORY, 0))
+    node.claims["monitor"]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    add_pod(node, "one", {"one": ""})
+    await driver.prepare(monitor)
+    await driver.prepare(allocate(node, "one", ONE))
+    assert driver.cards() == frozenset({"GPU-0"})
+
+
 async def test_whole_cards_have_no_limits(tmp_path: Path) -> None:
     node = Node(tmp_path)
     key = allocate(node, "whole", ("gpu", "gpu-0", MEMORY, 0), ("gpu", "gpu-1", MEMORY, 100))
@@ -183,9 +196,6 @@ async def test_whole_cards_have_no_limits(tmp_path: Path) -> None:
     )
 
 
-ONE: Final[Share] = ("a", "gpu-0", 1024, 0)
-
-
 @pytest.mark.parametrize(
     ("shares", "containers", "message"),
     [
@@ -193,8 +203,14 @@ ONE: Final[Share] = ("a", "gpu-0", 1024, 0)
         pytest.param(
             [ONE, ("b", "gpu-1", 1024, 0)],
             [{"one": ""}, {"one": "a"}],
-            "both have the share of gpu-0, but different further cards",
+            "both have gpu-0, but different further cards",
             id="different cards",
+        ),
+        pytest.param(
+            [ONE, ("b", "gpu-1", MEMORY, 0)],
+            [{"one": "b"}, {"one": ""}],
+            "both have gpu-1, but different further cards",
+            id="a whole card next to a share",
         ),
         pytest.param([ONE, ("b", "mig-2-0", 0, 0)], [{"one": ""}], "mig-2-0, which is not shared", id="an instance"),
         pytest.param([ONE], [{"one": "", "other": ""}], "gpu-1 by another claim", id="two claims"),
