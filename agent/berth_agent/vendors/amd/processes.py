@@ -100,7 +100,7 @@ class Round:
         """Return what was not read; the text for files that are refused is the source's."""
         if self._cut:
             others = f" and {len(self._cut) - 1} more" if len(self._cut) > 1 else ""
-            return f"not all processes that use cards are read: process {self._cut[0]}{others} has too many open files"
+            return f"not all processes that use cards are read: too many files of process {self._cut[0]}{others}"
         if self._is_full:
             return MANY
         return refused if self.is_refused or self.attributes.refused else ""
