@@ -142,7 +142,7 @@ test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too,
 		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
 
 .PHONY: test-gpu
-test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
+test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, or with amd-smi, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
 
 .PHONY: test-gpu-node

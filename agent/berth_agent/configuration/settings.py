@@ -197,7 +197,7 @@ class Settings(Flags, BaseSettings):
     amd_processes: Literal["none", "kfd", "fdinfo"] = "none"
     """Where to read which processes use AMD's cards. `kfd`: from `/sys/class/kfd/kfd/proc`, for which the agent must be
     privileged. `fdinfo`: from the open files of these processes, for which it needs the capability SYS_PTRACE, and not
-    for partitions. Both require `--foreign` and `--truth`."""
+    for partitions. Both require `--foreign`, `--truth` and the host's processes (`hostPID`)."""
 
     cdi_folder: Path = Path("/var/run/cdi")
     """Folder in which the agent writes its CDI specifications."""

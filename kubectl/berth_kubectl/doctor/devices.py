@@ -46,7 +46,7 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
                     drain = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
                     fix = f"{drain}   # then reboot it, and uncordon it"
                 elif RESET in ends and card["type"] == "gpu":
-                    fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+                    fix = _reset(device, card)
                 uses = (device.get("status") or {}).get("devices") or ()
                 key = (card["type"], card["minor"])
                 holders = [
@@ -61,6 +61,18 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
                     message=f"{what} is not allocated ({faults.text(found)}); {held_by}",
                     fix=fix,
                 )
+
+
+def _reset(device: Object, card: Object) -> str:
+    """Return the command after which the agent takes a card as reset, on its node; how to see it, for other vendors."""
+    node = name_of(device)
+    match (device["metadata"].get("labels") or {}).get(names.VENDOR_LABEL, "nvidia"):
+        case "nvidia":
+            return f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+        case "amd":
+            # A card that the driver gave up counts as reset once the driver binds it again.
+            return f"modprobe -r amdgpu && modprobe amdgpu   # on {node}, once no pod holds a GPU of the node"
+    return f"kubectl get device {node} -o yaml"
 
 
 def exceeded_share(facts: Facts) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from berth_api import names
 from berth_api.objects import device_text
 from berth_kubectl.commands import doctor
 from berth_kubectl.doctor import cluster
@@ -509,6 +510,19 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "nvidia.com/gpu: 7 of 8",
         ),
         (
+            put(
+                "nodes",
+                raw_node(
+                    "n",
+                    capacity={"kubernetes.io/gpu": "100", "amd.com/cpx_nps4": "8"},
+                    allocatable={"kubernetes.io/gpu": "100", "amd.com/cpx_nps4": "7"},
+                ),
+            ),
+            "MissingCapacity",
+            "node/n",
+            "amd.com/cpx_nps4: 7 of 8",
+        ),
+        (
             edit("nodes", 0, "metadata", "labels", to={"berth.dev/isolation": "mps"}),
             "NoMps",
             "node/n",
@@ -537,6 +551,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "UncountedGpus",
             "namespace/ml",
             "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota does not count kubernetes.io/",
+        ),
+        (
+            put("resourcequotas", quota("gpus", "requests.amd.com/gpu")),
+            "UncountedGpus",
+            "namespace/ml",
+            "its ResourceQuota gpus has requests.amd.com/gpu: 2, and",
         ),
         (
             waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": LONG_AGO}),
@@ -788,6 +808,13 @@ def test_every_check_has_a_row_in_the_docs() -> None:
 def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends: str, fix: str) -> None:
     (finding,) = changed(put("devices", raw_device("n", fallen(ends)))).findings
     assert finding.fix == fix
+
+
+def test_a_reset_of_a_card_of_amd_is_not_nvidias() -> None:
+    device = raw_device("n", fallen("UntilReset"))
+    device["metadata"]["labels"] = {names.VENDOR_LABEL: "amd"}
+    (finding,) = changed(put("devices", device)).findings
+    assert finding.fix == "modprobe -r amdgpu && modprobe amdgpu   # on n, once no pod holds a GPU of the node"
 
 
 @pytest.mark.parametrize(
