@@ -104,7 +104,13 @@ class ClaimDriver:
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._mode = modes.mode_of(labels)
-        self.refusal = await self._refused() if self._mode is Mode.BOTH else ""
+        self.refusal, is_decided = "", True
+        if self._mode is not Mode.NAME:
+            try:
+                self.refusal = await self._refused()
+            except CallError as error:
+                # The slices of an earlier agent stay as they are.
+                self.refusal, is_decided = f"it is not known whether the API server keeps taints: {error}", False
         if self.refusal:
             self._mode = Mode.NAME
         await self.claims.load()
@@ -114,20 +120,25 @@ class ClaimDriver:
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
-        if held is not None:
+        if held is not None and is_decided:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             self._publisher.publish(self.shown)
 
     async def _refused(self) -> str:
-        """Return why the node's cards cannot be given in both ways; empty if they can."""
+        """Return why the node's cards cannot be given as its mode says; empty if they can.
+
+        Raises:
+            CallError: it is not known.
+        """
+        if self._mode is Mode.CLAIMS:
+            if self._publisher.keeps_taints is False:
+                await self._publisher.probe_taints()
+            return ""
         if not self._settings.device_plugin:
             return "the agent does not offer the node's cards to kubelet (--device-plugin)"
         if not self._settings.dra_own_pools:
             return f"the pools of {names.DRA_DRIVER} are not Berth's: add it to claims.drivers (--dra-own-pools)"
-        try:
-            await self._publisher.probe_taints()
-        except CallError as error:
-            return f"it is not known whether the API server keeps taints of devices: {error}"
+        await self._publisher.probe_taints()
         return (
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
         )
