@@ -281,6 +281,9 @@ class Agent:
                 plugin.refuse_claimed = self._driver.refuse_claimed
             if isolation:
                 isolation.refuse_claimed(self._driver.refuse_claimed)
+                if usage:
+                    mirror = usage.admission.mirror
+                    self._driver.unseen_nics = lambda: isolation.unseen_nics(mirror.pods)
             self._driver.start(tasks)
         if usage:
             usage.begin(self._use_changed, tasks)

@@ -64,7 +64,7 @@ class ClaimDriver:
         """
         self._settings = settings
         self._hand_over = hand_over
-        self._held = held
+        self._held_by_watch = held
         self._is_current = is_current
         self._by_claim = by_claim
         self._foreign = foreign
@@ -86,6 +86,8 @@ class ClaimDriver:
         self._mode = Mode.NAME
         self.refusal = ""
         """Why the cards are not given in both ways although the label says so; empty otherwise."""
+        self.unseen_nics: Callable[[], frozenset[str]] = frozenset
+        """Returns the PCI addresses of the NICs of pods that the watch of pods does not show yet."""
         self.shown: list[ListedDevice] = []
         """The devices that slices list, as of the last reading with known pods."""
 
@@ -215,6 +217,11 @@ class ClaimDriver:
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
             ),
         )
+
+    def _held(self) -> frozenset[str] | None:
+        """Return the ids of what pods have by name, or None before the pods are known."""
+        held = self._held_by_watch()
+        return None if held is None else held | self.unseen_nics()
 
     def _claimed(self) -> frozenset[str]:
         """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""
