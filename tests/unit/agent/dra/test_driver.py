@@ -223,7 +223,7 @@ async def test_when_the_driver_is_turned_off_its_sockets_go_and_what_running_pod
         assert len(files) == 1
         # A driver that is turned on later ends the claim.
         later, _, _ = start(folder, Pods())
-        assert later.claims.cards() == {"GPU-0"}
+        assert later.claims.cards() == frozenset({"GPU-0"})
         assert node.files() == files
         await later.claims.unprepare(key)
         assert node.files() == {}
