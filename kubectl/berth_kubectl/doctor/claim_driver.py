@@ -56,7 +56,12 @@ def stale_slices(facts: Facts) -> Iterator[Finding]:
 
 def _differences(device: Object, listed: Mapping[str, Object], label: str) -> Iterator[str]:
     cards = [card for card in (device.get("spec") or {}).get("devices") or () if card["type"] == names.GPU]
-    held = {use["minor"] for use in (device.get("status") or {}).get("devices") or () if use.get("holders")}
+    # By name: what a claim holds stays in the slices.
+    held = {
+        use["minor"]
+        for use in (device.get("status") or {}).get("devices") or ()
+        if any(not holder["name"].startswith("resourceclaim/") for holder in use.get("holders") or ())
+    }
     known: dict[str, Object] = {}
     for card in cards:
         mig = card.get("mig") or {}
