@@ -17,8 +17,10 @@ is renews a file's time. If it stops doing so, the next agent waits for it no lo
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -97,6 +99,22 @@ class _Lock:
                 raise TimeoutError
             await asyncio.sleep(POLL)
 
+    def take_over(self) -> int | None:
+        """Take the lock although another process has it; return the file that this process has locked, if it hangs.
+
+        The file is replaced, so that later agents wait for this process also when the other one ends after all.
+
+        Raises:
+            OSError: the file cannot be replaced.
+        """
+        if self.take():
+            return None
+        draft, before = self._path.with_suffix(".draft"), self._file
+        self._file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(self._path)
+        return before
+
     def release(self) -> None:
         """Release it, if this process has it, and wait for it no more."""
         if self._file is not None:
@@ -115,6 +133,10 @@ class Turn:
         self._life: asyncio.Task[None] | None = None
         self.is_beside_hung = False
         """Whether it is this agent's turn although an earlier agent has not ended."""
+        self._hung: list[int] = []
+        """The files that the earlier agent has locked."""
+        # If all threads for readings hang, this one still shows life.
+        self._beats = ThreadPoolExecutor(max_workers=1)
 
     def __enter__(self) -> Self:
         return self
@@ -126,6 +148,9 @@ class Turn:
             self._life.cancel()
         for lock in (self._stays, self._serves, self._next):
             lock.release()
+        for file in self._hung:
+            os.close(file)
+        self._beats.shutdown(wait=False)
 
     async def come(self, driver: NextDriver | None, tasks: asyncio.TaskGroup) -> None:
         """Wait for this agent's turn, and serve its driver in one of the tasks from when it may register."""
@@ -144,7 +169,7 @@ class Turn:
                 if not driver:
                     await self._serves.taken(beat=self._beat)
         except TimeoutError:
-            self._note_hung()
+            self._take_over(self._next, self._stays, self._serves)
         except OSError as error:
             # Without its folder, the agent has no checkpoint either. It serves as well as it can.
             _log.warning("other agents of this node are not excluded", error=str(error))
@@ -155,30 +180,44 @@ class Turn:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REPLACED_SECONDS):
                         await driver.until_registered()
+        self._life = asyncio.create_task(self._show_life())
         self._next.release()
         if driver and not self.is_beside_hung:
             try:
-                await self._serves.taken(beat=self._beat)
+                async with asyncio.timeout(HUNG_SECONDS):
+                    await self._serves.taken()
             except TimeoutError:
-                self._note_hung()
+                self._take_over(self._serves)
             except OSError:
                 pass
-        self._life = asyncio.create_task(self._show_life())
 
-    def _note_hung(self) -> None:
+    def _take_over(self, *locks: _Lock) -> None:
         _log.error(
             "an earlier agent of this node shows no life and has not ended; serving without it",
             folder=str(self._folder),
         )
         self.is_beside_hung = True
+        with contextlib.suppress(OSError):
+            locked = [lock.take_over() for lock in locks]
+            self._hung += [file for file in locked if file is not None]
+
+    def _has_ended(self) -> bool:
+        """Return whether the earlier agent has ended after all."""
+        try:
+            for file in self._hung:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     async def _show_life(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(OSError):
                 now = time.time_ns()
-                await asyncio.to_thread(os.utime, self._beat, ns=(now, now))
-                if self.is_beside_hung and self._stays.take() and self._serves.take():
-                    self.is_beside_hung = False
+                await loop.run_in_executor(self._beats, functools.partial(os.utime, self._beat, ns=(now, now)))
+            if self.is_beside_hung:
+                self.is_beside_hung = not self._has_ended()
             await asyncio.sleep(BEAT)
 
     async def leave(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from berth_agent.dra.endpoint import TURN_SECONDS, DriverEndpoint
-from berth_agent.turns import ALONE_SECONDS, BEAT, HUNG_SECONDS, REPLACED_SECONDS, Turn
+from berth_agent.turns import ALONE_SECONDS, HUNG_SECONDS, REPLACED_SECONDS, Turn
 from berth_agent.vendor import RefusedError
 from tests.unit.agent.dra.test_preparation import Node
 
@@ -119,17 +119,16 @@ async def test_an_agent_with_a_driver_waits_for_a_process_that_cannot_end_only_f
         assert agents.log == []
         await asyncio.sleep(2 * HUNG_SECONDS)
         assert agents.log == ["1 is registered", "1 serves"]
-        # The next one waits for it, although the locks are still the hung one's.
+        # The next one waits for it, also when the hung one has ended.
         second = asyncio.create_task(agents.run("2", ends[1]))
         await asyncio.sleep(5 * HUNG_SECONDS)
-        assert agents.log[2:] == []
-        ends[0].set()
-        await asyncio.sleep(3 * HUNG_SECONDS)
-        assert agents.log[2:] == ["1 is gone", "2 is registered", "2 serves"]
-        assert agents.turns["2"].is_beside_hung
-    # It ends after all.
-    await asyncio.sleep(2 * BEAT)
-    assert not agents.turns["2"].is_beside_hung
+        assert agents.turns["1"].is_beside_hung
+    await asyncio.sleep(5 * HUNG_SECONDS)
+    assert agents.log[2:] == []
+    assert not agents.turns["1"].is_beside_hung
+    ends[0].set()
+    await asyncio.sleep(2 * REPLACED_SECONDS)
+    assert agents.log[2:] == ["2 is registered", "1 is gone", "2 serves"]
     ends[1].set()
     await asyncio.gather(first, second)
 
