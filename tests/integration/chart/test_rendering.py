@@ -124,6 +124,7 @@ def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, i
             {},
             {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}},
         ),
+        ({"updateStrategy": {"rollingUpdate": None}}, {}, {"maxSurge": "10%", "maxUnavailable": 0}),
         ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, {"maxSurge": ""}, {"maxUnavailable": 1}),
         ({"hostNetwork": True}, {}, {"maxUnavailable": "10%"}),
         ({"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}, {}, {"type": "OnDelete"}),
