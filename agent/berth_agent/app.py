@@ -115,6 +115,8 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 async with asyncio.TaskGroup() as tasks:
                     if settings.inventory == "nvml":
                         await turn.come(endpoint, tasks)
+                    if endpoint:
+                        endpoint.is_beside_hung = lambda: turn.is_beside_hung
                     usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
                     exporter.usage = usage
                     plugin = _plugin(settings, usage)
@@ -279,6 +281,9 @@ class Agent:
                 plugin.refuse_claimed = self._driver.refuse_claimed
             if isolation:
                 isolation.refuse_claimed(self._driver.refuse_claimed)
+                if usage:
+                    mirror = usage.admission.mirror
+                    self._driver.unseen_nics = lambda: isolation.unseen_nics(mirror.pods)
             self._driver.start(tasks)
         if usage:
             usage.begin(self._use_changed, tasks)

@@ -64,7 +64,7 @@ class ClaimDriver:
         """
         self._settings = settings
         self._hand_over = hand_over
-        self._held = held
+        self._held_by_watch = held
         self._is_current = is_current
         self._by_claim = by_claim
         self._foreign = foreign
@@ -86,6 +86,8 @@ class ClaimDriver:
         self._mode = Mode.NAME
         self.refusal = ""
         """Why the cards are not given in both ways although the label says so; empty otherwise."""
+        self.unseen_nics: Callable[[], frozenset[str]] = frozenset
+        """Returns the PCI addresses of the NICs of pods that the watch of pods does not show yet."""
         self.shown: list[ListedDevice] = []
         """The devices that slices list, as of the last reading with known pods."""
 
@@ -104,7 +106,13 @@ class ClaimDriver:
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._mode = modes.mode_of(labels)
-        self.refusal = await self._refused() if self._mode is Mode.BOTH else ""
+        self.refusal, is_decided = "", True
+        if self._mode is not Mode.NAME:
+            try:
+                self.refusal = await self._refused()
+            except CallError as error:
+                # The slices of an earlier agent stay as they are.
+                self.refusal, is_decided = f"it is not known whether the API server keeps taints: {error}", False
         if self.refusal:
             self._mode = Mode.NAME
         await self.claims.load()
@@ -114,20 +122,25 @@ class ClaimDriver:
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
-        if held is not None:
+        if held is not None and is_decided:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             self._publisher.publish(self.shown)
 
     async def _refused(self) -> str:
-        """Return why the node's cards cannot be given in both ways; empty if they can."""
+        """Return why the node's cards cannot be given as its mode says; empty if they can.
+
+        Raises:
+            CallError: it is not known.
+        """
+        if self._mode is Mode.CLAIMS:
+            if self._publisher.keeps_taints is False:
+                await self._publisher.probe_taints()
+            return ""
         if not self._settings.device_plugin:
             return "the agent does not offer the node's cards to kubelet (--device-plugin)"
         if not self._settings.dra_own_pools:
             return f"the pools of {names.DRA_DRIVER} are not Berth's: add it to claims.drivers (--dra-own-pools)"
-        try:
-            await self._publisher.probe_taints()
-        except CallError as error:
-            return f"it is not known whether the API server keeps taints of devices: {error}"
+        await self._publisher.probe_taints()
         return (
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
         )
@@ -176,6 +189,11 @@ class ClaimDriver:
         if self.refusal:
             message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
             yield "BothRefused", message
+        if self._endpoint.is_beside_hung():
+            message = (
+                "an earlier agent of this node hangs and cannot end, so this one serves without it: reboot the node"
+            )
+            yield "EarlierAgentHangs", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
 
@@ -199,6 +217,11 @@ class ClaimDriver:
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
             ),
         )
+
+    def _held(self) -> frozenset[str] | None:
+        """Return the ids of what pods have by name, or None before the pods are known."""
+        held = self._held_by_watch()
+        return None if held is None else held | self.unseen_nics()
 
     def _claimed(self) -> frozenset[str]:
         """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_agent.dra.devices import MAX_NAME, Attributes, ListedDevice, device_name
+from berth_agent.dra.devices import Attributes, ListedDevice
+from berth_api.allocation.device_ids import MAX_NAME, device_name
 
 MAX_COUNTERS: Final = 32
 """Counters of a set, by the API."""

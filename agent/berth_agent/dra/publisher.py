@@ -29,6 +29,11 @@ LAST_PAUSE: Final = 30.0
 SETTLED: Final = 5.0
 """Seconds after which a slice that was written is expected to stay."""
 
+ASK_AGAIN: Final = 600.0
+"""Seconds until an API server that drops taints is asked again: it may have been upgraded."""
+ASK_SECONDS: Final = 5.0
+"""Seconds for the answer: the agent publishes nothing meanwhile."""
+
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -46,6 +51,7 @@ class SlicePublisher:
         """Slices that were deleted during the current writes: the answer to their creation may come later."""
         self.keeps_taints: bool | None = None
         """Whether the API server keeps taints of devices; None while it is not known."""
+        self._asked_at = float("-inf")
         self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
         """Name of a slice -> what was sent last, and what the API server made of it."""
         self._wake = asyncio.Event()
@@ -65,15 +71,29 @@ class SlicePublisher:
             self._wake.set()
 
     async def probe_taints(self) -> None:
-        """Find out whether the API server keeps taints of devices, unless it is known.
+        """Find out whether the API server keeps taints of devices, unless it does, or was asked recently.
 
         Raises:
-            CallError: the API server did not say.
+            CallError: it has never been known.
         """
-        if self.keeps_taints is None:
-            sent = slices.probe(self._node)
-            answer = await self._client.request("POST", SLICES, params={"dryRun": "All"}, body=sent)
-            self.keeps_taints = slices.keeps_taints(sent["spec"], answer["spec"])
+        now = asyncio.get_running_loop().time()
+        if self.keeps_taints or (self.keeps_taints is False and now < self._asked_at + ASK_AGAIN):
+            return
+        self._asked_at = now
+        sent = slices.probe(self._node)
+        try:
+            answer = await self._client.request(
+                "POST", SLICES, params={"dryRun": "All"}, body=sent, timeout=ASK_SECONDS
+            )
+        except CallError:
+            if self.keeps_taints is None:
+                raise
+            return
+        keeps_taints = slices.keeps_taints(sent["spec"], answer["spec"])
+        if keeps_taints and self.keeps_taints is False:
+            _log.info("the API server keeps taints of devices now")
+            self._wake.set()
+        self.keeps_taints = keeps_taints
 
     async def run(self) -> None:
         """Follow and write the slices until cancelled."""
@@ -166,7 +186,7 @@ class SlicePublisher:
         self._answers[one.name] = (sent, one.spec)
         if self.keeps_taints is not False and not slices.keeps_taints(sent, one.spec):
             _log.warning("the API server drops taints of devices: cards with a fault are left out of ResourceSlices")
-            self.keeps_taints = False
+            self.keeps_taints, self._asked_at = False, self._written_at
             self._wake.set()
 
     def _as_sent(self, one: Known) -> Known:

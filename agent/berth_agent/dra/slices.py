@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_agent.dra.devices import ListedDevice, device_name
+from berth_agent.dra.devices import ListedDevice
+from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER, HELD_BY_NAME
 
 API_VERSION: Final = "resource.k8s.io/v1"

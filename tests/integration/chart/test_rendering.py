@@ -114,6 +114,39 @@ def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, i
     assert ("--dra-own-pools" in agent["spec"]["template"]["spec"]["containers"][0]["args"]) == is_own
 
 
+@pytest.mark.parametrize(
+    ("agent", "dra", "expected"),
+    [
+        ({}, {}, {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}),
+        ({}, {"maxSurge": 3}, {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 0}}),
+        (
+            {"updateStrategy": {"type": "RollingUpdate"}},
+            {},
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}},
+        ),
+        ({"updateStrategy": {"rollingUpdate": None}}, {}, {"maxSurge": "10%", "maxUnavailable": 0}),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, {"maxSurge": ""}, {"maxUnavailable": 1}),
+        ({"hostNetwork": True}, {}, {"maxUnavailable": "10%"}),
+        ({"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}, {}, {"type": "OnDelete"}),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, {}, "maxUnavailable 1 and dra.maxSurge 10%"),
+        ({"updateStrategy": {"rollingUpdate": {"maxSurge": 2}}}, {}, "maxSurge 2 differs from dra.maxSurge 10%"),
+    ],
+)
+def test_upgrades_of_the_agent_with_the_driver(
+    agent: Mapping[str, Any], dra: Mapping[str, Any], expected: Mapping[str, Any] | str
+) -> None:
+    values = {"agent": agent, "dra": {**ON, **dra}}
+    if isinstance(expected, str):
+        with pytest.raises(RenderError, match=expected):
+            chart.rendered(values)
+        return
+    spec = chart.rendered(values)["DaemonSet/berth-agent"]["spec"]
+    strategy = spec["updateStrategy"]
+    assert expected in (strategy, strategy.get("rollingUpdate"))
+    # Only then an agent waits for the other one's turn.
+    assert ("minReadySeconds" in spec) == ("maxSurge" in strategy.get("rollingUpdate", {}))
+
+
 def test_helm_finds_no_fault() -> None:
     assert "0 chart(s) failed" in chart.helm("lint", chart.CHART, "--strict")
 

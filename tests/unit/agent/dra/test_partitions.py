@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from berth_agent.dra.devices import ListedDevice, device_name
+from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.partitions import PartitionedCard, PartitionProfile, partitioned
 from berth_agent.vendors.nvidia.nvml import library, mig
+from berth_api.allocation.device_ids import device_name
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import Gpu, NvmlFixture, a30, a100, a100_40, h100, with_profiles
 from tests.nvml.probe import Machine

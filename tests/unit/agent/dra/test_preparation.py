@@ -53,7 +53,15 @@ class Node:
         self.keeps_taints: bool | None = True
         """Whether the API server keeps taints in slices; None for no answer."""
 
-    async def request(self, _method: str, _path: str, *, params: object, body: dict[str, Any]) -> dict[str, Any]:
+    async def request(
+        self,
+        _method: str,
+        _path: str,
+        *,
+        params: object,
+        body: dict[str, Any],
+        timeout: float,  # noqa: ASYNC109, ARG002 - part of the interface
+    ) -> dict[str, Any]:
         assert params == {"dryRun": "All"}
         if self.keeps_taints is None:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "not now")
