@@ -48,8 +48,8 @@ class NextDriver(Protocol):
         ...
 
 
-class _Lock:
-    """A lock among processes."""
+class ProcessLock:
+    """A lock among processes. The kernel releases it when its process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,7 +91,9 @@ class Turn:
     def __init__(self, folder: Path) -> None:
         """Set the folder of the locks, which all agents of the node have."""
         self._folder = folder
-        self._next, self._stays, self._serves = (_Lock(folder / f"{name}.lock") for name in ("next", "stays", "serves"))
+        self._next, self._stays, self._serves = (
+            ProcessLock(folder / f"{name}.lock") for name in ("next", "stays", "serves")
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -233,6 +233,42 @@ class HandOver(Protocol):
         ...
 
 
+# --- partitions on demand ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProfile:
+    """A kind of partition that can be made on a card."""
+
+    id: int
+    name: str
+    """`1g.10gb+me`, as in the name of a MIG device."""
+    slices: int
+    """Compute slices."""
+    instances: int
+    """How many of the kind the card can have at most."""
+    memory_mib: int
+    engines: Mapping[str, int]
+    """How much of each engine a partition has, by the name of its capacity: `multiprocessors`, `copyEngines` …"""
+    size: int
+    """Memory slices."""
+    starts: Sequence[int]
+    """Memory slices at which a partition can begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where on a card a partition of a profile is, in memory slices."""
+
+    profile: int
+    start: int
+    size: int
+
+    def overlaps(self, other: "Placement") -> bool:
+        """Return whether two partitions cannot be there at once."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
 # --- the vendor -------------------------------------------------------------------------------------------------
 
 
