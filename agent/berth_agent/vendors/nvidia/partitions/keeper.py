@@ -208,7 +208,7 @@ class PartitionKeeper:
             mig.destroy_gpu_instance(instance)
 
     def _in_use(self, card: str, instance: int | None) -> str:
-        pids = list(mig.processes_in(self._handle(card), instance))
+        pids = list(library.if_reported(lambda handle: mig.processes_in(handle, instance), self._handle(card)) or ())
         holders = f"by the processes {pids}" if pids else "by a program that NVML does not name, such as DCGM"
         return f"{card if instance is None else f'GPU instance {instance} of {card}'} is in use {holders}"
 
