@@ -57,8 +57,8 @@ class NextDriver(Protocol):
         ...
 
 
-class _Lock:
-    """A lock among processes."""
+class ProcessLock:
+    """A lock among processes. The kernel releases it when its process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,7 +128,9 @@ class Turn:
     def __init__(self, folder: Path) -> None:
         """Set the folder of the locks, which all agents of the node have."""
         self._folder = folder
-        self._next, self._stays, self._serves = (_Lock(folder / f"{name}.lock") for name in ("next", "stays", "serves"))
+        self._next, self._stays, self._serves = (
+            ProcessLock(folder / f"{name}.lock") for name in ("next", "stays", "serves")
+        )
         self._beat = folder / "stays.lock"
         self._life: asyncio.Task[None] | None = None
         self.is_beside_hung = False
@@ -191,7 +193,7 @@ class Turn:
             except OSError:
                 pass
 
-    def _take_over(self, *locks: _Lock) -> None:
+    def _take_over(self, *locks: ProcessLock) -> None:
         _log.error(
             "an earlier agent of this node shows no life and has not ended; serving without it",
             folder=str(self._folder),

@@ -108,6 +108,26 @@ def test_a_device_class_provides_an_extended_resource_only_on_request() -> None:
     assert "DeviceClass/gpu.berth.dev" not in chart.rendered({})
 
 
+def test_a_device_class_of_a_profile_provides_the_resource_of_nvidias_plugin_only_on_request() -> None:
+    rendered = chart.rendered({"dra": {**ON, "migProfiles": ["3g.40gb", "1g.10gb+me"]}})
+    media = rendered["DeviceClass/mig-1g.10gb.me.gpu.berth.dev"]["spec"]
+    attributes = 'device.attributes["gpu.berth.dev"]'
+    expression = (
+        f'device.driver == "gpu.berth.dev" && {attributes}.type == "mig" && {attributes}.profile == "1g.10gb+me"'
+    )
+    assert media == {
+        "extendedResourceName": "nvidia.com/mig-1g.10gb.me",
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    assert "DeviceClass/mig-3g.40gb.gpu.berth.dev" in rendered
+    without = {"migProfiles": ["3g.40gb"]}
+    assert not any(
+        "DeviceClass/mig-" in name for name in [*chart.rendered({"dra": ON}), *chart.rendered({"dra": without})]
+    )
+    with pytest.raises(RenderError, match="migProfiles"):
+        chart.rendered({"dra": {**ON, "migProfiles": ['3g.40gb" || true']}})
+
+
 @pytest.mark.parametrize(("drivers", "is_own"), [(["gpu.berth.dev"], True), (["*"], True), (["dra.net"], False)])
 def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, is_own: bool) -> None:
     agent = chart.rendered({"dra": ON, "claims": {"drivers": drivers}})["DaemonSet/berth-agent"]
