@@ -166,6 +166,8 @@ def _of_each_instance(
     fleet: Fleet, part: Part, units: Column, rows: Rows, *, taken: bool = True, of_gang: bool = True
 ) -> Column:
     """Return the units with at most one slice of each MIG instance, which are units by the strategy single."""
+    if not fleet.cards[GPU].sliced_instances.any():
+        return units
     names = subdevices.instances(fleet.cards[GPU])
     return subdevices.one_of_each(fleet, names, units, rows, several=part.count > 1, taken=taken, of_gang=of_gang)
 

@@ -114,7 +114,9 @@ def test_a_pod_gets_one_slice_of_each_instance(
         pytest.param(3, [], SEVERAL, False, {"MIG-0-0", "MIG-0-1"}, id="members that accept slices of one"),
         pytest.param(1, [], {}, True, {"MIG-0-0"}, id="kubelet chooses for one"),
         pytest.param(2, [], {}, True, "maybe of one MIG instance (1 requested; ", id="kubelet chooses for two"),
-        pytest.param(1, ["MIG-0-0::0"], {}, True, "maybe of one MIG instance (1 requested; ", id="beside a member"),
+        pytest.param(
+            1, ["MIG-0-0::0"], {}, True, "maybe of one MIG instance (1 requested; ", id="kubelet chooses for another"
+        ),
     ],
 )
 def test_members_of_a_gang_get_slices_of_different_instances(
