@@ -220,9 +220,14 @@ def offered(lists: Lists) -> None:
     lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
 
 
-def two_slices(resource: str = "nvidia.com/gpu", **annotations: str) -> Callable[[Lists], None]:
-    """Return what shows a pod with two slices of a card, and what it requested."""
-    holders = [{"namespace": "a", "name": "x", "id": f"GPU-0::{number}"} for number in range(2)]
+TWO_SLICES = ("GPU-0::0", "GPU-0::1")
+
+
+def two_slices(
+    resource: str = "nvidia.com/gpu", ids: Sequence[str] = TWO_SLICES, **annotations: str
+) -> Callable[[Lists], None]:
+    """Return what shows a pod with two slices, by default of one card, and what it requested."""
+    holders = [{"namespace": "a", "name": "x", "id": unit} for unit in ids]
     container = {"name": "c", "resources": {"limits": {resource: "2"}}}
     pod = {"metadata": {"namespace": "a", "name": "x", "annotations": annotations}, "spec": {"containers": [container]}}
 
@@ -267,6 +272,14 @@ def of_record(*others: str) -> Mapping[str, Any]:
 def test_members_of_a_gang_with_slices_of_one_card(pods: list[tuple[str, Any]], expected: str) -> None:
     findings = changed(members(pods)).findings
     assert [finding.object for finding in findings] == ([f"pod/a/{expected}"] if expected else [])
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"])
+def test_several_slices_of_a_mig_instance(resource: str) -> None:
+    [finding] = changed(two_slices(resource, ids=("MIG-1::0", "MIG-1::1"))).findings
+    assert finding.message.startswith(f"it requested {resource} and holds 2 slices of MIG instance MIG-1 of GPU 0")
+    assert not changed(two_slices(resource, ids=("MIG-1::0", "MIG-2::0"))).findings
+    assert not changed(two_slices("nvidia.com/mig-1g.10gb.shared", ids=("MIG-1::0", "MIG-1::1"))).findings
 
 
 def test_several_slices_of_a_card_are_right_by_their_own_name_or_by_the_annotation() -> None:
