@@ -171,6 +171,8 @@ class ClaimDriver:
         """Yield the reason and the message of each problem, the worst first."""
         if self.claims.failure:
             yield "CheckpointUnreadable", self.claims.failure
+        if self.claims.unwritten:
+            yield "ClaimsNotWritten", self.claims.unwritten
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:
