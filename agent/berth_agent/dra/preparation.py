@@ -6,7 +6,7 @@ the record last. So after a crash at any moment, the same call ends with the sam
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -140,9 +140,10 @@ class Preparation:
         held = (device for claim in self._claims.values() for device in claim.devices)
         return frozenset(device.card for device in held if device.card and not device.admin)
 
-    def __len__(self) -> int:
-        """Return how many claims are prepared."""
-        return len(self._claims or ())
+    @property
+    def held(self) -> Mapping[str, HeldClaim]:
+        """The claims that are prepared, by UID; none while they are not known."""
+        return self._claims or {}
 
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
@@ -187,11 +188,11 @@ class Preparation:
             RefusedError: they are not.
         """
         uid = _checked(claim.uid)
-        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
         try:
-            wanted = allocation.read(await self._api.get(path), uid=uid, pool=self._pool)
+            live = await self._api.get(allocation.path(claim.namespace, claim.name))
         except CallError as error:
             raise RefusedError(f"{claim.title} not read: {error}") from error
+        wanted = allocation.read(live, uid=uid, pool=self._pool)
         clock = asyncio.get_running_loop().time
         end = clock() + self._wait
         while True:
@@ -209,8 +210,30 @@ class Preparation:
         Raises:
             RefusedError: it is not released.
         """
+        _checked(claim.uid)
         # kubelet may give up in the middle.
-        await asyncio.shield(self._release(_checked(claim.uid), claim))
+        await asyncio.shield(self.release(claim))
+
+    async def release(self, claim: ClaimKey, *, condition: Callable[[], Awaitable[bool]] | None = None) -> bool:
+        """Release a claim if the condition holds, and return whether it does; kubelet's calls wait meanwhile.
+
+        Raises:
+            RefusedError: it is not released.
+        """
+        async with self._lock:
+            if condition and not await condition():
+                return False
+            before = await self._known()
+            left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
+            left.pop(claim.uid, None)
+            with self._writing(f"{claim.title} not released: its record is not removed"):
+                await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
+                if left != before:
+                    await asyncio.to_thread(self._store.save, left)
+            self._claims = left
+            if left != before:
+                self.on_change()
+            return True
 
     async def _give(self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...]) -> tuple[PreparedDevice, ...]:
         """Record the claim's devices, and write its CDI file.
@@ -251,19 +274,6 @@ class Preparation:
                 PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=device.cdi_ids)
                 for device in held.devices
             )
-
-    async def _release(self, uid: str, claim: ClaimKey) -> None:
-        async with self._lock:
-            before = await self._known()
-            left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
-            left.pop(uid, None)
-            with self._writing(f"{claim.title} not released: its record is not removed"):
-                await asyncio.to_thread(cdi.path(self._folder, uid).unlink, missing_ok=True)
-                if left != before:
-                    await asyncio.to_thread(self._store.save, left)
-            self._claims = left
-            if left != before:
-                self.on_change()
 
     @contextlib.contextmanager
     def _writing(self, failure: str) -> Iterator[None]:
