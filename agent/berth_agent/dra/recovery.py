@@ -53,7 +53,7 @@ def with_reported(
     """Return claims, and one more for each claim of which containers have devices that no known claim has."""
     known = {(claim.namespace, claim.name, device.device) for claim in claims.values() for device in claim.devices}
     more: dict[str, HeldClaim] = {}
-    for namespace, name, device in sorted(_own(reported, pool) - known):
+    for namespace, name, device in sorted(own(reported, pool) - known):
         # Several claims may have one device: those with admin access.
         uid = f"{UNKNOWN}{uuid.uuid5(uuid.NAMESPACE_OID, f'{namespace}/{name}')}"
         earlier = more[uid].devices if uid in more else ()
@@ -73,7 +73,7 @@ def completed(
         reported: the devices of claims that containers have now.
         pool: the pool of this node.
     """
-    in_use = _own(reported, pool)
+    in_use = own(reported, pool)
     return {
         uid: replace(claim, devices=tuple(_resolved(device, listed) for device in claim.devices))
         for uid, claim in claims.items()
@@ -91,7 +91,7 @@ def without_unknown(claims: Mapping[str, HeldClaim], *, namespace: str, name: st
     }
 
 
-def _own(reported: Iterable[ClaimedDevice], pool: str) -> set[tuple[str, str, str]]:
+def own(reported: Iterable[ClaimedDevice], pool: str) -> set[tuple[str, str, str]]:
     """Return the namespace, the claim and the name of each reported device of this node and driver."""
     return {(one.namespace, one.claim, one.device) for one in reported if (one.driver, one.pool) == (DRA_DRIVER, pool)}
 
