@@ -48,7 +48,8 @@ def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = Fal
             os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             # On a full disk, the draft would keep what is left of it.
-            os.unlink(draft, dir_fd=folder)
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
             raise
         if sync:
             os.fsync(folder)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from berth_agent.dra import allocation, cdi, checkpoint, recovery
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
-from berth_agent.dra.checkpoint import UID, AbsentError, DamagedError, HeldClaim, HeldDevice
+from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
@@ -69,35 +69,6 @@ class ClaimApi(Protocol):
         ...
 
 
-class Store(Protocol):
-    """Where the prepared claims are kept."""
-
-    def load(self) -> dict[str, HeldClaim]:
-        """Return them by UID.
-
-        Raises:
-            OSError: they cannot be read now.
-            DamagedError: some cannot be read at all.
-        """
-        ...
-
-    def set_aside(self) -> None:
-        """Keep what cannot be read: the next save replaces it.
-
-        Raises:
-            OSError: it cannot be kept.
-        """
-        ...
-
-    def save(self, claims: Mapping[str, HeldClaim]) -> None:
-        """Write them to the disk.
-
-        Raises:
-            OSError: they are not on the disk.
-        """
-        ...
-
-
 class Preparation:
     """The claims of one node."""
 
@@ -105,7 +76,7 @@ class Preparation:
         self,
         *,
         api: ClaimApi,
-        store: Store,
+        store: ClaimCheckpoint,
         cdi_folder: Path,
         pool: str,
         boot: str,
@@ -145,33 +116,11 @@ class Preparation:
         """The claims that are prepared, by UID; none while they are not known."""
         return self._claims or {}
 
-    async def load(self) -> None:
-        """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
-        if self._claims is not None and not _is_incomplete(self._claims):
-            self.failure = self._unknown()
-            return
-        async with self._lock:
-            try:
-                await self._complete(await self._known())
-                self.failure = self._unknown()
-            except RefusedError as error:
-                if str(error) != self.failure:
-                    _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
-                self.failure = str(error)
-
-    def _unknown(self) -> str:
-        """Return which claim has no known devices, and what to do; empty if there is none."""
-        for uid, claim in (self._claims or {}).items():
-            if not claim.devices and not self._is_over(claim):
-                return (
-                    f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
-                    f"free cards are given to no claim and no pod: drain the node"
-                )
-        return ""
-
-    def _is_over(self, claim: HeldClaim) -> bool:
-        """Return whether a claim is of an earlier boot: no container survives a reboot."""
-        return bool(self._boot and claim.boot and claim.boot != self._boot)
+    @property
+    def unwritten(self) -> str:
+        """What could not be written lately, and why; empty if the last write succeeded."""
+        failure, until = self._unwritten
+        return failure if asyncio.get_running_loop().time() < until else ""
 
     def leave(self) -> None:
         """Let no call wait for devices any more, because the agent ends. kubelet repeats calls that are refused."""
@@ -187,22 +136,137 @@ class Preparation:
         Raises:
             RefusedError: they are not.
         """
-        uid = _checked(claim.uid)
+        _check_uid(claim)
         try:
             live = await self._api.get(allocation.path(claim.namespace, claim.name))
         except CallError as error:
             raise RefusedError(f"{claim.title} not read: {error}") from error
-        wanted = allocation.read(live, uid=uid, pool=self._pool)
+        wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
         clock = asyncio.get_running_loop().time
         end = clock() + self._wait
         while True:
             try:
                 # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(uid, claim, wanted))
+                return await asyncio.shield(self._give(claim, wanted))
             except _BusyError as error:
                 if clock() >= end or self._is_leaving:
                     raise RefusedError(f"{claim.title}: {error}") from error
             await asyncio.sleep(POLL)
+
+    async def _give(self, claim: ClaimKey, wanted: Iterable[AllocatedDevice]) -> tuple[PreparedDevice, ...]:
+        """Record the claim's devices, and write its CDI file.
+
+        Raises:
+            _BusyError: something else has a device now.
+            RefusedError: the claim cannot have its devices.
+        """
+        async with self._lock:
+            before = await self._known()
+            state = self._state()
+            if state is None:
+                raise _BusyError("the node's cards and pods are not known yet")
+            others = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
+            known = others.pop(claim.uid, None)
+            if known and self._is_over(known):
+                known = None
+            held = self._held(claim, wanted, state, known, others.values())
+            if known is None:
+                # Not while containers of the claim may run: a process that came later would keep them from a restart.
+                _check_foreign(held, state)
+            # Before the loop goes on, because kubelet's device API may be about to give the same cards.
+            self._claims = {**others, claim.uid: held}
+            try:
+                held, edits = await asyncio.to_thread(self._composed, claim, held, state)
+                self._claims = {**others, claim.uid: held}
+                if self._claims != before:
+                    with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                        await asyncio.to_thread(self._store.save, self._claims)
+                    self.on_change()
+            except BaseException:
+                self._claims = before
+                raise
+            with self._writing(f"{claim.title} not prepared: its CDI file is not written"):
+                record = checkpoint.dumped(held)
+                await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
+            return tuple(
+                PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=device.cdi_ids)
+                for device in held.devices
+            )
+
+    def _held(
+        self,
+        claim: ClaimKey,
+        wanted: Iterable[AllocatedDevice],
+        state: NodeState,
+        known: HeldClaim | None,
+        others: Collection[HeldClaim],
+    ) -> HeldClaim:
+        """Return the claim with its devices.
+
+        Raises:
+            _BusyError: it cannot have one now.
+        """
+        nics = {device.device: device for device in (known.devices if known else ()) if device.type == RDMA}
+        devices: list[HeldDevice] = []
+        for one in wanted:
+            # The pod of a prepared claim may have moved the NIC into its own network namespace.
+            listed = state.devices.get(one.device) or nics.get(one.device)
+            if listed is None:
+                raise _BusyError(f"the node has no device {one.device} now")
+            device = HeldDevice(
+                request=one.request,
+                device=one.device,
+                id=listed.id,
+                card=listed.card,
+                type=listed.type,
+                admin=one.admin,
+            )
+            if not device.admin:
+                self._check(device, state, others)
+            devices.append(device)
+        return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
+
+    def _check(self, wanted: HeldDevice, state: NodeState, others: Iterable[HeldClaim]) -> None:
+        for other in others:
+            # kubelet may have lost the claim, and then never releases it.
+            if self._is_over(other):
+                continue
+            if not other.devices:
+                raise _BusyError(f"it is not known which devices {other.title} has")
+            if any(not device.admin and _shares(wanted, device) for device in other.devices):
+                raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
+        cards = {device.id: device.card for device in state.devices.values()}
+        for taken in state.by_name:
+            if _overlap(wanted, taken, cards.get(taken, taken)):
+                raise _BusyError(f"a pod has {wanted.device} by name")
+            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
+            if cards.get(taken) == wanted.card:
+                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
+
+    def _composed(
+        self, claim: ClaimKey, held: HeldClaim, state: NodeState
+    ) -> tuple[HeldClaim, dict[str, Mapping[str, Any]]]:
+        """Return the claim with its CDI devices, and the edits of those that are in its file, by their names.
+
+        Raises:
+            RefusedError: a container cannot have a device now.
+        """
+        try:
+            access = state.access() if any(device.type != RDMA for device in held.devices) else None
+            devices, edits = [], dict[str, Mapping[str, Any]]()
+            for device in held.devices:
+                if access is None or device.type == RDMA:
+                    own, ids = state.nic_edits(device.id), list[str]()
+                else:
+                    card = ClaimEdits(access, device.id)
+                    own, ids = card.edits, card.others
+                if own:
+                    name = cdi.device_name(claim.uid, device.device)
+                    edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
+                devices.append(replace(device, cdi_ids=tuple(ids)))
+        except (OSError, MisconfiguredError) as error:
+            raise RefusedError(f"{claim.title}: {error}") from error
+        return replace(held, devices=tuple(devices)), edits
 
     async def unprepare(self, claim: ClaimKey) -> None:
         """Release a claim; a claim that is not known is released.
@@ -210,7 +274,7 @@ class Preparation:
         Raises:
             RefusedError: it is not released.
         """
-        _checked(claim.uid)
+        _check_uid(claim)
         # kubelet may give up in the middle.
         await asyncio.shield(self.release(claim))
 
@@ -235,46 +299,6 @@ class Preparation:
                 self.on_change()
             return True
 
-    async def _give(self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...]) -> tuple[PreparedDevice, ...]:
-        """Record the claim's devices, and write its CDI file.
-
-        Raises:
-            _BusyError: something else has a device now.
-            RefusedError: the claim cannot have its devices.
-        """
-        async with self._lock:
-            before = await self._known()
-            state = self._state()
-            if state is None:
-                raise _BusyError("the node's cards and pods are not known yet")
-            others = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
-            known = others.pop(uid, None)
-            if known and self._is_over(known):
-                known = None
-            held = self._held(claim, wanted, state, known, others.values())
-            if known is None:
-                # Not while containers of the claim may run: a process that came later would keep them from a restart.
-                _check_foreign(held, state)
-            # Before the loop goes on, because kubelet's device API may be about to give the same cards.
-            self._claims = {**others, uid: held}
-            try:
-                held, edits = await asyncio.to_thread(self._composed, uid, held, state)
-                self._claims = {**others, uid: held}
-                if self._claims != before:
-                    with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
-                        await asyncio.to_thread(self._store.save, self._claims)
-            except RefusedError:
-                self._claims = before
-                raise
-            self.on_change()
-            with self._writing(f"{claim.title} not prepared: its CDI file is not written"):
-                record = checkpoint.dumped(held)
-                await asyncio.to_thread(cdi.write, self._folder, uid, record=record, edits=edits)
-            return tuple(
-                PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=device.cdi_ids)
-                for device in held.devices
-            )
-
     @contextlib.contextmanager
     def _writing(self, failure: str) -> Iterator[None]:
         """Refuse the call if the disk does, and keep that as a problem of the node."""
@@ -286,11 +310,19 @@ class Preparation:
             raise RefusedError(self._unwritten[0]) from error
         self._unwritten = "", 0.0
 
-    @property
-    def unwritten(self) -> str:
-        """What could not be written lately, and why; empty if the last write succeeded."""
-        failure, until = self._unwritten
-        return failure if asyncio.get_running_loop().time() < until else ""
+    async def load(self) -> None:
+        """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
+        if self._claims is not None and not _is_incomplete(self._claims):
+            self.failure = self._unknown()
+            return
+        async with self._lock:
+            try:
+                await self._complete(await self._known())
+                self.failure = self._unknown()
+            except RefusedError as error:
+                if str(error) != self.failure:
+                    _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
+                self.failure = str(error)
 
     async def _known(self) -> dict[str, HeldClaim]:
         """Return the claims, and read them before if that failed at the start.
@@ -368,77 +400,19 @@ class Preparation:
             self._claims = completed
             self.on_change()
 
-    def _held(
-        self,
-        claim: ClaimKey,
-        wanted: Iterable[AllocatedDevice],
-        state: NodeState,
-        known: HeldClaim | None,
-        others: Collection[HeldClaim],
-    ) -> HeldClaim:
-        """Return the claim with its devices.
+    def _unknown(self) -> str:
+        """Return which claim has no known devices, and what to do; empty if there is none."""
+        for uid, claim in (self._claims or {}).items():
+            if not claim.devices and not self._is_over(claim):
+                return (
+                    f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
+                    f"free cards are given to no claim and no pod: drain the node"
+                )
+        return ""
 
-        Raises:
-            _BusyError: it cannot have one now.
-        """
-        nics = {device.device: device for device in (known.devices if known else ()) if device.type == RDMA}
-        devices: list[HeldDevice] = []
-        for one in wanted:
-            # The pod of a prepared claim may have moved the NIC into its own network namespace.
-            listed = state.devices.get(one.device) or nics.get(one.device)
-            if listed is None:
-                raise _BusyError(f"the node has no device {one.device} now")
-            device = HeldDevice(
-                request=one.request,
-                device=one.device,
-                id=listed.id,
-                card=listed.card,
-                type=listed.type,
-                admin=one.admin,
-            )
-            if not device.admin:
-                self._check(device, state, others)
-            devices.append(device)
-        return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
-
-    def _check(self, wanted: HeldDevice, state: NodeState, others: Iterable[HeldClaim]) -> None:
-        for other in others:
-            # kubelet may have lost the claim, and then never releases it.
-            if self._is_over(other):
-                continue
-            if not other.devices:
-                raise _BusyError(f"it is not known which devices {other.title} has")
-            if any(not device.admin and _shares(wanted, device) for device in other.devices):
-                raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
-        cards = {device.id: device.card for device in state.devices.values()}
-        for taken in state.by_name:
-            if _overlap(wanted, taken, cards.get(taken, taken)):
-                raise _BusyError(f"a pod has {wanted.device} by name")
-            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
-            if cards.get(taken) == wanted.card:
-                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
-
-    def _composed(self, uid: str, held: HeldClaim, state: NodeState) -> tuple[HeldClaim, dict[str, Mapping[str, Any]]]:
-        """Return the claim with its CDI devices, and the edits of those that are in its file, by their names.
-
-        Raises:
-            RefusedError: a container cannot have a device now.
-        """
-        try:
-            access = state.access() if any(device.type != RDMA for device in held.devices) else None
-            devices, edits = [], dict[str, Mapping[str, Any]]()
-            for device in held.devices:
-                own, ids = state.nic_edits(device.id) if device.type == RDMA else {}, list[str]()
-                if access and device.type != RDMA:
-                    card = ClaimEdits(access, device.id)
-                    own, ids = card.edits, card.others
-                if own:
-                    name = cdi.device_name(uid, device.device)
-                    edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
-                devices.append(replace(device, cdi_ids=tuple(ids)))
-        except (OSError, MisconfiguredError) as error:
-            raise RefusedError(f"ResourceClaim {held.namespace}/{held.name}: {error}") from error
-        return replace(held, devices=tuple(devices)), edits
+    def _is_over(self, claim: HeldClaim) -> bool:
+        """Return whether a claim is of an earlier boot: no container survives a reboot."""
+        return bool(self._boot and claim.boot and claim.boot != self._boot)
 
 
 def _check_foreign(held: HeldClaim, state: NodeState) -> None:
@@ -463,8 +437,8 @@ def _overlap(wanted: HeldDevice, other: str, card: str) -> bool:
     return other in {wanted.id, wanted.card} or wanted.id == card
 
 
-def _checked(uid: str) -> str:
+def _check_uid(claim: ClaimKey) -> None:
     try:
-        return UID.validate_python(uid)
+        UID.validate_python(claim.uid)
     except ValidationError as error:
-        raise RefusedError(f"{uid!r} is no UID of a ResourceClaim") from error
+        raise RefusedError(f"{claim.uid!r} is no UID of a ResourceClaim") from error
