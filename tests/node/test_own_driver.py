@@ -125,14 +125,16 @@ def test_cards_are_given_by_name_and_by_claim_on_one_node(stage: Stage) -> None:
 
     # Nor when the driver is switched off. Its pods end when it runs again.
     stage.agent.kill()
-    stage.start_agent(dra=False, dra_own_pools=False)
-    stage.remove("last")
-    stage.submit({GPU: "1"}, "without")
-    stage.hold("without")
-    assert stage.node.allocatable(GPU) == 1
-    assert sorted([claimed, late, *stage.cards("without")]) == [card.minor for card in CARDS]
-    stage.agent.kill()
-    stage.start_agent()
+    stage.start_agent(dra=None, dra_own_pools=None)
+    try:
+        stage.remove("last")
+        stage.submit({GPU: "1"}, "without")
+        stage.hold("without")
+        assert stage.node.allocatable(GPU) == 1
+        assert sorted([claimed, late, *stage.cards("without")]) == [card.minor for card in CARDS]
+    finally:
+        stage.agent.kill()
+        stage.start_agent()
 
 
 def tainted(stage: Stage) -> list[str]:
