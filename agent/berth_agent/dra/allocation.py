@@ -19,6 +19,11 @@ class AllocatedDevice:
     """Whether the claim has admin access: other claims may have the device, too."""
 
 
+def path(namespace: str, name: str) -> str:
+    """Return the path of a claim on the API server."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
 def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDevice, ...]:
     """Return the devices of a claim.
 

@@ -16,8 +16,9 @@ from berth_api.names import DRA_DRIVER
 
 VENDOR: Final = f"k8s.{DRA_DRIVER}"
 KIND: Final = f"{VENDOR}/claim"
-CLAIM_VARIABLE: Final = "BERTH_CLAIM"
-"""In edits that no container gets."""
+DRAFT: Final = f".{VENDOR}-claim.new"
+"""One for all claims, which are written one after the other: an agent that is killed leaves no more than one."""
+_RECORD: Final = "BERTH_CLAIM"
 _PREFIX: Final = f"{VENDOR}-claim_"
 _LISTS: Final = ("deviceNodes", "mounts", "env", "hooks")
 
@@ -74,29 +75,43 @@ def device_name(uid: str, device: str) -> str:
     return f"{uid}-{device}"
 
 
-def specification(uid: str, edits: Mapping[str, Mapping[str, Any]]) -> Specification:
-    """Return the content of a claim's file; `edits` are by the names of the devices in slices.
-
-    Devices without edits are in the file, too, because it is the second record of what the claim has. CDI requires
-    edits of each device.
-    """
-    devices = [
-        {"name": device_name(uid, device), "containerEdits": dict(one) or {"env": [f"{CLAIM_VARIABLE}={uid}"]}}
-        for device, one in edits.items()
-    ]
-    return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
-
-
-def write(folder: Path, uid: str, content: Specification) -> None:
+def write(folder: Path, uid: str, *, record: str, edits: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a claim's file in one step.
+
+    Args:
+        folder: the folder of CDI files.
+        uid: the UID of the claim.
+        record: what the claim has. It is in the edits of a CDI device that no container gets, because CDI before 0.6
+            has no annotations.
+        edits: the edits of the CDI devices, by their names.
 
     Raises:
         OSError: it cannot be written.
     """
+    devices = [
+        {"name": name, "containerEdits": of_device}
+        for name, of_device in {uid: {"env": [f"{_RECORD}={record}"]}, **edits}.items()
+    ]
+    content: Specification = {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    file = path(folder, uid)
     # The runtime reads whatever ends with .json, at any moment.
-    files.write(file, orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=f".{file.stem}.new")
+    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
+
+
+def record(folder: Path, uid: str) -> str:
+    """Return the record in a claim's file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    file = path(folder, uid)
+    try:
+        devices = orjson.loads(files.read(file))["devices"]
+        [variable] = next(device["containerEdits"]["env"] for device in devices if device["name"] == uid)
+        return str(variable).removeprefix(f"{_RECORD}=")
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ValueError(f"{file}: {error!r}") from error
 
 
 def path(folder: Path, uid: str) -> Path:

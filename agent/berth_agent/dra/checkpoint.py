@@ -16,6 +16,7 @@ import orjson
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_api.names import GPU
 
 NAME: Final = "claims.json"
 MODE: Final = 0o600
@@ -38,7 +39,10 @@ class HeldDevice:
     """UUID; empty while it is not known which card of the node it is."""
     card: str
     """UUID of its card; empty while it is not known."""
+    type: str = GPU
     admin: bool = False
+    cdi_ids: tuple[str, ...] = ()
+    """Qualified names of its CDI devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,24 @@ class DamagedError(Exception):
         self.claims = dict(claims)
 
 
+class AbsentError(DamagedError):
+    """There is no file: nothing was ever prepared, or the file is lost."""
+
+
+def dumped(claim: HeldClaim) -> str:
+    """Return a claim as JSON, for `parsed`."""
+    return orjson.dumps(asdict(claim)).decode()
+
+
+def parsed(content: str) -> HeldClaim:
+    """Return a claim of JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _CLAIM.validate_json(content)
+
+
 class ClaimCheckpoint:
     """The file."""
 
@@ -82,12 +104,13 @@ class ClaimCheckpoint:
 
         Raises:
             OSError: the disk does not say which there are.
+            AbsentError: there is no file.
             DamagedError: the file is damaged.
         """
         try:
             content = files.read(self._path)
         except FileNotFoundError:
-            return {}
+            raise AbsentError(f"{self._path} does not exist", {}) from None
         try:
             entries: Mapping[str, Any] = orjson.loads(content)["claims"]
             pairs = list(entries.items())

@@ -19,6 +19,7 @@ from berth_agent.dra import devices, modes, nics
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.endpoint import DriverEndpoint
+from berth_agent.dra.forgotten import ForgottenClaims
 from berth_agent.dra.modes import Mode
 from berth_agent.dra.preparation import NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
@@ -80,6 +81,9 @@ class ClaimDriver:
             boot=boot_id(settings.proc_root),
             state=self._state,
         )
+        self._forgotten = ForgottenClaims(
+            self.claims, api=client, pool=settings.node_name, by_claim=lambda: by_claim() if is_current() else None
+        )
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
@@ -117,7 +121,7 @@ class ClaimDriver:
             self._mode = Mode.NAME
         await self.claims.load()
         is_known = self.claims.cards() is not None
-        self.metrics.set_prepared(self._settings.node_name, len(self.claims) if is_known else None)
+        self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
         held = self._held() if self._is_current() else None
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
@@ -184,6 +188,8 @@ class ClaimDriver:
         """Yield the reason and the message of each problem, the worst first."""
         if self.claims.failure:
             yield "CheckpointUnreadable", self.claims.failure
+        if self.claims.unwritten:
+            yield "ClaimsNotWritten", self.claims.unwritten
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:
@@ -200,6 +206,7 @@ class ClaimDriver:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Answer kubelet and keep the slices until the tasks are cancelled; the slices stay."""
         tasks.create_task(self._publisher.run())
+        tasks.create_task(self._forgotten.run())
         self._endpoint.begin(self.claims)
 
     def _state(self) -> NodeState | None:

@@ -59,7 +59,7 @@ class DriverEndpoint:
 
     async def close(self) -> None:
         """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
-        if self._claims.done():
+        if self._claims.done() and not self._claims.exception():
             await self._claims.result().close()
 
     async def until_registered(self) -> None:
@@ -90,6 +90,13 @@ class DriverEndpoint:
         except TimeoutError:
             raise RefusedError("an earlier agent of this node still runs; kubelet will call again") from None
 
+    def _leave(self) -> None:
+        """Answer the calls that wait before the sockets close: kubelet repeats what is refused."""
+        if not self._claims.done():
+            self._claims.set_exception(RefusedError("the agent of this node ends; kubelet will call again"))
+        elif not self._claims.exception():
+            self._claims.result().leave()
+
     async def run(self) -> None:
         """Serve kubelet until cancelled.
 
@@ -112,6 +119,9 @@ class DriverEndpoint:
                 if str(error) != self._failure:
                     _log.error("the driver of claims cannot be served, will try again", error=str(error))
                 self._failure = str(error)
+            except asyncio.CancelledError:
+                self._leave()
+                raise
             finally:
                 self._sockets = None
                 await sockets.stop()

@@ -93,6 +93,23 @@ async def test_a_claim_gets_a_card_and_the_device_files_of_its_nic(tmp_path: Pat
     assert driver.withheld() == {"GPU-0"}
 
 
+async def test_a_prepared_claim_is_prepared_again_while_its_nic_is_in_its_pod(tmp_path: Path, root: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    key, other = node.allocate("one", "gpu-0", NAMES[NIC]), node.allocate("two", NAMES[NIC])
+    prepared = await driver.claims.prepare(key)
+    files = node.files()
+    # A CNI plugin moves the RDMA device into the pod's network namespace, and its files stay.
+    (root / "class/infiniband/mlx5_0").rename(tmp_path / "mlx5_0")
+    restarted, again, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    again.claims = node.claims
+    await restarted.update(Reading(spec=spec(root), findings=()), {})
+    assert await restarted.claims.prepare(key) == prepared
+    assert node.files() == files
+    with pytest.raises(RefusedError, match="no device rdma-0000-18-00-0 now"):
+        await restarted.claims.prepare(other)
+
+
 @pytest.mark.parametrize(
     ("by_name", "wanted", "is_free"),
     [
