@@ -185,7 +185,7 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 
 .PHONY: driver-chaos
 driver-chaos: node-binaries ## give a real node's cards by name, by claim and both while its programs are killed and upgraded, audited (root on Linux): PODS=300 SEED=1
-	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py
+	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py -k owners
 
 .PHONY: claims-audit
 claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1

@@ -59,6 +59,8 @@ class Chaos:
         self.findings = Findings()
         self.counts: dict[str, int] = {}
         self._failed: set[str] = set()
+        self._before = ""
+        """What happened in the round before."""
         self.pods = 0
         self.faults: dict[str, Callable[[], None]] = {
             "agent": self._kill_agent,
@@ -134,8 +136,11 @@ class Chaos:
             self.counts["failed"] = len(self._failed)
             text = f"{name} failed ({what}): {status.get('reason')}: {status.get('message')}"
             sys.stderr.write(f"{text}\n")
-            if claim_of(pod) or what not in FAILS_PODS or status.get("reason") != ADMISSION:
+            # A device plugin may register only after the pods with claims of the same round run.
+            is_explained = not {what, self._before}.isdisjoint(FAILS_PODS) and status.get("reason") == ADMISSION
+            if claim_of(pod) or not is_explained:
                 self.findings.stuck.append(text)
+        self._before = what
 
     def within(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition, and record in the findings that it was not met in time."""
