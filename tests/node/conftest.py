@@ -16,7 +16,9 @@ REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
 
 VERSION = os.environ.get("TEST_NODE_KUBERNETES", versions.OWN)
-"""The version of control plane and kubelet, such as `1.37`; its programs are built first."""
+"""The version of the control plane, such as `1.37`; its programs are built first."""
+KUBELET = os.environ.get("TEST_KUBELET", VERSION)
+"""The version of kubelet, which may be older."""
 
 REPEAT = int(os.environ.get("BERTH_REPEAT", "1"))
 """How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make e2e` once."""
@@ -55,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def real_node(root_on_linux: None, cluster: Cluster) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
     """A real node in the session's cluster; it goes with the last test of the file."""
-    with RealNode(cluster=cluster, replaced=versions.replaced(VERSION, "kubelet")) as running:
+    with RealNode(cluster=cluster, replaced=versions.replaced(KUBELET, "kubelet")) as running:
         yield running
 
 
