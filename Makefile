@@ -142,7 +142,7 @@ test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too,
 		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
 
 .PHONY: test-gpu
-test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
+test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, or with amd-smi, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
 
 .PHONY: test-gpu-node
@@ -184,8 +184,8 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
 
 .PHONY: driver-chaos
-driver-chaos: node-binaries ## give a real node's cards by name and by claim while its programs are killed and upgraded, audited (root on Linux): PODS=300 SEED=1
-	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py
+driver-chaos: node-binaries ## give a real node's cards by name, by claim and both while its programs are killed and upgraded, audited (root on Linux): PODS=300 SEED=1
+	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py -k owners
 
 .PHONY: claims-audit
 claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
@@ -289,6 +289,10 @@ bench-election: binaries ## measure how slow an API server may be for a leader t
 .PHONY: bench-agent
 bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60 SCRAPED=15
 	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.agent
+
+.PHONY: bench-prepare
+bench-prepare: binaries ## measure how soon claims get whole cards from the driver, and lost slices are back: CALLS=800 LOSSES=5
+	@CALLS=$(or $(CALLS),800) LOSSES=$(or $(LOSSES),5) $(BIN)/python -m tests.bench.prepare
 
 .PHONY: bench-hostile
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500

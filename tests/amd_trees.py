@@ -64,6 +64,8 @@ class AmdTree(SysfsTree):
         (root / "module/amdgpu/version").write_text("6.10.5\n")
         (root / "module/amdgpu/srcversion").write_text("D3B0C1E8A9F4\n")
         (root / "class/kfd/kfd").mkdir(parents=True)
+        (root / "self/ns").mkdir(parents=True)
+        (root / "self/ns/pid").symlink_to("pid:[4026531836]")
         self._cards = 1  # card0 is the display of the management controller
 
     def card(
@@ -152,11 +154,13 @@ class AmdTree(SysfsTree):
             (folder / f"queues/{number}").mkdir()
             (folder / f"queues/{number}/gpuid").write_text(f"{KFD_ID + render}")
 
-    def opened(self, pid: int, number: int, *, render: int, address: str, client: int, memory: str) -> None:
+    def opened(
+        self, pid: int, number: int, *, render: int, address: str, client: int, memory: str, path: str = ""
+    ) -> None:
         """Add an open render node to a process, by the number of the descriptor. The tree is the procfs, too."""
         for kind in ("fd", "fdinfo"):
             (self.root / str(pid) / kind).mkdir(parents=True, exist_ok=True)
-        (self.root / f"{pid}/fd/{number}").symlink_to(f"/dev/dri/renderD{render}")
+        (self.root / f"{pid}/fd/{number}").symlink_to(path or f"/dev/dri/renderD{render}")
         facts = {"drm-driver": "amdgpu", "drm-pdev": address, "drm-client-id": client, "drm-memory-vram": memory}
         text = "".join(f"{name}:\t{value}\n" for name, value in facts.items())
         (self.root / f"{pid}/fdinfo/{number}").write_text(f"pos:\t0\nflags:\t02100002\n{text}")

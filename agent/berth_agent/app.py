@@ -41,6 +41,7 @@ from berth_agent.usage.reporter import UsageReporter
 from berth_agent.vendor import Inventory
 from berth_agent.vendors import choice
 from berth_api import names
+from berth_api.device import DeviceSpec
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
 from berth_base import metrics_server, request_metrics
 from berth_client import served
@@ -115,6 +116,8 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 async with asyncio.TaskGroup() as tasks:
                     if settings.inventory == "nvml":
                         await turn.come(endpoint, tasks)
+                    if endpoint:
+                        endpoint.is_beside_hung = lambda: turn.is_beside_hung
                     usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
                     exporter.usage = usage
                     plugin = _plugin(settings, usage)
@@ -223,6 +226,7 @@ def _driver(
         is_current=lambda: usage.admission.is_ready,
         by_claim=lambda: usage.admission.claimed,
         foreign=foreign,
+        has_shares=choice.has_shares(settings),
     )
 
 
@@ -279,9 +283,30 @@ class Agent:
                 plugin.refuse_claimed = self._driver.refuse_claimed
             if isolation:
                 isolation.refuse_claimed(self._driver.refuse_claimed)
+                if usage:
+                    mirror = usage.admission.mirror
+                    self._driver.unseen_nics = lambda: isolation.unseen_nics(mirror.pods)
             self._driver.start(tasks)
+        elif usage:
+            self._withhold_left(usage)
         if usage:
             usage.begin(self._use_changed, tasks)
+
+    def _withhold_left(self, usage: UsageReporter) -> None:
+        """Let no pod have by name what claims have that an earlier agent with the driver has prepared."""
+        from berth_agent.dra.left import LeftClaims  # noqa: PLC0415 -- takes memory only where pods are given devices
+
+        def spec() -> DeviceSpec | None:
+            reading = self._readings.get(self._settings.node_name)
+            return reading.spec if reading else None
+
+        admission = usage.admission
+        left = LeftClaims(self._settings, spec=spec, by_claim=lambda: admission.claimed if admission.answers else None)
+        if self._plugin:
+            self._plugin.kept_for_claims = left.withheld
+            self._plugin.refuse_claimed = left.refuse
+        if self._isolation:
+            self._isolation.refuse_claimed(left.refuse)
 
     async def serve(self) -> None:
         """Read and publish until cancelled."""

@@ -38,13 +38,19 @@ def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = Fal
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft, dir_fd=folder)  # of a process that ended while it wrote
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=folder)
-        with os.fdopen(file, "wb") as opened:
-            os.fchmod(file, mode)  # whatever the umask
-            opened.write(content)
-            if sync:
-                opened.flush()
-                os.fsync(file)
-        os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            with os.fdopen(file, "wb") as opened:
+                os.fchmod(file, mode)  # whatever the umask
+                opened.write(content)
+                if sync:
+                    opened.flush()
+                    os.fsync(file)
+            os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            # On a full disk, the draft would keep what is left of it.
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=folder)
+            raise
         if sync:
             os.fsync(folder)
 

@@ -11,6 +11,7 @@ the members of `Vendor`. These are its parts, of which only the first is require
     HandOver         resources for kubelet, and how a container gets its cards
     NodeFacts        labels of the Node, in `readings`
     Isolation        limits of containers to their shares of cards, in `isolation.provider`
+    Partitions       makes partitions of cards on demand
 
 One object may have the first four parts. All other rooms of the agent are shared by all vendors: they know these
 interfaces, and no vendor.
@@ -230,6 +231,104 @@ class HandOver(Protocol):
 
     def access(self, spec: DeviceSpec) -> CardAccess:
         """Return how containers get these cards, by what exists on the node now."""
+        ...
+
+
+# --- partitions on demand ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProfile:
+    """A kind of partition that can be made on a card."""
+
+    id: int
+    name: str
+    """`1g.10gb+me`, as in the name of a MIG device."""
+    slices: int
+    """Compute slices."""
+    instances: int
+    """How many of the kind the card can have at most."""
+    memory_mib: int
+    engines: Mapping[str, int]
+    """How much of each engine a partition has, by the name of its capacity: `multiprocessors`, `copyEngines` …"""
+    size: int
+    """Memory slices."""
+    starts: Sequence[int]
+    """Memory slices at which a partition can begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where on a card a partition of a profile is, in memory slices."""
+
+    profile: int
+    start: int
+    size: int
+
+    def overlaps(self, other: "Placement") -> bool:
+        """Return whether two partitions cannot be there at once."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionableCard:
+    """A card on which partitions can be made."""
+
+    card: str
+    """UUID."""
+    is_partitioned: bool
+    """Whether the card is in the mode that partitions need."""
+    changes_at_once: bool
+    """Whether the mode changes without a reset of the card."""
+    profiles: Sequence[PartitionProfile]
+    made: Mapping[str, Placement]
+    """Partitions that `Partitions.make` made, by their keys."""
+    foreign: Sequence[Placement]
+    """Partitions that others made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCards:
+    """The cards of a node on which partitions can be made."""
+
+    cards: Sequence[PartitionableCard]
+    problems: Sequence[str] = ()
+    """Why other cards are not among them."""
+
+
+class Partitions(Protocol):
+    """Makes partitions on demand. A caller names each by a key of its own, and each call can be repeated."""
+
+    async def list(self) -> PartitionCards:
+        """Return the cards on which partitions can be made.
+
+        Raises:
+            RefusedError: they are not known.
+        """
+        ...
+
+    async def make(self, key: str, *, card: str, placement: Placement) -> str:
+        """Make a partition, or complete it, and return its id.
+
+        Raises:
+            RefusedError: it is not complete. The same call completes it, and `destroy` removes what was made of it.
+        """
+        ...
+
+    async def destroy(self, key: str) -> None:
+        """Destroy a partition; there may be none of this key.
+
+        Raises:
+            RefusedError: it may still be there.
+        """
+        ...
+
+    async def clear(self, card: str) -> None:
+        """End the mode that partitions need, so that a pod can have the whole card.
+
+        Raises:
+            RefusedError: the card may still be in this mode.
+        """
         ...
 
 

@@ -35,6 +35,8 @@ VISIBILITY: Final = "/apis/visibility.berth.dev/v1alpha1"
 TOKEN_SECONDS: Final = 365 * 24 * 3600
 """A process cannot renew its token as kubelet does for a pod."""
 LAST_LINES: Final = 15
+LINE_LENGTH: Final = 400
+"""A program prints all its settings in one line at its start, which is longer than a screen."""
 DEADLINE: Final = 120.0
 
 Manifest = dict[str, Any]
@@ -124,8 +126,9 @@ def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str], is_visible: bool =
 
 
 def last_lines(cluster: Cluster, program: str) -> list[str]:
-    """Return the end of a program's log."""
-    return (cluster.folder / f"{program}.log").read_text(errors="replace").splitlines()[-LAST_LINES:]
+    """Return the end of a program's log; long lines are cut."""
+    lines = (cluster.folder / f"{program}.log").read_text(errors="replace").splitlines()[-LAST_LINES:]
+    return [line if len(line) <= LINE_LENGTH else f"{line[:LINE_LENGTH]} ..." for line in lines]
 
 
 def routes(cluster: Cluster, pod: Mapping[str, Any]) -> bool:

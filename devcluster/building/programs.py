@@ -158,9 +158,13 @@ PROGRAMS: Final = {
     "cosign": _controller("github.com/sigstore/cosign/v3", "cmd/cosign", module="cosign"),
     "kube-apiserver-1.30": _of_version("1.30"),
     "kube-apiserver-1.34": _of_version("1.34"),
+    "kube-controller-manager-1.34": _of_version("1.34", "kube-controller-manager"),
+    "kube-scheduler-1.34": _of_version("1.34", "kube-scheduler"),
+    "kubelet-1.34": _of_version("1.34", "kubelet"),
     "kube-apiserver-1.37": _of_version("1.37"),
     "kube-controller-manager-1.37": _of_version("1.37", "kube-controller-manager"),
     "kube-scheduler-1.37": _of_version("1.37", "kube-scheduler"),
+    "kubelet-1.37": _of_version("1.37", "kubelet"),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""

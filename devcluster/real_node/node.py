@@ -94,6 +94,7 @@ class RealNode:
         name: the Node's name.
         labels: the Node's labels from its first moment on.
         kubeconfig: an administrator's, by which kubelet reaches the API server; the cluster's unless another is given.
+        replaced: other programs for some by their names, such as `{"kubelet": "kubelet-1.34"}`.
         folder: its configuration and data.
         root: kubelet's folder, `/var/lib/kubelet` for whatever runs within the node.
         device_plugins: where device plugins put their sockets and find kubelet's.
@@ -108,11 +109,13 @@ class RealNode:
         name: str = NAME,
         labels: nodes.Strings | None = None,
         kubeconfig: Path | None = None,
+        replaced: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster = cluster
         self.name = name
         self.labels = dict(labels or {})
         self.kubeconfig = kubeconfig or cluster.kubeconfig
+        self.replaced = replaced or {}
         self.folder = cluster.folder / name
         self.root = self.folder / "kubelet"
         self.device_plugins = self.root / "device-plugins"
@@ -312,7 +315,9 @@ class RealNode:
             self.cluster.api.delete(path, grace_seconds=grace_seconds)
 
     def _describe(self) -> config.NodeSetup:
-        paths = programs.ensure(programs.REAL_NODE)
+        chosen = {name: self.replaced.get(name, name) for name in programs.REAL_NODE}
+        found = programs.ensure(chosen.values())
+        paths = {name: found[program] for name, program in chosen.items()}
         pid = state.supervisor(self.cluster.folder)
         if pid is None:
             raise DevclusterError("the cluster does not run")

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_api.allocation import mig
 from berth_operator.core.dra import status
-from tests.builders import NVIDIA, bare_node, pod, pod_group
+from tests.builders import NVIDIA, bare_node, device, entry, pod, pod_group
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Claims
 from tests.component.world import Raw, refusal
-from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, gpu, listed, resource_slice
 
 pytestmark = pytest.mark.looptime
 
@@ -104,6 +105,29 @@ async def test_where_the_agent_lists_cards_they_are_given_by_name() -> None:
         [by_name] = [name for name, node in api.bound().items() if node == "agent"]
         assert names.ALLOCATED in claims.annotations(by_name)
         assert by_name not in claims.devices()
+
+
+async def test_a_class_of_a_profile_gives_instances_where_cards_are_given_to_claims() -> None:
+    """Pods that were written for NVIDIA's plugin request the profile; the node's agent lists the same instances."""
+    claims = Extended()
+    resource = mig.resource("1g.10gb")
+    instances = [{"id": f"MIG-{number}", "profile": "1g.10gb", "memory": "9856Mi"} for number in range(2)]
+    for name, labels in (("node", {names.CARDS_KEY: names.CARDS_BY_CLAIMS}), ("by-name", {})):
+        claims.world.cluster.node_cache.put_node(bare_node(name, labels=labels))
+        card = entry(0, mig={"enabled": True, "instances": instances})
+        claims.world.cluster.node_cache.put_device(device(name, card))
+    of_profile = listed("mig-0", {"type": "mig", "profile": "1g.10gb"})
+    claims.watch.put_slice(resource_slice(of_profile, listed("gpu-0", {"type": "gpu", "uuid": "GPU-0"})))
+    selects = f'device.attributes["{NVIDIA_DRIVER}"].type == "mig"'
+    spec = {"extendedResourceName": resource, "selectors": [{"cel": {"expression": selects}}]}
+    claims.watch.put_class({"metadata": {"name": NVIDIA_DRIVER}, "spec": spec})
+    async with claims.world.running() as api:
+        for name in ("one", "two"):
+            claims.submit(name, {resource: 1})
+        await asyncio.sleep(5)
+        assert api.bound() == {"one": "node"}
+        assert claims.devices() == {"one": ["node/mig-0"]}
+        assert names.ALLOCATED not in claims.annotations("one")
 
 
 async def test_what_annotations_say_of_cards_is_not_left_to_a_class() -> None:

@@ -13,7 +13,7 @@ from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.core.values.request import Membership
 from berth_operator.state.watches import gang_owners
 from tests.builders import NVIDIA, Raw, pod, whole
-from tests.component.world import EPOCH, World, now
+from tests.component.world import EPOCH, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -114,9 +114,12 @@ async def test_a_promise_ends_at_its_bound_with_one_event() -> None:
     assert api.deletions == []
 
 
-async def test_the_places_of_a_group_that_is_gone_are_released_at_once() -> None:
+@pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
+async def test_the_places_of_a_group_that_is_gone_are_released_at_once(*, is_read: bool) -> None:
     world = World(wall=wall)
     world.add_node("a", cards=3)
+    if is_read:
+        group_set(world)
     world.submit(member(0, exclusive_topology="rack"))
     async with world.running() as api:
         await asyncio.sleep(5)
@@ -127,14 +130,31 @@ async def test_the_places_of_a_group_that_is_gone_are_released_at_once() -> None
         assert api.events_of("vllm-0-0", "PromiseEnded") == []
 
 
-def group_set(world: World, replicas: int = 1) -> None:
+async def test_a_leader_that_cannot_be_bound_repeats_no_event_and_gives_its_places_back() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    group_set(world)
+    world.api.always["bind vllm-0-0"] = refusal()
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        for _ in range(40):
+            await asyncio.sleep(30)
+            assert len(promised(world)) in (0, 2), "all or none"
+        assert api.events_of("vllm-0-0", "PlacesPromised") == []
+        del api.always["bind vllm-0-0"]
+        await asyncio.sleep(900)
+        assert api.bound().keys() == {"vllm-0-0"}
+        assert len(api.events_of("vllm-0-0", "PlacesPromised")) == 1
+
+
+def group_set(world: World, replicas: int = 1, size: int = 3) -> None:
     """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready."""
     dict(gang_owners.sources(world.cluster, {"leaderworkerset.x-k8s.io"}))
     template = replicated_job("worker")["template"]["spec"]["template"]
     spec = {
         "replicas": replicas,
         "startupPolicy": "LeaderReady",
-        "leaderWorkerTemplate": {"size": 3, "workerTemplate": template},
+        "leaderWorkerTemplate": {"size": size, "workerTemplate": template},
     }
     raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
     kind = "LeaderWorkerSet group"
@@ -319,6 +339,29 @@ async def test_places_for_pods_that_come_later_are_kept_while_victims_leave(*, c
         await asyncio.sleep(5)
         assert api.bound().keys() == {"vllm-0-0", "vllm-0-1", "vllm-0-2"}
     assert not world.fleet.nominees
+
+
+async def test_places_that_are_kept_while_victims_leave_have_the_same_bounds() -> None:
+    world = World(wall=wall)
+    world.grace = 10 * SECONDS
+    for number in range(38):
+        world.add_node(f"n{number}", cards=8)
+    world.submit(pod("low", {NVIDIA: "8"}, on="n0", allocated=whole(*range(8))))
+    group_set(world, size=300)
+    leader = member(0, size=300, exclusive_topology="rack")
+    leader["spec"]["priority"] = 10
+    world.submit(leader)
+    async with world.running() as api:
+        await asyncio.sleep(20)
+        assert [name for _, name in api.deletions] == ["low"]
+        assert len(world.cluster.nominator.later()[membership().key]) == 250
+        world.submit(*(pod(f"other{number}", {NVIDIA: "8"}, priority=10) for number in range(37)))
+        await asyncio.sleep(SECONDS - 40)
+        bound = len(api.bound())
+        assert 1 < bound < 8, "what is beyond the bound is free"
+        await asyncio.sleep(60)
+        assert not world.cluster.nominator.later()
+        assert len(api.bound()) == 38, "the leader waits for the node of the victim"
 
 
 @pytest.mark.parametrize(("groups", "size", "places"), [(1, 300, 250), (70, 2, 62)])

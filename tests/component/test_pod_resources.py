@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,7 +17,7 @@ from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.usage.replicas import OfferedReplicas
-from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig
+from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
 from tests.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
@@ -87,6 +88,30 @@ async def test_replicas_of_another_plugin_are_shown(client: PodResources, kubele
     assert shown() == ("kubelet", [(2, GPU), whole, whole, whole])
 
 
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared", GPU])
+async def test_replicas_of_instances_of_another_plugin_are_shown(
+    client: PodResources, kubelet: PodResourcesServer, resource: str
+) -> None:
+    fields: Any = {"profile": "1g.10gb", "compute_instance": 0, "memory": "9Gi"}
+    instances = [MigInstance(id=f"MIG-{number}", gpu_instance=number, **fields) for number in range(2)]
+    card = DeviceInfo(type="gpu", minor=0, id="GPU-0", mig=Mig(enabled=True, instances=instances))
+    replicas, spec = OfferedReplicas(client), DeviceSpec(devices=[card])
+    with kubelet:
+        kubelet.offered = {resource: ["MIG-0::0", "MIG-0::1", "MIG-1", "GPU-0::0", "GPU-0::1"]}
+        assert await replicas.refresh()
+    # Now, and of the next agent.
+    for _ in range(2):
+        view = replicas.shown(spec)
+        assert view.replica_choice == "kubelet"
+        [shown] = view.devices
+        assert (shown.replicas, shown.replica_resource) == (1, "")
+        assert shown.mig is not None
+        listed = [(instance.replicas, instance.replica_resource) for instance in shown.mig.instances]
+        assert listed == [(2, resource), (1, "")]
+        replicas = OfferedReplicas(client)
+        replicas.restore(view.devices)
+
+
 async def test_devices_of_claims_are_listed_once_and_in_order(
     client: PodResources, kubelet: PodResourcesServer
 ) -> None:
@@ -101,6 +126,10 @@ async def test_devices_of_claims_are_listed_once_and_in_order(
             ClaimedDevice(namespace="ns", claim="c", driver="gpu.nvidia.com", pool="node-1", device=device)
             for device in ("gpu-0", "gpu-1")
         )
+        # All of them: the driver of claims finds out by them what must not be given again.
+        kubelet.claimed = {("ns", "a", "x"): [("c", *of_driver, f"gpu-{number}") for number in range(300)]}
+        await client.list_containers()
+        assert len(client.claimed) == 300
         kubelet.claimed = {}
         await client.list_containers()
         assert client.claimed == ()

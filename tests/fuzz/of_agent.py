@@ -272,6 +272,8 @@ def _amd(raw: Any) -> None:
             else:
                 file.write_bytes(content.encode(errors="replace") * (10**5 if path in raw["huge"] else 1))
         (Path(root) / "7/fd").mkdir(parents=True, exist_ok=True)
+        (Path(root) / "self/ns").mkdir(parents=True)
+        (Path(root) / "self/ns/pid").symlink_to("pid:[4026531836]")
         (Path(root) / "7/fd/3").symlink_to("/dev/dri/renderD128")
         options = Settings(node_name="n", sysfs_root=Path(root), proc_root=Path(root), amd_processes=raw["processes"])
         inventory = AmdInventory(options)

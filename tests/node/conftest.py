@@ -9,11 +9,16 @@ import pytest
 from devcluster import Arena, Cluster
 from devcluster.building import images
 from devcluster.real_node import RealNode, obstacle
-from tests import released
+from tests import released, versions
 from tests.conftest import prepare
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
+
+VERSION = os.environ.get("TEST_NODE_KUBERNETES", versions.OWN)
+"""The version of the control plane, such as `1.37`; its programs are built first."""
+KUBELET = os.environ.get("TEST_KUBELET", VERSION)
+"""The version of kubelet, which may be older."""
 
 REPEAT = int(os.environ.get("BERTH_REPEAT", "1"))
 """How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make e2e` once."""
@@ -43,7 +48,8 @@ def _skip_if(reason: str | None) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Return a control plane that this process owns: its supervisor runs kubelet and containerd."""
-    with Cluster() as running:
+    replaced = versions.replaced(VERSION, "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    with Cluster(replaced=replaced) as running:
         prepare(running)
         yield running
 
@@ -51,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def real_node(root_on_linux: None, cluster: Cluster) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
     """A real node in the session's cluster; it goes with the last test of the file."""
-    with RealNode(cluster=cluster) as running:
+    with RealNode(cluster=cluster, replaced=versions.replaced(KUBELET, "kubelet")) as running:
         yield running
 
 

@@ -123,6 +123,19 @@ def test_cards_are_given_by_name_and_by_claim_on_one_node(stage: Stage) -> None:
     stage.hold("last")
     assert sorted([claimed, late, *stage.cards("last")]) == [card.minor for card in CARDS]
 
+    # Nor when the driver is switched off. Its pods end when it runs again.
+    stage.agent.kill()
+    stage.start_agent(dra=None, dra_own_pools=None)
+    try:
+        stage.remove("last")
+        stage.submit({GPU: "1"}, "without")
+        stage.hold("without")
+        assert stage.node.allocatable(GPU) == 1
+        assert sorted([claimed, late, *stage.cards("without")]) == [card.minor for card in CARDS]
+    finally:
+        stage.agent.kill()
+        stage.start_agent()
+
 
 def tainted(stage: Stage) -> list[str]:
     """Return the names of the devices that slices list with the taint of pods by name."""

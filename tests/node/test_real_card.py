@@ -7,12 +7,15 @@ from typing import Final
 import pytest
 
 from devcluster import Arena
+from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.real_node import RealNode
 from tests.gpu import machine
 from tests.gpu.clients import client
 from tests.gpu.look import look
+from tests.node.boxes import START_SECONDS, running
 from tests.node.real_card import CardStage
 from tests.node.stage import GPU
+from tests.node.test_own_driver import claim_of, classes, files, give_by, slices
 
 pytestmark = pytest.mark.skipif(bool(machine.obstacle()), reason=machine.obstacle())
 
@@ -33,6 +36,23 @@ def sliced(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[CardStage]:
     config.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: 2}}]}}}}")
     with CardStage(node, arena, tmp_path, config_file=config) as made:
         yield made
+
+
+@pytest.fixture
+def by_claim(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[CardStage]:
+    """The node's cards are given by claims of Berth's own driver, which kube-scheduler allocates."""
+    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0}
+    with CardStage(node, arena, tmp_path, **options) as made, classes(arena):
+        give_by(made, "claims")
+        made.wait(lambda: slices(made), what="the cards in slices")
+        try:
+            yield made
+        finally:
+            # Pods cannot end without their driver.
+            for name in made.names():
+                made.remove(name)
+            give_by(made, None)
+            made.wait(lambda: not slices(made), what="the slices to go")
 
 
 def test_a_pod_computes_on_the_card_that_it_was_given(stage: CardStage) -> None:
@@ -57,6 +77,23 @@ def test_two_pods_compute_on_one_card_and_neither_is_foreign(sliced: CardStage) 
     assert foreign(sliced) == []
 
 
+def test_two_pods_compute_on_the_card_of_their_claim(by_claim: CardStage) -> None:
+    stage = by_claim
+    listed = {device["name"]: device for spec in slices(stage) for device in spec["devices"]}
+    names = {gpu.uuid.lower(): gpu.name for gpu in stage.machine.gpus}
+    assert {name: device["attributes"]["productName"]["string"] for name, device in listed.items()} == names
+    claimed(stage, "first", {"resourceClaimTemplateName": "one"})
+    claim = claim_of(running(stage.arena, "first", deadline=START_SECONDS + 90))
+    claimed(stage, "second", {"resourceClaimName": claim})
+    seen = [stage.seen(name) for name in ("first", "second")]
+    assert [(one["error"], one["allocated"]) for one in seen] == [(0, SOME), (0, SOME)]
+    [result] = stage.arena.get("resourceclaims", claim)["status"]["allocation"]["devices"]["results"]
+    assert [[uuid.lower() for uuid in one["cards"]] for one in seen] == [[result["device"]]] * 2
+    assert (look().foreign, foreign(stage)) == ([], [])
+    stage.remove("first", "second")
+    assert files(stage) == []
+
+
 def test_a_pod_without_a_card_cannot_compute(stage: CardStage) -> None:
     stage.arena.create([stage.client("none", {}, mebibytes=SOME)])
     error = stage.seen("none")["error"]
@@ -73,3 +110,11 @@ def test_a_process_outside_pods_takes_the_card_from_the_offer(stage: CardStage) 
 
 def foreign(stage: CardStage) -> list[int]:
     return [use["minor"] for use in stage.device()["status"].get("foreign", ())]
+
+
+def claimed(stage: CardStage, name: str, source: dict[str, str]) -> None:
+    """Create a pod that computes on the card of a claim."""
+    pod = stage.client(name, {}, mebibytes=SOME, schedulerName=DEFAULT_SCHEDULER)
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    stage.arena.create([pod])

@@ -197,7 +197,7 @@ class Settings(Flags, BaseSettings):
     amd_processes: Literal["none", "kfd", "fdinfo"] = "none"
     """Where to read which processes use AMD's cards. `kfd`: from `/sys/class/kfd/kfd/proc`, for which the agent must be
     privileged. `fdinfo`: from the open files of these processes, for which it needs the capability SYS_PTRACE, and not
-    for partitions. Both require `--foreign` and `--truth`."""
+    for partitions. Both require `--foreign`, `--truth` and the host's processes (`hostPID`)."""
 
     cdi_folder: Path = Path("/var/run/cdi")
     """Folder in which the agent writes its CDI specifications."""
@@ -225,8 +225,8 @@ class Settings(Flags, BaseSettings):
 
     dra: bool = False
     """Whether the agent is also a driver of dynamic resource allocation, `gpu.berth.dev`. It gives cards to
-    ResourceClaims on nodes with the label `berth.dev/cards: claims` or `both`. The container runtime must support CDI.
-    Requires `--truth` and, with `--device-plugin`, `--admission`."""
+    ResourceClaims on nodes with the label `berth.dev/cards: claims`, `shares` or `both`. The container runtime must
+    support CDI. Requires `--truth` and, with `--device-plugin`, `--admission`."""
 
     dra_own_pools: bool = False
     """Whether this driver's pools are Berth's, as the operator's configuration says (`claims.drivers`). Without it, the

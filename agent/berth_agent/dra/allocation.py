@@ -23,6 +23,11 @@ class AllocatedDevice:
     """The claim's share of the device; None for the whole device."""
 
 
+def path(namespace: str, name: str) -> str:
+    """Return the path of a claim on the API server."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
 def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDevice, ...]:
     """Return the devices of a claim.
 
@@ -33,6 +38,24 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
 
     Raises:
         RefusedError: it is another claim, or none of its devices is of this node and driver, or a share cannot be read.
+    """
+    return tuple(
+        AllocatedDevice(
+            request=result["request"].partition("/")[0],
+            device=result["device"],
+            admin=bool(result.get("adminAccess")),
+            # Admin access takes nothing of a card, whatever the scheduler wrote.
+            share=None if result.get("adminAccess") else shares.read(result),
+        )
+        for result in own_results(claim, uid=uid, pool=pool)
+    )
+
+
+def own_results(claim: Mapping[str, Any], *, uid: str, pool: str) -> list[Mapping[str, Any]]:
+    """Return the results of a claim's allocation that are of this driver; see `read`.
+
+    Raises:
+        RefusedError: it is another claim, or none of its devices is of this node and driver.
     """
     name = claim["metadata"]["name"]
     if claim["metadata"]["uid"] != uid:
@@ -45,13 +68,4 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
     if not own or any(result["pool"] != pool for result in own):
         pools = ", ".join(sorted({result["pool"] for result in own})) or "no pool"
         raise RefusedError(f"ResourceClaim {name} has devices of {DRA_DRIVER} in {pools}; this node's pool is {pool}")
-    return tuple(
-        AllocatedDevice(
-            request=result["request"].partition("/")[0],
-            device=result["device"],
-            admin=bool(result.get("adminAccess")),
-            # Admin access takes nothing of a card, whatever the scheduler wrote.
-            share=None if result.get("adminAccess") else shares.read(result),
-        )
-        for result in own
-    )
+    return own

@@ -17,8 +17,9 @@ from berth_api.names import DRA_DRIVER
 
 VENDOR: Final = f"k8s.{DRA_DRIVER}"
 KIND: Final = f"{VENDOR}/claim"
-CLAIM_VARIABLE: Final = "BERTH_CLAIM"
-"""In edits that no container gets."""
+DRAFT: Final = f".{VENDOR}-claim.new"
+"""One for all claims, which are written one after the other: an agent that is killed leaves no more than one."""
+_RECORD: Final = "BERTH_CLAIM"
 _PREFIX: Final = f"{VENDOR}-claim_"
 _LISTS: Final = ("deviceNodes", "mounts", "env", "hooks")
 
@@ -76,32 +77,46 @@ def _add(edits: dict[str, list[Any]], more: Iterable[Mapping[str, Any]]) -> None
 
 def device_name(uid: str, device: str, share: Share | None = None) -> str:
     """Return the name of a claim's device in its CDI file; a claim may have several shares of a device."""
-    return f"{uid}-{device}.{share.suffix}" if share else f"{uid}-{device}"
+    return f"{uid}-{device}.{share.id}" if share else f"{uid}-{device}"
 
 
-def specification(uid: str, edits: Mapping[str, Mapping[str, Any]]) -> Specification:
-    """Return the content of a claim's file; `edits` are by the names of the CDI devices.
-
-    Devices without edits are in the file, too, because it is the second record of what the claim has. CDI requires
-    edits of each device.
-    """
-    devices = [
-        {"name": name, "containerEdits": dict(one) or {"env": [f"{CLAIM_VARIABLE}={uid}"]}}
-        for name, one in edits.items()
-    ]
-    return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
-
-
-def write(folder: Path, uid: str, content: Specification) -> None:
+def write(folder: Path, uid: str, *, record: str, edits: Mapping[str, Mapping[str, Any]]) -> None:
     """Write a claim's file in one step.
+
+    Args:
+        folder: the folder of CDI files.
+        uid: the UID of the claim.
+        record: what the claim has. It is in the edits of a CDI device that no container gets, because CDI before 0.6
+            has no annotations.
+        edits: the edits of the CDI devices, by their names.
 
     Raises:
         OSError: it cannot be written.
     """
+    devices = [
+        {"name": name, "containerEdits": of_device}
+        for name, of_device in {uid: {"env": [f"{_RECORD}={record}"]}, **edits}.items()
+    ]
+    content: Specification = {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    file = path(folder, uid)
     # The runtime reads whatever ends with .json, at any moment.
-    files.write(file, orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=f".{file.stem}.new")
+    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
+
+
+def record(folder: Path, uid: str) -> str:
+    """Return the record in a claim's file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    file = path(folder, uid)
+    try:
+        devices = orjson.loads(files.read(file))["devices"]
+        [variable] = next(device["containerEdits"]["env"] for device in devices if device["name"] == uid)
+        return str(variable).removeprefix(f"{_RECORD}=")
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ValueError(f"{file}: {error!r}") from error
 
 
 def path(folder: Path, uid: str) -> Path:

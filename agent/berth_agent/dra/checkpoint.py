@@ -17,6 +17,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
 from berth_agent.dra.shares import Share
+from berth_api.names import GPU
 
 NAME: Final = "claims.json"
 MODE: Final = 0o600
@@ -39,7 +40,10 @@ class HeldDevice:
     """UUID; empty while it is not known which card of the node it is."""
     card: str
     """UUID of its card; empty while it is not known."""
+    type: str = GPU
     admin: bool = False
+    cdi_ids: tuple[str, ...] = ()
+    """Qualified names of its CDI devices."""
     share: Share | None = None
     """The claim's share of the device; None for the whole device."""
 
@@ -74,6 +78,24 @@ class DamagedError(Exception):
         self.claims = dict(claims)
 
 
+class AbsentError(DamagedError):
+    """There is no file: nothing was ever prepared, or the file is lost."""
+
+
+def dumped(claim: HeldClaim) -> str:
+    """Return a claim as JSON, for `parsed`."""
+    return orjson.dumps(asdict(claim)).decode()
+
+
+def parsed(content: str) -> HeldClaim:
+    """Return a claim of JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _CLAIM.validate_json(content)
+
+
 class ClaimCheckpoint:
     """The file."""
 
@@ -85,12 +107,13 @@ class ClaimCheckpoint:
 
         Raises:
             OSError: the disk does not say which there are.
+            AbsentError: there is no file.
             DamagedError: the file is damaged.
         """
         try:
             content = files.read(self._path)
         except FileNotFoundError:
-            return {}
+            raise AbsentError(f"{self._path} does not exist", {}) from None
         try:
             entries: Mapping[str, Any] = orjson.loads(content)["claims"]
             pairs = list(entries.items())

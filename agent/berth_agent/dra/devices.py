@@ -3,7 +3,6 @@
 Attributes have the names that the vendors' own drivers use, so that their selectors need only another driver.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,10 +10,10 @@ from typing import Any, Final
 from berth_agent.conditions import HEALTHY
 from berth_agent.readings import NodeFacts
 from berth_api.allocation import device_ids
+from berth_api.allocation.device_ids import device_name
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.names import GPU, GPU_MEMORY, PREFIX
 
-MAX_NAME: Final = 63
 MAX_TEXT: Final = 64
 """Characters of a text in an attribute."""
 STANDARD: Final = "resource.kubernetes.io/"
@@ -47,11 +46,6 @@ class ListedDevice:
     """Whether it is listed although a pod has it by name, and so needs a taint."""
     shared: bool = False
     """Whether claims may have shares of it."""
-
-
-def device_name(device_id: str) -> str:
-    """Return the name of a card or instance in a slice: `gpu-…` for the UUID `GPU-…`."""
-    return re.sub(r"[^a-z0-9]+", "-", device_id.lower())[:MAX_NAME].strip("-")
 
 
 def listed(

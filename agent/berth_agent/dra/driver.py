@@ -15,13 +15,14 @@ from typing import Any, Final
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices, modes, nics, shares, slices
+from berth_agent.dra import devices, modes, nics
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.endpoint import DriverEndpoint
+from berth_agent.dra.forgotten import ForgottenClaims
 from berth_agent.dra.modes import Mode
 from berth_agent.dra.preparation import NodeState, Preparation
-from berth_agent.dra.publisher import SLICES, SlicePublisher
+from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import Reading
@@ -31,9 +32,6 @@ from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice, DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
-
-PROBE_PERIOD: Final = 600.0
-"""Seconds after which the API server, which may be another version by then, is asked again whether it keeps shares."""
 
 
 class ClaimDriver:
@@ -51,6 +49,7 @@ class ClaimDriver:
         is_current: Callable[[], bool],
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
+        has_shares: bool = False,
     ) -> None:
         """Set its parts.
 
@@ -64,14 +63,15 @@ class ClaimDriver:
             is_current: returns whether kubelet answered when it was asked last.
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
+            has_shares: whether claims may have shares of this vendor's cards.
         """
         self._settings = settings
-        self._client = client
         self._hand_over = hand_over
-        self._held = held
+        self._held_by_watch = held
         self._is_current = is_current
         self._by_claim = by_claim
         self._foreign = foreign
+        self._has_shares = has_shares
         self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._endpoint = endpoint
@@ -84,15 +84,17 @@ class ClaimDriver:
             boot=boot_id(settings.proc_root),
             state=self._state,
         )
+        self._forgotten = ForgottenClaims(
+            self.claims, api=client, pool=settings.node_name, by_claim=lambda: by_claim() if is_current() else None
+        )
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
         self._mode = self._requested = Mode.NAME
         self.refusal = ""
         """Why the cards are not given as the label says; empty if they are."""
-        self._keeps_shares: bool | None = None
-        """Whether the API server keeps the fields of shares; None while it is not known."""
-        self._probe_at = float("-inf")
+        self.unseen_nics: Callable[[], frozenset[str]] = frozenset
+        """Returns the PCI addresses of the NICs of pods that the watch of pods does not show yet."""
         self.shown: list[ListedDevice] = []
         """The devices that slices list, as of the last reading with known pods."""
 
@@ -111,54 +113,51 @@ class ClaimDriver:
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
         self._requested = modes.mode_of(labels)
-        self.refusal = ""
-        if self._requested is Mode.BOTH:
-            self.refusal = await self._refused()
-        elif self._requested is Mode.SHARES:
-            self.refusal = await self._shares_refused()
-        self._mode = Mode.NAME if self.refusal else self._requested
+        self.refusal, is_decided = "", True
+        if self._requested is not Mode.NAME:
+            try:
+                self.refusal = await self._refused()
+            except CallError as error:
+                # The slices of an earlier agent stay as they are.
+                kept = "shares" if self._requested is Mode.SHARES else "taints"
+                self.refusal, is_decided = f"it is not known whether the API server keeps {kept}: {error}", False
+        self._mode = Mode.NAME if self.refusal and is_decided else self._requested
         await self.claims.load()
         is_known = self.claims.cards() is not None
-        self.metrics.set_prepared(self._settings.node_name, len(self.claims) if is_known else None)
+        self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
         held = self._held() if self._is_current() else None
         self._endpoint.health.update(
             {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
         )
-        if held is not None:
+        if held is not None and is_decided:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             self._publisher.publish(self.shown)
 
     async def _refused(self) -> str:
-        """Return why the node's cards cannot be given in both ways; empty if they can."""
+        """Return why the node's cards cannot be given as the label says; empty if they can.
+
+        Raises:
+            CallError: it is not known.
+        """
+        if self._requested is not Mode.BOTH and self._publisher.keeps_taints is False:
+            await self._publisher.probe()
+        if self._requested is Mode.CLAIMS:
+            return ""
+        if self._requested is Mode.SHARES:
+            if not self._has_shares:
+                return "cards of this vendor cannot be shared by claim"
+            await self._publisher.probe(shares=True)
+            dropped = (
+                "the API server drops shares of devices, as before Kubernetes 1.36, so a card is of one claim alone"
+            )
+            return "" if self._publisher.keeps_shares else dropped
         if not self._settings.device_plugin:
             return "the agent does not offer the node's cards to kubelet (--device-plugin)"
         if not self._settings.dra_own_pools:
             return f"the pools of {names.DRA_DRIVER} are not Berth's: add it to claims.drivers (--dra-own-pools)"
-        try:
-            await self._publisher.probe_taints()
-        except CallError as error:
-            return f"it is not known whether the API server keeps taints of devices: {error}"
+        await self._publisher.probe()
         return (
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
-        )
-
-    async def _shares_refused(self) -> str:
-        """Return why shares of the node's cards cannot be given by claim; empty if they can."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._probe_at:
-            probe = slices.probe(self._settings.node_name)
-            try:
-                answer = await self._client.request("POST", SLICES, params={"dryRun": "All"}, body=probe)
-            except CallError as error:
-                if self._keeps_shares is None:
-                    return f"it is not known whether the API server keeps shares of devices: {error}"
-            else:
-                self._keeps_shares, self._probe_at = shares.are_kept(answer["spec"]), now + PROBE_PERIOD
-        return (
-            ""
-            if self._keeps_shares
-            else "the API server drops shares of devices, as before Kubernetes 1.36, and would "
-            "give each card to one claim"
         )
 
     def withheld(self) -> frozenset[str]:
@@ -200,19 +199,28 @@ class ClaimDriver:
         """Yield the reason and the message of each problem, the worst first."""
         if self.claims.failure:
             yield "CheckpointUnreadable", self.claims.failure
+        if self.claims.unwritten:
+            yield "ClaimsNotWritten", self.claims.unwritten
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:
-            message = (
-                f"label {names.CARDS_KEY}={self._requested} has no effect, and pods get cards by name: {self.refusal}"
-            )
+            effect = "has no effect, and pods get cards by name"
+            if self._mode is not Mode.NAME:
+                effect = "has no effect yet, and ResourceSlices stay as they are"
+            message = f"label {names.CARDS_KEY}={self._requested} {effect}: {self.refusal}"
             yield "SharesRefused" if self._requested is Mode.SHARES else "BothRefused", message
+        if self._endpoint.is_beside_hung():
+            message = (
+                "an earlier agent of this node hangs and cannot end, so this one serves without it: reboot the node"
+            )
+            yield "EarlierAgentHangs", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Answer kubelet and keep the slices until the tasks are cancelled; the slices stay."""
         tasks.create_task(self._publisher.run())
+        tasks.create_task(self._forgotten.run())
         self._endpoint.begin(self.claims)
 
     def _state(self) -> NodeState | None:
@@ -230,6 +238,11 @@ class ClaimDriver:
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
             ),
         )
+
+    def _held(self) -> frozenset[str] | None:
+        """Return the ids of what pods have by name, or None before the pods are known."""
+        held = self._held_by_watch()
+        return None if held is None else held | self.unseen_nics()
 
     def _claimed(self) -> frozenset[str]:
         """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""

@@ -5,6 +5,7 @@ prepare claims.
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,8 @@ class DriverEndpoint:
         self._claims: asyncio.Future[Preparation] = asyncio.get_running_loop().create_future()
         self._sockets: DriverSockets | None = None
         self._failure = ""
+        self.is_beside_hung: Callable[[], bool] = lambda: False
+        """Returns whether an earlier agent of this node has not ended, and hangs."""
         self.health: Final = HealthFeed()
         self.metrics: Final = CallMetrics()
 
@@ -56,7 +59,7 @@ class DriverEndpoint:
 
     async def close(self) -> None:
         """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
-        if self._claims.done():
+        if self._claims.done() and not self._claims.exception():
             await self._claims.result().close()
 
     async def until_registered(self) -> None:
@@ -87,6 +90,13 @@ class DriverEndpoint:
         except TimeoutError:
             raise RefusedError("an earlier agent of this node still runs; kubelet will call again") from None
 
+    def _leave(self) -> None:
+        """Answer the calls that wait before the sockets close: kubelet repeats what is refused."""
+        if not self._claims.done():
+            self._claims.set_exception(RefusedError("the agent of this node ends; kubelet will call again"))
+        elif not self._claims.exception():
+            self._claims.result().leave()
+
     async def run(self) -> None:
         """Serve kubelet until cancelled.
 
@@ -109,6 +119,9 @@ class DriverEndpoint:
                 if str(error) != self._failure:
                     _log.error("the driver of claims cannot be served, will try again", error=str(error))
                 self._failure = str(error)
+            except asyncio.CancelledError:
+                self._leave()
+                raise
             finally:
                 self._sockets = None
                 await sockets.stop()

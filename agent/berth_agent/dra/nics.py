@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from berth_agent.dra.devices import MAX_TEXT, STANDARD, ListedDevice, device_name, fault_of
+from berth_agent.dra.devices import MAX_TEXT, STANDARD, ListedDevice, fault_of
 from berth_agent.inventory.discovery import rdma
 from berth_agent.inventory.sysfs import UNTOLD
 from berth_agent.vendor import RefusedError
+from berth_api.allocation.device_ids import nic_name
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.names import DEVICE_LINK_LAYER, DEVICE_RDMA, RDMA
 
@@ -44,7 +45,7 @@ def _functions(nic: DeviceInfo, roots: Mapping[str, str]) -> Iterable[ListedDevi
         if not virtual:
             own["rdmaDevice"] = {"string": nic.labels.get(DEVICE_RDMA, "")[:MAX_TEXT]}
         yield ListedDevice(
-            name=device_name(f"{RDMA}-{address}"),
+            name=nic_name(address),
             type=RDMA,
             id=address,
             card=nic.id,

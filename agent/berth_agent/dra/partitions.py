@@ -11,39 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_agent.dra.devices import MAX_NAME, Attributes, ListedDevice, device_name
+from berth_agent.dra.devices import Attributes, ListedDevice
+from berth_agent.vendor import PartitionProfile, Placement
+from berth_api.allocation.device_ids import MAX_NAME, device_name
 
 MAX_COUNTERS: Final = 32
 """Counters of a set, by the API."""
 MAX_DEVICES: Final = 64
 """Devices of a slice whose devices consume counters, by the API."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProfile:
-    """A kind of instance that a card can have."""
-
-    id: int
-    name: str
-    """`1g.10gb+me`."""
-    memory_mib: int
-    engines: Mapping[str, int]
-    """How much of each engine an instance has, by the name of its capacity: `multiprocessors`, `copyEngines` …"""
-    size: int
-    """Memory slices."""
-    starts: Sequence[int]
-    """Memory slices at which an instance can begin."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardPlacement:
-    """Where an instance of a profile is made."""
-
-    card: str
-    """UUID."""
-    profile: int
-    start: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +29,8 @@ class PartitionedCard:
     """The counter set."""
     devices: Sequence[Mapping[str, Any]]
     """The whole card, then each instance that can be made."""
-    placements: Mapping[str, CardPlacement]
-    """What the name of an instance's device means."""
+    placements: Mapping[str, Placement]
+    """Where each instance is made, by the name of its device."""
 
 
 def partitioned(
@@ -65,7 +40,7 @@ def partitioned(
 
     Args:
         card: the whole card, without a fault.
-        profiles: what the card's library reports. The largest has all of the card.
+        profiles: what the card's library reports.
         opened: whether the administrator opened the card for instances on demand.
         keeps_counters: whether the API server keeps counters. Kubernetes 1.34 and 1.35 drop them by default. Without
             counters, a scheduler would allocate instances that overlap.
@@ -86,7 +61,7 @@ def partitioned(
     for profile in profiles:
         for start in profile.starts:
             name = _name(card, profile, start)
-            placements[name] = CardPlacement(card=card.card, profile=profile.id, start=start, size=profile.size)
+            placements[name] = Placement(profile=profile.id, start=start, size=profile.size)
             devices.append(
                 {
                     "name": name,
@@ -104,10 +79,17 @@ def partitioned(
 
 
 def _capacity(profiles: Sequence[PartitionProfile]) -> dict[str, int]:
-    """Return the counters of a card: what its largest profile uses, and every memory slice that a profile uses."""
-    largest = max(profiles, key=lambda profile: profile.size)
+    """Return the counters of a card: every memory slice that a profile uses, and the engines.
+
+    The card has as many of an engine as the instances of any one profile have together. The largest profile need not
+    have all: on some cards, only an instance of another kind has an engine (`+gfx`).
+    """
+    engines: dict[str, int] = {}
+    for profile in profiles:
+        for counter, count in _engines(profile).items():
+            engines[counter] = max(engines.get(counter, 0), profile.instances * count)
     slices = max(start + profile.size for profile in profiles for start in profile.starts)
-    return {**_engines(largest), **{_slice(index): 1 for index in range(slices)}}
+    return {**engines, **{_slice(index): 1 for index in range(slices)}}
 
 
 def _used(profile: PartitionProfile, start: int) -> dict[str, int]:

@@ -6,18 +6,18 @@ the record last. So after a crash at any moment, the same call ends with the sam
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, recovery, shares
+from berth_agent.dra import allocation, cdi, checkpoint, recovery, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
-from berth_agent.dra.checkpoint import UID, DamagedError, HeldClaim, HeldDevice
+from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.dra.shares import Container, ObjectReader
@@ -29,6 +29,8 @@ from berth_client.errors import CallError
 WAIT: Final = 20.0
 """Seconds for which a call waits for devices. kubelet gives up after 45 s, and asks again only a minute later."""
 POLL: Final = 0.25
+REMEMBERED: Final = 180.0
+"""Seconds for which a failed write is a problem. kubelet calls again after 60 to 90 s, if its pod still needs that."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -55,35 +57,6 @@ class _BusyError(RefusedError):
     """A claim cannot have its devices now, but may soon."""
 
 
-class Store(Protocol):
-    """Where the prepared claims are kept."""
-
-    def load(self) -> dict[str, HeldClaim]:
-        """Return them by UID.
-
-        Raises:
-            OSError: they cannot be read now.
-            DamagedError: some cannot be read at all.
-        """
-        ...
-
-    def set_aside(self) -> None:
-        """Keep what cannot be read: the next save replaces it.
-
-        Raises:
-            OSError: it cannot be kept.
-        """
-        ...
-
-    def save(self, claims: Mapping[str, HeldClaim]) -> None:
-        """Write them to the disk.
-
-        Raises:
-            OSError: they are not on the disk.
-        """
-        ...
-
-
 class Preparation:
     """The claims of one node."""
 
@@ -91,7 +64,7 @@ class Preparation:
         self,
         *,
         api: ObjectReader,
-        store: Store,
+        store: ClaimCheckpoint,
         cdi_folder: Path,
         pool: str,
         boot: str,
@@ -112,7 +85,10 @@ class Preparation:
         """Why they cannot be read; empty if they can."""
         with contextlib.suppress(OSError, DamagedError):
             self._claims = self._loaded()
+        self._unwritten = "", 0.0
+        """What could not be written, and until when that is a problem."""
         self._lock = asyncio.Lock()
+        self._is_leaving = False
         self.on_change: Callable[[], object] = lambda: None
         """Called when a claim got or released devices."""
 
@@ -123,9 +99,220 @@ class Preparation:
         held = (device for claim in self._claims.values() for device in claim.devices)
         return frozenset(device.card for device in held if device.card and not device.admin)
 
-    def __len__(self) -> int:
-        """Return how many claims are prepared."""
-        return len(self._claims or ())
+    @property
+    def held(self) -> Mapping[str, HeldClaim]:
+        """The claims that are prepared, by UID; none while they are not known."""
+        return self._claims or {}
+
+    @property
+    def unwritten(self) -> str:
+        """What could not be written lately, and why; empty if the last write succeeded."""
+        failure, until = self._unwritten
+        return failure if asyncio.get_running_loop().time() < until else ""
+
+    def leave(self) -> None:
+        """Let no call wait for devices any more, because the agent ends. kubelet repeats calls that are refused."""
+        self._is_leaving = True
+
+    async def close(self) -> None:
+        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        await self._lock.acquire()
+
+    async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
+        """Return the claim's devices, ready for containers.
+
+        Raises:
+            RefusedError: they are not.
+        """
+        _check_uid(claim)
+        try:
+            live = await self._api.get(allocation.path(claim.namespace, claim.name))
+            wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
+            users: Sequence[Container] = ()
+            if any(device.share for device in wanted):
+                users = await shares.users(self._api, live, node=self._pool)
+        except CallError as error:
+            raise RefusedError(f"{claim.title} not read: {error}") from error
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._wait
+        while True:
+            try:
+                # kubelet may give up in the middle, and release the claim.
+                return await asyncio.shield(self._give(claim, wanted, users))
+            except _BusyError as error:
+                if clock() >= end or self._is_leaving:
+                    raise RefusedError(f"{claim.title}: {error}") from error
+            await asyncio.sleep(POLL)
+
+    async def _give(
+        self, claim: ClaimKey, wanted: Iterable[AllocatedDevice], users: Sequence[Container]
+    ) -> tuple[PreparedDevice, ...]:
+        """Record the claim's devices, and write its CDI file.
+
+        Raises:
+            _BusyError: something else has a device now.
+            RefusedError: the claim cannot have its devices.
+        """
+        async with self._lock:
+            before = await self._known()
+            state = self._state()
+            if state is None:
+                raise _BusyError("the node's cards and pods are not known yet")
+            others = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
+            known = others.pop(claim.uid, None)
+            if known and self._is_over(known):
+                known = None
+            held = self._held(claim, wanted, state, known, others.values())
+            variables = shares.variables(held.devices, users, state.devices)
+            if known is None:
+                # Not while containers of the claim may run: a process that came later would keep them from a restart.
+                _check_foreign(held, state)
+            # Before the loop goes on, because kubelet's device API may be about to give the same cards.
+            self._claims = {**others, claim.uid: held}
+            try:
+                held, edits = await asyncio.to_thread(self._composed, claim, held, variables, state)
+                self._claims = {**others, claim.uid: held}
+                if self._claims != before:
+                    with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                        await asyncio.to_thread(self._store.save, self._claims)
+                    self.on_change()
+            except BaseException:
+                self._claims = before
+                raise
+            with self._writing(f"{claim.title} not prepared: its CDI file is not written"):
+                record = checkpoint.dumped(held)
+                await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
+            return tuple(
+                PreparedDevice(
+                    request=device.request,
+                    pool=self._pool,
+                    device=device.device,
+                    cdi_ids=device.cdi_ids,
+                    share_id=device.share.id if device.share else None,
+                )
+                for device in held.devices
+            )
+
+    def _held(
+        self,
+        claim: ClaimKey,
+        wanted: Iterable[AllocatedDevice],
+        state: NodeState,
+        known: HeldClaim | None,
+        others: Collection[HeldClaim],
+    ) -> HeldClaim:
+        """Return the claim with its devices.
+
+        Raises:
+            _BusyError: it cannot have one now.
+        """
+        nics = {device.device: device for device in (known.devices if known else ()) if device.type == RDMA}
+        devices: list[HeldDevice] = []
+        for one in wanted:
+            # The pod of a prepared claim may have moved the NIC into its own network namespace.
+            listed = state.devices.get(one.device) or nics.get(one.device)
+            if listed is None:
+                raise _BusyError(f"the node has no device {one.device} now")
+            device = HeldDevice(
+                request=one.request,
+                device=one.device,
+                id=listed.id,
+                card=listed.card,
+                type=listed.type,
+                admin=one.admin,
+                share=one.share,
+            )
+            if not device.admin:
+                self._check(device, state, others)
+            devices.append(device)
+        of_others = [device for other in others if not self._is_over(other) for device in other.devices]
+        if excess := shares.excess(devices, of_others, state.devices):
+            raise _BusyError(excess)
+        return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
+
+    def _check(self, wanted: HeldDevice, state: NodeState, others: Iterable[HeldClaim]) -> None:
+        for other in others:
+            # kubelet may have lost the claim, and then never releases it.
+            if self._is_over(other):
+                continue
+            if not other.devices:
+                raise _BusyError(f"it is not known which devices {other.title} has")
+            if any(not device.admin and _shares(wanted, device) for device in other.devices):
+                raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
+        cards = {device.id: device.card for device in state.devices.values()}
+        for taken in state.by_name:
+            if _overlap(wanted, taken, cards.get(taken, taken)):
+                raise _BusyError(f"a pod has {wanted.device} by name")
+            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
+            if cards.get(taken) == wanted.card:
+                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
+
+    def _composed(
+        self, claim: ClaimKey, held: HeldClaim, variables: Sequence[Sequence[str]], state: NodeState
+    ) -> tuple[HeldClaim, dict[str, Mapping[str, Any]]]:
+        """Return the claim with its CDI devices, and the edits of those that are in its file, by their names.
+
+        Raises:
+            RefusedError: a container cannot have a device now.
+        """
+        try:
+            access = state.access() if any(device.type != RDMA for device in held.devices) else None
+            devices, edits = [], dict[str, Mapping[str, Any]]()
+            for device, env in zip(held.devices, variables, strict=True):
+                if access is None or device.type == RDMA:
+                    own, ids = state.nic_edits(device.id), list[str]()
+                else:
+                    card = ClaimEdits(access, device.id)
+                    own, ids = card.with_variables(env), card.others
+                if own:
+                    name = cdi.device_name(claim.uid, device.device, device.share)
+                    edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
+                devices.append(replace(device, cdi_ids=tuple(ids)))
+        except (OSError, MisconfiguredError) as error:
+            raise RefusedError(f"{claim.title}: {error}") from error
+        return replace(held, devices=tuple(devices)), edits
+
+    async def unprepare(self, claim: ClaimKey) -> None:
+        """Release a claim; a claim that is not known is released.
+
+        Raises:
+            RefusedError: it is not released.
+        """
+        _check_uid(claim)
+        # kubelet may give up in the middle.
+        await asyncio.shield(self.release(claim))
+
+    async def release(self, claim: ClaimKey, *, condition: Callable[[], Awaitable[bool]] | None = None) -> bool:
+        """Release a claim if the condition holds, and return whether it does; kubelet's calls wait meanwhile.
+
+        Raises:
+            RefusedError: it is not released.
+        """
+        async with self._lock:
+            if condition and not await condition():
+                return False
+            before = await self._known()
+            left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
+            left.pop(claim.uid, None)
+            with self._writing(f"{claim.title} not released: its record is not removed"):
+                await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
+                if left != before:
+                    await asyncio.to_thread(self._store.save, left)
+            self._claims = left
+            if left != before:
+                self.on_change()
+            return True
+
+    @contextlib.contextmanager
+    def _writing(self, failure: str) -> Iterator[None]:
+        """Refuse the call if the disk does, and keep that as a problem of the node."""
+        clock = asyncio.get_running_loop().time
+        try:
+            yield
+        except OSError as error:
+            self._unwritten = f"{failure}: {error}", clock() + REMEMBERED
+            raise RefusedError(self._unwritten[0]) from error
+        self._unwritten = "", 0.0
 
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
@@ -140,110 +327,6 @@ class Preparation:
                 if str(error) != self.failure:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self.failure = str(error)
-
-    def _unknown(self) -> str:
-        """Return which claim has no known devices, and what to do; empty if there is none."""
-        for uid, claim in (self._claims or {}).items():
-            if not claim.devices and not self._is_over(claim):
-                return (
-                    f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
-                    f"free cards are given to no claim and no pod: drain the node"
-                )
-        return ""
-
-    def _is_over(self, claim: HeldClaim) -> bool:
-        """Return whether a claim is of an earlier boot: no container survives a reboot."""
-        return bool(self._boot and claim.boot and claim.boot != self._boot)
-
-    async def close(self) -> None:
-        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
-        await self._lock.acquire()
-
-    async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
-        """Return the claim's devices, ready for containers.
-
-        Raises:
-            RefusedError: they are not.
-        """
-        uid = _checked(claim.uid)
-        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
-        try:
-            obj = await self._api.get(path)
-            wanted = allocation.read(obj, uid=uid, pool=self._pool)
-            users: Sequence[Container] = ()
-            if any(one.share for one in wanted):
-                users = await shares.users(self._api, obj, node=self._pool)
-        except CallError as error:
-            raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not read: {error}") from error
-        clock = asyncio.get_running_loop().time
-        end = clock() + self._wait
-        while True:
-            try:
-                # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(uid, claim, wanted, users))
-            except _BusyError as error:
-                if clock() >= end:
-                    raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name}: {error}") from error
-            await asyncio.sleep(POLL)
-
-    async def unprepare(self, claim: ClaimKey) -> None:
-        """Release a claim; a claim that is not known is released.
-
-        Raises:
-            RefusedError: it is not released.
-        """
-        # kubelet may give up in the middle.
-        await asyncio.shield(self._release(_checked(claim.uid), claim))
-
-    async def _give(
-        self, uid: str, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], users: Sequence[Container]
-    ) -> tuple[PreparedDevice, ...]:
-        """Record the claim's devices, and write its CDI file.
-
-        Raises:
-            _BusyError: something else has a device now.
-            RefusedError: the claim cannot have its devices.
-        """
-        async with self._lock:
-            before = await self._known()
-            state = self._state()
-            if state is None:
-                raise _BusyError("the node's cards and pods are not known yet")
-            before = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
-            others = [other for other_uid, other in before.items() if other_uid != uid]
-            held = self._held(claim, wanted, state, others)
-            variables = shares.variables(held.devices, users, state.devices)
-            if uid not in before:
-                # Not while containers of the claim may run: a process that came later would keep them from a restart.
-                _check_foreign(held, state)
-            try:
-                if before.get(uid) != held:
-                    # Before the loop goes on, because kubelet's device API may be about to give the same cards.
-                    self._claims = {**before, uid: held}
-                    try:
-                        await asyncio.to_thread(self._store.save, self._claims)
-                    except OSError:
-                        self._claims = before
-                        raise
-                    self.on_change()
-                return await asyncio.to_thread(self._write, uid, held, variables, state)
-            except (OSError, MisconfiguredError) as error:
-                raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name}: {error}") from error
-
-    async def _release(self, uid: str, claim: ClaimKey) -> None:
-        async with self._lock:
-            claims = await self._known()
-            named = recovery.without_unknown(claims, namespace=claim.namespace, name=claim.name)
-            left = {other: held for other, held in named.items() if other != uid}
-            try:
-                await asyncio.to_thread(cdi.path(self._folder, uid).unlink, missing_ok=True)
-                if left != claims:
-                    await asyncio.to_thread(self._store.save, left)
-            except OSError as error:
-                raise RefusedError(f"ResourceClaim {claim.namespace}/{claim.name} not released: {error}") from error
-            self._claims = left
-            if left != claims:
-                self.on_change()
 
     async def _known(self) -> dict[str, HeldClaim]:
         """Return the claims, and read them before if that failed at the start.
@@ -281,24 +364,26 @@ class Preparation:
         """
         state = self._state()
         if state is None:
-            raise _BusyError(f"the checkpoint of claims is damaged, and kubelet's answer is not known yet: {damage}")
+            raise _BusyError(f"kubelet's answer, by which a lost checkpoint is made again, is not known yet: {damage}")
         try:
             from_files = await asyncio.to_thread(recovery.from_files, self._folder, boot=self._boot)
             found = recovery.with_reported(
                 {**from_files, **damage.claims}, state.by_claim, pool=self._pool, boot=self._boot
             )
             claims = recovery.completed(found, state.devices, state.by_claim, pool=self._pool)
-            await asyncio.to_thread(self._store.set_aside)
-            await asyncio.to_thread(self._store.save, claims)
+            is_lost = bool(claims) or not isinstance(damage, AbsentError)
+            # The first start of all must not wait for room on the disk: nothing is lost if it starts once more.
+            with contextlib.nullcontext() if is_lost else contextlib.suppress(OSError):
+                await asyncio.to_thread(self._store.set_aside)
+                await asyncio.to_thread(self._store.save, claims)
         except OSError as error:
-            raise _BusyError(
-                f"the checkpoint of claims is damaged, and the claims are not recovered: {error}"
-            ) from error
-        _log.warning(
-            "the checkpoint of claims was damaged; its claims are known by their CDI files and by kubelet",
-            damage=str(damage),
-            claims=len(claims),
-        )
+            raise _BusyError(f"the checkpoint of claims is lost, and not made again: {error}; {damage}") from error
+        if is_lost:
+            _log.warning(
+                "the checkpoint of claims was lost; its claims are known by their CDI files and by kubelet",
+                damage=str(damage),
+                claims=len(claims),
+            )
         return claims
 
     async def _complete(self, claims: dict[str, HeldClaim]) -> None:
@@ -319,81 +404,19 @@ class Preparation:
             self._claims = completed
             self.on_change()
 
-    def _held(
-        self, claim: ClaimKey, wanted: tuple[AllocatedDevice, ...], state: NodeState, others: Sequence[HeldClaim]
-    ) -> HeldClaim:
-        """Return the claim with its devices.
+    def _unknown(self) -> str:
+        """Return which claim has no known devices, and what to do; empty if there is none."""
+        for uid, claim in (self._claims or {}).items():
+            if not claim.devices and not self._is_over(claim):
+                return (
+                    f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
+                    f"free cards are given to no claim and no pod: drain the node"
+                )
+        return ""
 
-        Raises:
-            _BusyError: it cannot have one now.
-        """
-        devices: list[HeldDevice] = []
-        for one in wanted:
-            listed = state.devices.get(one.device)
-            if listed is None:
-                raise _BusyError(f"the node has no device {one.device} now")
-            device = HeldDevice(
-                request=one.request,
-                device=one.device,
-                id=listed.id,
-                card=listed.card,
-                admin=one.admin,
-                share=one.share,
-            )
-            if not device.admin:
-                self._check(device, state, others)
-            devices.append(device)
-        of_others = [device for other in others if not self._is_over(other) for device in other.devices]
-        if excess := shares.excess(devices, of_others, state.devices):
-            raise _BusyError(excess)
-        return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
-
-    def _check(self, wanted: HeldDevice, state: NodeState, others: Sequence[HeldClaim]) -> None:
-        for other in others:
-            # kubelet may have lost the claim, and then never releases it.
-            if self._is_over(other):
-                continue
-            if not other.devices:
-                raise _BusyError(f"it is not known which devices {other.title} has")
-            if any(not device.admin and _shares(wanted, device) for device in other.devices):
-                raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
-        cards = {device.id: device.card for device in state.devices.values()}
-        for taken in state.by_name:
-            if _overlap(wanted, taken, cards.get(taken, taken)):
-                raise _BusyError(f"a pod has {wanted.device} by name")
-            # kubelet's device API withholds whole cards, which would keep this pod from a restart.
-            if cards.get(taken) == wanted.card:
-                raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
-
-    def _write(
-        self, uid: str, held: HeldClaim, variables: Sequence[Sequence[str]], state: NodeState
-    ) -> tuple[PreparedDevice, ...]:
-        nics = {device.id for device in held.devices if state.devices[device.device].type == RDMA}
-        access = state.access() if any(device.id not in nics for device in held.devices) else None
-        edits: dict[str, Mapping[str, Any]] = {}
-        others: dict[str, Sequence[str]] = {}
-        names = [cdi.device_name(uid, device.device, device.share) for device in held.devices]
-        for name, device, env in zip(names, held.devices, variables, strict=True):
-            if access is None or device.id in nics:
-                edits[name] = state.nic_edits(device.id)
-                continue
-            card = ClaimEdits(access, device.id)
-            edits[name], others[name] = card.with_variables(env), card.others
-        own = {name for name, of_device in edits.items() if of_device}
-        cdi.write(self._folder, uid, cdi.specification(uid, edits))
-        return tuple(
-            PreparedDevice(
-                request=device.request,
-                pool=self._pool,
-                device=device.device,
-                cdi_ids=(
-                    *([f"{cdi.KIND}={name}"] if name in own else ()),
-                    *others.get(name, ()),
-                ),
-                share_id=device.share.id if device.share else None,
-            )
-            for name, device in zip(names, held.devices, strict=True)
-        )
+    def _is_over(self, claim: HeldClaim) -> bool:
+        """Return whether a claim is of an earlier boot: no container survives a reboot."""
+        return bool(self._boot and claim.boot and claim.boot != self._boot)
 
 
 def _check_foreign(held: HeldClaim, state: NodeState) -> None:
@@ -421,8 +444,8 @@ def _overlap(wanted: HeldDevice, other: str, card: str) -> bool:
     return other in {wanted.id, wanted.card} or wanted.id == card
 
 
-def _checked(uid: str) -> str:
+def _check_uid(claim: ClaimKey) -> None:
     try:
-        return UID.validate_python(uid)
+        UID.validate_python(claim.uid)
     except ValidationError as error:
-        raise RefusedError(f"{uid!r} is no UID of a ResourceClaim") from error
+        raise RefusedError(f"{claim.uid!r} is no UID of a ResourceClaim") from error

@@ -47,6 +47,11 @@ class ClaimKey:
     namespace: str
     name: str
 
+    @property
+    def title(self) -> str:
+        """The claim in messages."""
+        return f"ResourceClaim {self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedDevice:

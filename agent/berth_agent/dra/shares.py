@@ -23,7 +23,8 @@ WHOLE: Final = 100
 """Hundredths of a card's cores."""
 MAX_OTHER_CLAIMS: Final = 32
 _MIB: Final = 1 << 20
-_SHARE: Final = re.compile(r"([0-9A-Za-z-]{1,64})\.([0-9]{1,9})\.([0-9]{1,3})")
+_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+"""A share ID that is safe in the name of a CDI device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,6 @@ class Share:
     """MiB."""
     cores: int
     """Hundredths; 0 if the claim requests none."""
-
-    @property
-    def suffix(self) -> str:
-        """The share in the name of a CDI device, after a dot, which no device in a slice has in its name."""
-        return f"{self.id}.{self.memory}.{self.cores}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +78,11 @@ class ClaimedCard(Protocol):
         ...
 
     @property
+    def type(self) -> str:
+        """The type of its card."""
+        ...
+
+    @property
     def share(self) -> Share | None:
         """The share; None if the claim has the whole device."""
         ...
@@ -102,24 +103,10 @@ def read(result: Mapping[str, Any]) -> Share | None:
         share = Share(id=share_id, memory=memory, cores=quantity.parse(amounts[CORES]))
     except ValueError as error:
         raise RefusedError(f"{result['device']}: its share cannot be read: {error}") from error
-    if rest or not share.memory or not _SHARE.fullmatch(share.suffix):
-        raise RefusedError(f"{result['device']}: {share.suffix} is not a share in MiB and hundredths of the cores")
+    if rest or share.memory <= 0 or share.cores < 0 or not _ID.fullmatch(share.id):
+        amount = f"{share.id!r} with memory {amounts[MEMORY]} and cores {amounts[CORES]}"
+        raise RefusedError(f"{result['device']}: {amount} is not a share in MiB and hundredths of the cores")
     return share
-
-
-def of_name(name: str) -> tuple[str, Share | None]:
-    """Return the device and the share in the name of a CDI device, without the claim's UID.
-
-    Raises:
-        ValueError: what follows the device is not a share.
-    """
-    device, dot, suffix = name.partition(".")
-    if not dot:
-        return device, None
-    match = _SHARE.fullmatch(suffix)
-    if not match:
-        raise ValueError(f"{suffix} is not a share")
-    return device, Share(id=match[1], memory=int(match[2]), cores=int(match[3]))
 
 
 def is_divisible(device: ListedDevice) -> bool:
@@ -152,14 +139,6 @@ def fields(device: ListedDevice) -> dict[str, Any]:
             },
         },
     }
-
-
-def are_kept(answer: Mapping[str, Any]) -> bool:
-    """Return whether the API server keeps the fields of shares in the spec of a slice that was sent with them."""
-    return all(
-        device.get("allowMultipleAllocations") and "requestPolicy" in device["capacity"][MEMORY]
-        for device in answer["devices"]
-    )
 
 
 def excess(wanted: Sequence[ClaimedCard], others: Iterable[ClaimedCard], listed: Mapping[str, ListedDevice]) -> str:
@@ -261,7 +240,10 @@ def variables(
     Raises:
         RefusedError: a container would not know its numbers.
     """
-    result: list[list[str]] = [[] for _ in devices]
+    # What no container names yet, a pod that uses the claim later may: kubelet does not call the driver for it.
+    result = [
+        _of_container([share]) if (share := device.share) and _is_part(device, listed) else [] for device in devices
+    ]
     groups: list[tuple[Container, list[int]]] = []
     first: dict[int, tuple[str, list[int]]] = {}
     conflicts: dict[int, str] = {}
@@ -269,7 +251,7 @@ def variables(
         group = [
             number
             for number, device in enumerate(devices)
-            if listed[device.device].type == GPU and (user.requests is None or device.request in user.requests)
+            if device.type == GPU and (user.requests is None or device.request in user.requests)
         ]
         # CUDA counts the cards of a container by their buses.
         group.sort(key=lambda number: listed[devices[number].device].place)

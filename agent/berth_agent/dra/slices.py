@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_agent.dra import shares
-from berth_agent.dra.devices import ListedDevice, device_name
+from berth_agent.dra.devices import ListedDevice
+from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER, HELD_BY_NAME
 
 API_VERSION: Final = "resource.k8s.io/v1"
@@ -154,6 +155,19 @@ def replacement(change: Update, owner: Mapping[str, Any] | None) -> dict[str, An
 def keeps_taints(sent: Spec, answer: Spec) -> bool:
     """Return whether the API server kept the taints that were sent."""
     return _tainted(sent) == _tainted(answer)
+
+
+def keeps_shares(sent: Spec, answer: Spec) -> bool:
+    """Return whether the API server kept the shares that were sent."""
+    return _shared(sent) == _shared(answer)
+
+
+def _shared(spec: Spec) -> list[str]:
+    return [
+        device["name"]
+        for device in spec.get("devices") or ()
+        if device.get("allowMultipleAllocations") and "requestPolicy" in device["capacity"][shares.MEMORY]
+    ]
 
 
 def _tainted(spec: Spec) -> list[str]:

@@ -275,11 +275,12 @@ class InventoryWithDeviceInfos:
         return {node: self._with(reading, listed) for node, reading in readings.items()}
 
     async def _listed(self) -> ListedGpus:
-        is_late = self._call is not None
-        call = self._call = self._call or in_thread(self._reader.read)
-        # A reading that hangs was waited for once.
-        completed, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if is_late else self._timeout)
-        if completed:
+        known = self._call
+        call = self._call = known or in_thread(self._reader.read)
+        if known is None:
+            # Once: each wait leaves a callback at the call for as long as it hangs.
+            await asyncio.wait([asyncio.wrap_future(call)], timeout=self._timeout)
+        if call.done():
             self._call = None
             result = call.result()
             if isinstance(result, BaseException):

@@ -174,9 +174,10 @@ class PluginRunner:
         """Return the devices of each node. If the plug-in fails, return its last devices as unhealthy."""
         nodes, known = tuple(nodes), self._call
         call = self._call = known or in_thread(lambda: self._read_nodes(nodes))
-        # One that hangs was waited for once.
-        completed, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
-        if not completed:
+        if known is None:
+            # Once: each wait leaves a callback at the call for as long as it hangs.
+            await asyncio.wait([asyncio.wrap_future(call)], timeout=self._timeout)
+        if not call.done():
             return self._failed(nodes, "ReadTimedOut", f"no answer within {self._timeout:g} s")
         self._call = None
         answer = call.result()

@@ -64,6 +64,11 @@ class IsolationManager:
             if isinstance(provider, NicProvider):
                 provider.refuse_claimed = refuse
 
+    def unseen_nics(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Return the PCI addresses of the NICs of pods that are not among these, the pods that the watch shows."""
+        providers = (provider for provider in self._providers if isinstance(provider, NicProvider))
+        return frozenset(address for provider in providers for address in provider.unseen(pods))
+
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the conditions of the providers."""
         return replace(reading, findings=(*reading.findings, *self._findings))

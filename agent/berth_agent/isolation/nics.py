@@ -5,6 +5,7 @@ agent writes what the name stands for before the container starts. By then kubel
 are, and the pod's allocation names its NICs.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,9 @@ FILE: Final = "berth.dev-rdma-{}.json"
 GRACE: Final = 60.0
 """Seconds for which a specification stays: the pod may be new, and the watch later than kubelet's."""
 
+LAG: Final = 300.0
+"""Seconds for which a pod holds its NICs although the watch of pods has never shown it: then it was deleted before."""
+
 RefuseClaimed = Callable[[Sequence[str]], object]
 """Raises RefusedError if a ResourceClaim holds one of these NICs, or a part of it."""
 
@@ -64,6 +68,8 @@ class NicProvider(AnyUnit):
         self._names_nics = names_nics
         self._pods: dict[str, Pod] = {}
         self._failure = ""
+        self._given: dict[str, tuple[float, frozenset[str]]] = {}
+        """UID of a pod -> (until when, the PCI addresses of its NICs), until the watch of pods has shown the pod."""
         self.refuse_claimed: RefuseClaimed = lambda _addresses: None
 
     def count(self, spec: DeviceSpec) -> int:  # noqa: ARG002 - the same for all
@@ -102,6 +108,13 @@ class NicProvider(AnyUnit):
         except (UnavailableError, OSError, ValueError) as error:
             raise RefusedError(f"the device files of the pod's NICs: {error}; kubelet tries again") from error
 
+    def unseen(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Return the PCI addresses of the NICs of pods that are not among these, the pods that the watch shows."""
+        if self._given:
+            now, seen = asyncio.get_running_loop().time(), {pod.uid for pod in pods}
+            self._given = {uid: entry for uid, entry in self._given.items() if uid not in seen and now < entry[0]}
+        return frozenset(address for _, given in self._given.values() for address in given)
+
     async def _pod(self, uid: str) -> Pod:
         if uid not in self._pods:
             # The watch may be later than kubelet's.
@@ -121,6 +134,8 @@ class NicProvider(AnyUnit):
             raise RefusedError(conflict)
         devices: list[CharDevice] = []
         self.refuse_claimed(addresses(pod.nics))
+        # At once: a claim may be prepared before the watch shows the pod.
+        self._given[pod.uid] = asyncio.get_running_loop().time() + LAG, frozenset(addresses(pod.nics))
         for address in addresses(pod.nics):
             found = rdma.char_devices(self._sysfs, address)
             if not found:

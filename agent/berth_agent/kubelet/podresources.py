@@ -16,7 +16,7 @@ from berth_agent.kubelet.admission.pods import PLUGIN, is_of_plugin
 from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet_api import podresources_pb2 as messages
 from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
-from berth_api.device import MAX_DEVICES, ClaimedDevice
+from berth_api.device import ClaimedDevice
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -45,7 +45,7 @@ class PodResources:
         method, request = PodResourcesListerStub(self._channel).List, messages.ListPodResourcesRequest()
         answer = await self._call(method, request, messages.ListPodResourcesResponse)
         in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
-        self.claimed = tuple(in_order[:MAX_DEVICES])
+        self.claimed = tuple(in_order)
         return tuple(_reports(answer, self._plugin))
 
     async def list_allocatable(self) -> dict[str, frozenset[str]]:

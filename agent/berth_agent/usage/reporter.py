@@ -27,7 +27,7 @@ from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.replicas import OfferedReplicas
 from berth_agent.usage.summary import Summaries
 from berth_agent.usage.unheld import UnheldUses
-from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
+from berth_api.device import MAX_DEVICES, DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
 from berth_api.names import GPU
 from berth_client.client import ApiClient
 from berth_client.credentials import own_namespace
@@ -172,7 +172,7 @@ class UsageReporter:
             boot_id=self._boot_id,
             withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
             foreign=foreign,
-            claimed=self.admission.claimed,
+            claimed=self.admission.claimed[:MAX_DEVICES],
             exceeding=exceeding,
             unheld=self._unheld.confirmed,
         )

@@ -7,7 +7,7 @@ a comma or a line break ends an id. So an id in any other form could give a cont
 import re
 from typing import Final
 
-from berth_api.names import GPU
+from berth_api.names import GPU, RDMA
 
 _ANY: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._:/-]{0,126}[0-9A-Za-z])?")
 """Ids of all types, such as the PCI addresses of NICs."""
@@ -15,6 +15,18 @@ _GPU: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z]([0-9A-Za-z./-]{0,122}[0-9A-Za-z
 """A UUID as NVML writes it; older drivers write instances as `MIG-GPU-<UUID>/1/0`."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _SHOWN: Final = 40
+MAX_NAME: Final = 63
+"""Characters of a device's name in a ResourceSlice."""
+
+
+def device_name(name: str) -> str:
+    """Return the name in slices of Berth's driver for the id of a card or instance: `gpu-…` for the UUID `GPU-…`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME].strip("-")
+
+
+def nic_name(address: str) -> str:
+    """Return the name in slices of Berth's driver for a NIC or function at a PCI address: `rdma-0000-1f-00-0`."""
+    return device_name(f"{RDMA}-{address}")
 
 
 def is_valid(device_type: str, name: str) -> bool:

@@ -16,6 +16,11 @@ def is_resource(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def is_shared(name: str) -> bool:
+    """Return whether a resource stands for time-sliced replicas of instances by a name of their own."""
+    return is_resource(name) and name.endswith(_SHARED)
+
+
 def is_profile(name: str) -> bool:
     """Return whether a name has the form of a profile."""
     return _PROFILE.fullmatch(name) is not None

@@ -56,7 +56,12 @@ def stale_slices(facts: Facts) -> Iterator[Finding]:
 
 def _differences(device: Object, listed: Mapping[str, Object], label: str) -> Iterator[str]:
     cards = [card for card in (device.get("spec") or {}).get("devices") or () if card["type"] == names.GPU]
-    held = {use["minor"] for use in (device.get("status") or {}).get("devices") or () if use.get("holders")}
+    # By name: what a claim holds stays in the slices.
+    held = {
+        use["minor"]
+        for use in (device.get("status") or {}).get("devices") or ()
+        if any(not holder["name"].startswith("resourceclaim/") for holder in use.get("holders") or ())
+    }
     known: dict[str, Object] = {}
     for card in cards:
         mig = card.get("mig") or {}
@@ -64,11 +69,18 @@ def _differences(device: Object, listed: Mapping[str, Object], label: str) -> It
         known |= dict.fromkeys(uuids, card)
     for uuid, card in known.items():
         if uuid not in listed:
-            # A card of a pod by name is not listed, and a faulty card is not where the API server drops taints.
-            if label in (names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES) and card["health"] and card["minor"] not in held:
+            if label == names.CARDS_BY_CLAIMS_AND_NAME:
+                # Also faulty cards and those of pods by name, with taints, which such an API server keeps.
+                is_missing = uuid == card["id"]
+            else:
+                # A card of a pod by name is not listed, and a faulty card is not where the API server drops taints.
+                is_missing = bool(label) and card["health"] and card["minor"] not in held
+            if is_missing:
                 yield f"they lack {uuid}"
         elif not label:
             yield f"they list {uuid}, but the node gives its cards by name"
+        elif label == names.CARDS_BY_CLAIMS_AND_NAME and uuid != card["id"]:
+            yield f"they list {uuid}, but the node gives MIG instances by name"
         elif card["health"] == any(taint["key"] == TAINT for taint in listed[uuid].get("taints") or ()):
             yield f"{uuid} is healthy, but has the taint {TAINT}" if card["health"] else f"{uuid} lacks {TAINT}"
     yield from (f"the Device has no {uuid}" for uuid in listed if uuid not in known)
@@ -108,4 +120,4 @@ def cdi_not_read(facts: Facts) -> Iterator[Finding]:
 def _label(node: Object) -> str:
     """Return how the label has the node's cards given, other than by name; empty if by name."""
     label = str((node["metadata"].get("labels") or {}).get(names.CARDS_KEY) or "")
-    return "" if label == "name" else label
+    return label if label in {names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME} else ""

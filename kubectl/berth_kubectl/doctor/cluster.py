@@ -41,7 +41,9 @@ TAINTING_ROLE: Final = "berth-claims"
 """The ClusterRole of installations that keep other schedulers from Berth's pools by DeviceTaintRules."""
 ALLOCATING_ROLE: Final = "berth-claims-allocation"
 """The ClusterRole of installations that may allocate ResourceClaims."""
-QUOTA_OF_GPUS: Final = (f"requests.{names.NVIDIA_PREFIX}", f"requests.{names.OTHER_PREFIX}")
+OF_PLUGINS: Final = (names.NVIDIA_PREFIX, "amd.com/")
+"""Prefixes of the names under which device plugins offer GPUs and their partitions."""
+QUOTA_OF_GPUS: Final = tuple(f"requests.{prefix}" for prefix in (*OF_PLUGINS, names.OTHER_PREFIX))
 """Prefixes of the names of GPUs that a ResourceQuota counts."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
@@ -294,7 +296,7 @@ def _capacity_problem(gpus: list[Object], status: Object) -> str:
         return f"allocatable has {ours}: {allocatable.get(ours, 0)}, and the Device has {len(whole)} healthy GPUs"
     if all(card.get("health") for card in gpus):
         for name in capacity:
-            if name.startswith(names.NVIDIA_PREFIX) and _amount(allocatable, name) < _amount(capacity, name):
+            if name.startswith(OF_PLUGINS) and _amount(allocatable, name) < _amount(capacity, name):
                 return (
                     f"allocatable has {name}: {allocatable.get(name, 0)} of {capacity[name]}, and all GPUs are healthy"
                 )

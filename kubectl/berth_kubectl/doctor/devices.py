@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from berth_api import names
-from berth_api.allocation import REPLICA_MARK
+from berth_api.allocation import REPLICA_MARK, mig
 from berth_api.objects import device_text, faults
 from berth_api.request import NVIDIA_GPU, ONLY
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
@@ -46,7 +46,7 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
                     drain = f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
                     fix = f"{drain}   # then reboot it, and uncordon it"
                 elif RESET in ends and card["type"] == "gpu":
-                    fix = f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+                    fix = _reset(device, card)
                 uses = (device.get("status") or {}).get("devices") or ()
                 key = (card["type"], card["minor"])
                 holders = [
@@ -61,6 +61,18 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
                     message=f"{what} is not allocated ({faults.text(found)}); {held_by}",
                     fix=fix,
                 )
+
+
+def _reset(device: Object, card: Object) -> str:
+    """Return the command after which the agent takes a card as reset, on its node; how to see it, for other vendors."""
+    node = name_of(device)
+    match (device["metadata"].get("labels") or {}).get(names.VENDOR_LABEL, "nvidia"):
+        case "nvidia":
+            return f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+        case "amd":
+            # A card that the driver gave up counts as reset once the driver binds it again.
+            return f"modprobe -r amdgpu && modprobe amdgpu   # on {node}, once no pod holds a GPU of the node"
+    return f"kubectl get device {node} -o yaml"
 
 
 def exceeded_share(facts: Facts) -> Iterator[Finding]:
@@ -92,11 +104,11 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
 
 
 def slices_of_one_card(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each pod, and for the members of each gang, that hold several slices of one card.
+    """Yield a finding for each pod, and for the members of each gang, that hold several slices of a card or instance.
 
-    Only slices that were requested as `nvidia.com/gpu` without the annotation count.
+    Slices that were requested by their own name, or with the annotation, do not count.
     """
-    pods = {key_of(pod): pod for pod in facts.all_of("sliced") if _requests_cards(pod)}
+    pods = {key_of(pod): pod for pod in facts.all_of("sliced") if _requested(pod)}
     reported: set[tuple[str, str]] = set()
     for card, holders in _slice_holders(facts.all_of("devices")):
         read = sorted(holders.keys() & pods.keys())
@@ -107,7 +119,7 @@ def slices_of_one_card(facts: Facts) -> Iterator[Finding]:
                 continue
             reported.update((key, *members))
             if holders[key] > 1:
-                what = f"it requested {NVIDIA_GPU} and holds {holders[key]} slices of {card}: such a pod would"
+                what = f"it requested {_requested(pod)} and holds {holders[key]} slices of {card}: such a pod would"
             else:
                 others = ", ".join(name for _, name in members[:SHOWN])
                 more = f" and {len(members) - SHOWN} more" if len(members) > SHOWN else ""
@@ -136,21 +148,29 @@ def pods_with_slices(devices: Sequence[Object]) -> list[tuple[str, str]]:
 
 
 def _slice_holders(devices: Sequence[Object]) -> Iterator[tuple[str, Counter[tuple[str, str]]]]:
-    """Yield each sliced card, as messages name it, with (namespace, name) of its holders -> number of slices."""
+    """Yield each sliced card or MIG instance, as messages name it, with the holders of its slices.
+
+    The holders are (namespace, name) -> number of slices.
+    """
     for device in devices:
         for use in (device.get("status") or {}).get("devices") or ():
-            holders = Counter(
-                (str(holder["namespace"]), str(holder["name"]))
-                for holder in use.get("holders") or ()
-                if use["type"] == names.GPU and REPLICA_MARK in (holder.get("id") or "")
-            )
-            if holders:
-                yield f"{device_text.of_device(use['type'], use['minor'], '')} on {name_of(device)}", holders
+            of_units: dict[str, Counter[tuple[str, str]]] = {}
+            for holder in use.get("holders") or ():
+                unit, mark, _ = (holder.get("id") or "").partition(REPLICA_MARK)
+                if mark and use["type"] == names.GPU:
+                    key = str(holder["namespace"]), str(holder["name"])
+                    of_units.setdefault(unit, Counter())[key] += 1
+            for unit, holders in of_units.items():
+                of = f"MIG instance {unit} of " if unit.startswith("MIG-") else ""
+                yield f"{of}{device_text.of_device(use['type'], use['minor'], '')} on {name_of(device)}", holders
 
 
-def _requests_cards(pod: Object) -> bool:
+def _requested(pod: Object) -> str:
+    """Return the first resource by which a pod requested GPUs or instances; empty if it requested slices, or none."""
     containers = (*(pod["spec"].get("containers") or ()), *(pod["spec"].get("initContainers") or ()))
-    return any(NVIDIA_GPU in ((container.get("resources") or {}).get("limits") or {}) for container in containers)
+    requested = [name for container in containers for name in (container.get("resources") or {}).get("limits") or {}]
+    whole = (name for name in requested if name == NVIDIA_GPU or (mig.is_resource(name) and not mig.is_shared(name)))
+    return next(whole, "")
 
 
 def _allows_several(pod: Object) -> bool:

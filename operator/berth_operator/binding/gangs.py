@@ -93,14 +93,16 @@ class GangBinder:
     def schedule(self, gang: Gang, term: int) -> None:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
-        if gang.expected:
-            # Those of members that are gone.
-            self._promises.release(gang.membership)
         policy = self._policy(gang.members[0].scheduler)
         outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
+            if gang.expected:
+                # Members that are gone now had promised places for the pods that come later.
+                self._promises.release(gang.membership)
             with self._cluster.promises.without_lower(gang.lowest):
                 gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
+            if gang.expected:
+                self._promises.limit_nominations(gang.membership)
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
             self._cluster.queue.park(gang, outcome)
@@ -124,15 +126,17 @@ class GangBinder:
                 self._cluster.gangs.back_off_and_gather(gang.membership)
                 return
         self._cluster.placements.assume_all(outcome)
+        promised = self._promises.keep(gang.membership, later) if gang.expected else ""
         self._cluster.nominator.release_later(gang.membership)
-        if later and (places := self._promises.keep(gang.membership, later)):
-            self._reporter.places_promised(outcome[0], places)
-        self._binds.start_task(self._bind_members(outcome, bodies, term))
+        self._binds.start_task(self._bind_members(outcome, bodies, term, promised))
 
     async def _bind_members(
-        self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int
+        self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int, promised: str
     ) -> None:
-        """Bind the volumes and ResourceClaims of all members, and then the members; forget all if a claim fails."""
+        """Bind the volumes and ResourceClaims of all members, and then the members; forget all if a claim fails.
+
+        `promised`: the sentence for the first member about the places of pods that come later; empty if there are none.
+        """
         claiming = [placement for placement in placements if placement.volumes or placement.claims]
         failed: list[PreBindError] = []
         waits = (self._bind_claims_of(placement, term, failed) for placement in claiming)
@@ -161,7 +165,8 @@ class GangBinder:
             return
         self._cluster.gangs.binding_started(placements)
         for placement, body in zip(placements, bodies, strict=True):
-            self._binds.start_task(self._bind_member(placement, body, term))
+            of_first = promised if placement is placements[0] else ""
+            self._binds.start_task(self._bind_member(placement, body, term, of_first))
 
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
         """Bind a member's claims; give up when another member fails, which may have to allocate a shared claim."""
@@ -172,7 +177,7 @@ class GangBinder:
             failed.append(error)
             raise
 
-    async def _bind_member(self, placement: Placement, body: dict[str, object], term: int) -> None:
+    async def _bind_member(self, placement: Placement, body: dict[str, object], term: int, promised: str) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
         tries = 0
         while (answer := await self._binds.bind(placement, body, term)) is not None:
@@ -180,6 +185,9 @@ class GangBinder:
             until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(term) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
                 await self._binds.settle(placement, outcome, why, term=term)
+                if promised and outcome is binder.BindOutcome.BOUND:
+                    # Not before: a gang that cannot be bound is decided again and again.
+                    self._reporter.places_promised(placement, promised)
                 return
             tries += 1
             log.warning("bind of a member refused, it is sent again", pod=placement.pod.key, why=why)

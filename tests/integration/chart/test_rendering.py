@@ -108,10 +108,63 @@ def test_a_device_class_provides_an_extended_resource_only_on_request() -> None:
     assert "DeviceClass/gpu.berth.dev" not in chart.rendered({})
 
 
+def test_a_device_class_of_a_profile_provides_the_resource_of_nvidias_plugin_only_on_request() -> None:
+    rendered = chart.rendered({"dra": {**ON, "migProfiles": ["3g.40gb", "1g.10gb+me"]}})
+    media = rendered["DeviceClass/mig-1g.10gb.me.gpu.berth.dev"]["spec"]
+    attributes = 'device.attributes["gpu.berth.dev"]'
+    expression = (
+        f'device.driver == "gpu.berth.dev" && {attributes}.type == "mig" && {attributes}.profile == "1g.10gb+me"'
+    )
+    assert media == {
+        "extendedResourceName": "nvidia.com/mig-1g.10gb.me",
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    assert "DeviceClass/mig-3g.40gb.gpu.berth.dev" in rendered
+    without = {"migProfiles": ["3g.40gb"]}
+    assert not any(
+        "DeviceClass/mig-" in name for name in [*chart.rendered({"dra": ON}), *chart.rendered({"dra": without})]
+    )
+    with pytest.raises(RenderError, match="migProfiles"):
+        chart.rendered({"dra": {**ON, "migProfiles": ['3g.40gb" || true']}})
+
+
 @pytest.mark.parametrize(("drivers", "is_own"), [(["gpu.berth.dev"], True), (["*"], True), (["dra.net"], False)])
 def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, is_own: bool) -> None:
     agent = chart.rendered({"dra": ON, "claims": {"drivers": drivers}})["DaemonSet/berth-agent"]
     assert ("--dra-own-pools" in agent["spec"]["template"]["spec"]["containers"][0]["args"]) == is_own
+
+
+@pytest.mark.parametrize(
+    ("agent", "dra", "expected"),
+    [
+        ({}, {}, {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}),
+        ({}, {"maxSurge": 3}, {"rollingUpdate": {"maxSurge": 3, "maxUnavailable": 0}}),
+        (
+            {"updateStrategy": {"type": "RollingUpdate"}},
+            {},
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}},
+        ),
+        ({"updateStrategy": {"rollingUpdate": None}}, {}, {"maxSurge": "10%", "maxUnavailable": 0}),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, {"maxSurge": ""}, {"maxUnavailable": 1}),
+        ({"hostNetwork": True}, {}, {"maxUnavailable": "10%"}),
+        ({"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}, {}, {"type": "OnDelete"}),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, {}, "maxUnavailable 1 and dra.maxSurge 10%"),
+        ({"updateStrategy": {"rollingUpdate": {"maxSurge": 2}}}, {}, "maxSurge 2 differs from dra.maxSurge 10%"),
+    ],
+)
+def test_upgrades_of_the_agent_with_the_driver(
+    agent: Mapping[str, Any], dra: Mapping[str, Any], expected: Mapping[str, Any] | str
+) -> None:
+    values = {"agent": agent, "dra": {**ON, **dra}}
+    if isinstance(expected, str):
+        with pytest.raises(RenderError, match=expected):
+            chart.rendered(values)
+        return
+    spec = chart.rendered(values)["DaemonSet/berth-agent"]["spec"]
+    strategy = spec["updateStrategy"]
+    assert expected in (strategy, strategy.get("rollingUpdate"))
+    # Only then an agent waits for the other one's turn.
+    assert ("minReadySeconds" in spec) == ("maxSurge" in strategy.get("rollingUpdate", {}))
 
 
 def test_helm_finds_no_fault() -> None:
@@ -322,6 +375,7 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ({"profiles": []}, "at '/profiles': minItems: got 0, want 1"),
         ({"trustedSchedulers": [{"name": "koord"}]}, "at '/trustedSchedulers/0': missing property 'account'"),
         ({"crds": {"keep": False}, "cleanup": {"enabled": False}}, "crds.keep: false needs cleanup.enabled: true"),
+        ({"amdProcesses": "kfd", "agent": {"hostPID": False}}, "amdProcesses: kfd needs agent.hostPID: true"),
     ],
 )
 def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:

@@ -473,6 +473,12 @@ WARNED_BY_POLICY = [
         id="no MIG instance in all containers",
     ),
     pytest.param(
+        {"amd.com/cpx_nps4": "0"},
+        {},
+        "amd.com/cpx_nps4: 0 in all containers requests no device",
+        id="no partition in all containers",
+    ),
+    pytest.param(
         {GPU: "50"},
         {"schedulerName": "volcano"},
         'spec.schedulerName: "volcano" is not Berth\'s, so no device would be allocated for kubernetes.io/gpu; '
@@ -560,7 +566,7 @@ def test_a_name_is_asked_about_once_though_kubectl_keeps_what_was_applied(arena:
 
 
 @pytest.mark.parametrize("by", [POLICY, WEBHOOK])
-def test_other_names_and_mig_instances_are_not_warned_about(arena: Arena, by: str) -> None:
+def test_other_names_instances_and_partitions_are_not_warned_about(arena: Arena, by: str) -> None:
     annotations = {GANG + "name": "a", GANG + "min-available": "2", GANG + "timeout": "1s", "model": "a"}
     containers = [
         {"name": name, "image": "none", "resources": {"limits": {"nvidia.com/mig-1g.10gb": amount}}}
@@ -574,6 +580,7 @@ def test_other_names_and_mig_instances_are_not_warned_about(arena: Arena, by: st
         ("1", {MEMORY: "20Gi", SHARED: "2"}),
         ("1", {NVIDIA: "2"}),
         ("5", {"nvidia.com/mig-1g.10gb": "1"}),
+        ("5", {"amd.com/cpx_nps4": "1"}),
     ):
         fields = {**seeing(cards, **limits), **annotated(**({"a.b/gpu": "1"} if limits else {}))}
         assert warned(arena, pod(arena, by, {}, **fields)) == []

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from berth_api import names
 from berth_api.objects import device_text
 from berth_kubectl.commands import doctor
 from berth_kubectl.doctor import cluster
@@ -219,9 +220,14 @@ def offered(lists: Lists) -> None:
     lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
 
 
-def two_slices(resource: str = "nvidia.com/gpu", **annotations: str) -> Callable[[Lists], None]:
-    """Return what shows a pod with two slices of a card, and what it requested."""
-    holders = [{"namespace": "a", "name": "x", "id": f"GPU-0::{number}"} for number in range(2)]
+TWO_SLICES = ("GPU-0::0", "GPU-0::1")
+
+
+def two_slices(
+    resource: str = "nvidia.com/gpu", ids: Sequence[str] = TWO_SLICES, **annotations: str
+) -> Callable[[Lists], None]:
+    """Return what shows a pod with two slices, by default of one card, and what it requested."""
+    holders = [{"namespace": "a", "name": "x", "id": unit} for unit in ids]
     container = {"name": "c", "resources": {"limits": {resource: "2"}}}
     pod = {"metadata": {"namespace": "a", "name": "x", "annotations": annotations}, "spec": {"containers": [container]}}
 
@@ -266,6 +272,14 @@ def of_record(*others: str) -> Mapping[str, Any]:
 def test_members_of_a_gang_with_slices_of_one_card(pods: list[tuple[str, Any]], expected: str) -> None:
     findings = changed(members(pods)).findings
     assert [finding.object for finding in findings] == ([f"pod/a/{expected}"] if expected else [])
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"])
+def test_several_slices_of_a_mig_instance(resource: str) -> None:
+    [finding] = changed(two_slices(resource, ids=("MIG-1::0", "MIG-1::1"))).findings
+    assert finding.message.startswith(f"it requested {resource} and holds 2 slices of MIG instance MIG-1 of GPU 0")
+    assert not changed(two_slices(resource, ids=("MIG-1::0", "MIG-2::0"))).findings
+    assert not changed(two_slices("nvidia.com/mig-1g.10gb.shared", ids=("MIG-1::0", "MIG-1::1"))).findings
 
 
 def test_several_slices_of_a_card_are_right_by_their_own_name_or_by_the_annotation() -> None:
@@ -509,6 +523,19 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "nvidia.com/gpu: 7 of 8",
         ),
         (
+            put(
+                "nodes",
+                raw_node(
+                    "n",
+                    capacity={"kubernetes.io/gpu": "100", "amd.com/cpx_nps4": "8"},
+                    allocatable={"kubernetes.io/gpu": "100", "amd.com/cpx_nps4": "7"},
+                ),
+            ),
+            "MissingCapacity",
+            "node/n",
+            "amd.com/cpx_nps4: 7 of 8",
+        ),
+        (
             edit("nodes", 0, "metadata", "labels", to={"berth.dev/isolation": "mps"}),
             "NoMps",
             "node/n",
@@ -537,6 +564,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "UncountedGpus",
             "namespace/ml",
             "its ResourceQuota gpus has requests.nvidia.com/gpu: 2, and a ResourceQuota does not count kubernetes.io/",
+        ),
+        (
+            put("resourcequotas", quota("gpus", "requests.amd.com/gpu")),
+            "UncountedGpus",
+            "namespace/ml",
+            "its ResourceQuota gpus has requests.amd.com/gpu: 2, and",
         ),
         (
             waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": LONG_AGO}),
@@ -788,6 +821,13 @@ def test_every_check_has_a_row_in_the_docs() -> None:
 def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends: str, fix: str) -> None:
     (finding,) = changed(put("devices", raw_device("n", fallen(ends)))).findings
     assert finding.fix == fix
+
+
+def test_a_reset_of_a_card_of_amd_is_not_nvidias() -> None:
+    device = raw_device("n", fallen("UntilReset"))
+    device["metadata"]["labels"] = {names.VENDOR_LABEL: "amd"}
+    (finding,) = changed(put("devices", device)).findings
+    assert finding.fix == "modprobe -r amdgpu && modprobe amdgpu   # on n, once no pod holds a GPU of the node"
 
 
 @pytest.mark.parametrize(

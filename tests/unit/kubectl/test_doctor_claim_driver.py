@@ -27,8 +27,8 @@ def node(label: str = "claims", runtime: str = "containerd://2.1.4") -> Raw:
     return shown
 
 
-def device(*cards: Raw, served: Raw | None = SERVED, users: int = 0) -> Raw:
-    holders = [{"namespace": "a", "name": "x"}] * users
+def device(*cards: Raw, served: Raw | None = SERVED, users: int = 0, holder: str = "x") -> Raw:
+    holders = [{"namespace": "a", "name": holder}] * users
     uses = [{"type": "gpu", "minor": 0, "holders": holders}]
     return raw_device("n", *(cards or (raw_card(),)), uses=uses, conditions=[served] if served else [])
 
@@ -57,6 +57,41 @@ UNHEALTHY = claim_driver.TAINT
         pytest.param({"nodes": [node("name")], "devices": [device()]}, "", id="by name, with the driver"),
         pytest.param({}, "StaleSlices: they lack GPU-0", id="a card is not listed"),
         pytest.param({"devices": [device(users=1)]}, "", id="a pod has it by name"),
+        pytest.param(
+            {"devices": [device(users=1, holder="resourceclaim/c")]},
+            "StaleSlices: they lack GPU-0",
+            id="a claim has it",
+        ),
+        pytest.param({"nodes": [node("shares")]}, "StaleSlices: they lack GPU-0", id="shares: a card is not listed"),
+        pytest.param({"nodes": [node("shares")], "devices": [device(users=1)]}, "", id="shares: a pod has it by name"),
+        pytest.param(
+            {"nodes": [node("shares")], "devices": [device(served=None)]},
+            "NoClaimDriver: berth.dev/cards=shares",
+            id="shares: no driver",
+        ),
+        pytest.param({"nodes": [node("clams")], "devices": [device(served=None)]}, "", id="unknown, so by name"),
+        pytest.param(
+            {"nodes": [node("both")], "devices": [device(raw_card(health=False), users=1)]},
+            "StaleSlices: they lack GPU-0",
+            id="both: a faulty card of a pod by name is listed with taints",
+        ),
+        pytest.param(
+            {
+                "nodes": [node("both")],
+                "devices": [device(raw_card(health=False), users=1)],
+                "resourceslices": [listed(taint=UNHEALTHY)],
+            },
+            "",
+            id="both: sound",
+        ),
+        pytest.param(
+            {"nodes": [node("both")], "devices": [device(raw_card(mig=MIG))], "resourceslices": [listed("MIG-0")]},
+            "StaleSlices: they list MIG-0, but the node gives MIG instances by name",
+            id="both: an instance is listed",
+        ),
+        pytest.param(
+            {"nodes": [node("both")], "devices": [device(raw_card(mig=MIG))]}, "", id="both: instances by name"
+        ),
         pytest.param({"devices": [device(raw_card(health=False))]}, "", id="the API server drops taints"),
         pytest.param(
             {"devices": [device(served=condition("ClaimsServed", "False", reason="SlicesNotWritten"))]},

@@ -16,7 +16,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import device, entry, lease, node, pod, pod_group, whole
+from tests.resource_claims import allocated, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 
@@ -316,6 +318,14 @@ def backing_off(scene: Scene) -> None:
     scene.cluster.queue.back_off(scene.cluster.pending["uid-p"], now=scene.cluster.clock() + 5)
 
 
+def bound_with_a_claim(scene: Scene) -> None:
+    claims = ResourceClaims(scene.cluster)
+    claims.put_slice(resource_slice(gpu(1), node="n1"))
+    claims.put_claim(allocated("c", "gpu-1", node="n1", pods=["uid-p"]))
+    by_claim = [{"name": "c", "resourceClaimName": "c"}]
+    scene.add(pod("p", {}, on="n1", schedulerName=SCHEDULER, resourceClaims=by_claim))
+
+
 GATES = [{"name": "example.com/quota"}, {"name": "example.com/topology"}]
 OTHER = {"schedulerName": "default-scheduler"}
 
@@ -332,6 +342,7 @@ OTHER = {"schedulerName": "default-scheduler"}
                      "state": "Waiting"}, id="gang"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1 with GPU 0"}, id="bound"),
+        pytest.param(bound_with_a_claim, {"state": "Bound", "message": "bound to n1 with GPU 1"}, id="by claim"),
         pytest.param(bound_to_a_card_that_failed,
                      {"state": "Bound", "message": "bound to n1 with GPU 0; GPU 0 is unhealthy: UntilReboot: Xid 79"},
                      id="bound to a card that failed"),

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
+from berth_api.names import DRA_DRIVER
 from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.options import Selection
@@ -29,7 +30,9 @@ from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import device, entry, lease, node, pod, whole
+from tests.resource_claims import allocated, listed, resource_slice
 from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime
@@ -489,3 +492,21 @@ async def test_a_rendering_that_fails_ends_watches_and_no_more() -> None:
         source.is_broken = True
         await asyncio.sleep(1.1)
         assert [frame["type"] for frame in again.frames] == ["ADDED", "ERROR"]
+
+
+async def test_who_holds_a_card_by_claim() -> None:
+    state = State()
+    state.add_node("n1")
+    claims = ResourceClaims(state.cluster)
+    card = listed("gpu-0", {f"{DRA_DRIVER}/uuid": "GPU-0"})
+    claims.put_slice(resource_slice(card, node="n1", driver=DRA_DRIVER))
+    state.cluster.put_bound(pod("p", {}, on="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
+    assert names(await later(state.holders)) == []
+    claims.put_claim(allocated("c", "gpu-0", node="n1", driver=DRA_DRIVER, pods=["uid-p"]))
+    [row] = bodies(await later(state.holders))
+    assert (row["metadata"]["name"], [(part["minor"], part["id"]) for part in row["devices"]]) == ("p", [(0, "GPU-0")])
+    # From when the card is in no slice, its name says which one it is.
+    claims.remove_slice(f"n1-{DRA_DRIVER}")
+    assert names(await later(state.holders)) == ["p"]
+    claims.remove_claim("ns/c")
+    assert names(await later(state.holders)) == []

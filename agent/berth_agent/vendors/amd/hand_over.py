@@ -5,6 +5,7 @@ render node is all that keeps it from other cards.
 """
 
 import re
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -93,8 +94,13 @@ class AmdAccess(CardAccess):
         """Return how a container gets these cards."""
         cards = {card.id: card for card in _gpus(self.spec)}
         answer = ContainerAllocateResponse()
+        qualified = [f"{CDI_KIND}={name}" for name in ids]
+        if "cdi-annotations" in self.flags.device_list_strategy:
+            # A container runtime reads all annotations with the prefix, so each container needs a key of its own.
+            key = f"{self.flags.cdi_annotation_prefix}amd-device-plugin_{uuid.uuid4()}"
+            answer.annotations[key] = ",".join(qualified)
         if "cdi-cri" in self.flags.device_list_strategy:
-            answer.cdi_devices.extend(CDIDevice(name=f"{CDI_KIND}={name}") for name in ids)
+            answer.cdi_devices.extend(CDIDevice(name=name) for name in qualified)
         if not self.flags.by_cdi_only:
             paths = [KFD, *(path for name in ids for path in self._nodes(cards[name]))]
             answer.devices.extend(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -12,7 +13,7 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.plugins import in_thread
-from berth_agent.readings import CardSample, Reading
+from berth_agent.readings import CardSample, Process, Reading
 from berth_agent.vendor import FaultListener
 from berth_agent.vendors.amd import cards as cards_module
 from berth_agent.vendors.amd import catalogue, health, processes, rules, sampling
@@ -21,6 +22,7 @@ from berth_agent.vendors.amd.cards import Card
 from berth_agent.vendors.amd.events import EventListener, EventSource, KernelEvents, Wedged
 from berth_agent.vendors.amd.labels import MODE, AmdFacts, labels_of
 from berth_agent.vendors.amd.links import links
+from berth_agent.vendors.amd.process_rounds import ProcessRounds
 from berth_api import names
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec
 from berth_api.resources import quantity
@@ -52,14 +54,19 @@ class AmdInventory:
 
     def __init__(self, settings: Settings, *, open_events: Callable[[], EventSource] = KernelEvents) -> None:
         self._checks = settings.checks
-        self._processes: processes.Source = settings.amd_processes if settings.truth and settings.foreign else "none"
+        self._processes: ProcessRounds | None = None
+        if settings.amd_processes != "none" and settings.truth and settings.foreign:
+            sysfs_root, proc_root = settings.sysfs_root, settings.proc_root
+            self._processes = ProcessRounds(
+                partial(processes.read, settings.amd_processes, sysfs_root=sysfs_root, proc_root=proc_root)
+            )
         self._is_mixed = settings.amd_resource_naming_strategy == "mixed"
         self._open_events = open_events
         self._events: EventListener | None = None
         self._cards: tuple[Card, ...] = ()
         """The cards of the last reading."""
         self._node = settings.node_name
-        self._sysfs, self._proc = settings.sysfs_root, settings.proc_root
+        self._sysfs = settings.sysfs_root
         self._boot_id = boot_id(settings.proc_root)
         self._attributes = Attributes()
         self._bound: frozenset[str] | None = None
@@ -74,14 +81,16 @@ class AmdInventory:
         """
         reading = await _in_thread(self._read_cards)
         self._rebound = frozenset()
-        return {self._node: reading}
+        return {self._node: await self._with_processes(reading) if reading.spec.devices else reading}
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return current measurements of the last reading's cards, by id; wait as long as the driver does.
 
         The driver measures the partitions of a card together, so of them only the processes are known.
         """
-        return await _in_thread(self._sample)
+        cards = self._cards
+        listed = await self._processes.of(cards) if self._processes and cards else processes.NONE
+        return await _in_thread(lambda: _sample(cards, listed.by_minor))
 
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with cards that the driver gives up, as it reports them; for use in the agent's loop."""
@@ -99,18 +108,13 @@ class AmdInventory:
         if self._events:
             self._events.close()
 
-    def _sample(self) -> dict[str, CardSample]:
-        cards = self._cards
-        listed = self._listed_processes(cards).by_minor
-        samples = {card.id: CardSample() if card.is_partition else sampling.sample(card.folder) for card in cards}
-        return {
-            card.id: replace(samples[card.id], processes=listed.get(card.minor, ()))
-            for card in cards
-            if card.minor in listed or not card.is_partition
-        }
-
-    def _listed_processes(self, cards: Sequence[Card]) -> processes.Listed:
-        return processes.read(self._processes, cards, sysfs_root=self._sysfs, proc_root=self._proc)
+    async def _with_processes(self, reading: Reading) -> Reading:
+        listed = await self._processes.of(self._cards) if self._processes else processes.NONE
+        findings = tuple(
+            replace(finding, message=listed.problem) if finding.type == names.INVENTORY_READ and finding.ok else finding
+            for finding in reading.findings
+        )
+        return replace(reading, processes=listed.by_minor, findings=findings)
 
     def _read_cards(self) -> Reading:
         folders = sysfs.gpus(self._sysfs, VENDOR)
@@ -129,16 +133,14 @@ class AmdInventory:
         faults = {folder: self._faults(folder, listed) for folder in {card.folder for card in listed}}
         devices = [with_more(self._device(card, listed), faults[card.folder]) for card in listed]
         self._cards = tuple(listed)
-        listed_processes = self._listed_processes(listed)
         self._attributes.forget_unread()
         spec = DeviceSpec(driver_version=self._version("version"), boot_id=self._boot_id, devices=devices)
         return Reading(
             spec=spec,
             findings=(
                 Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded"),
-                _read_finding(unread, listed_processes.problem),
+                _read_finding(unread),
             ),
-            processes=listed_processes.by_minor,
             labels=labels_of(spec),
             facts=AmdFacts(
                 machine=sysfs.machine(self._sysfs),
@@ -198,8 +200,17 @@ def _without_driver(*, reason: str, message: str) -> Reading:
     return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=AmdFacts())
 
 
-def _read_finding(unread: list[str], problem: str) -> Finding:
+def _sample(cards: Sequence[Card], listed: Mapping[int, tuple[Process, ...]]) -> dict[str, CardSample]:
+    samples = {card.id: CardSample() if card.is_partition else sampling.sample(card.folder) for card in cards}
+    return {
+        card.id: replace(samples[card.id], processes=listed.get(card.minor, ()))
+        for card in cards
+        if card.minor in listed or not card.is_partition
+    }
+
+
+def _read_finding(unread: list[str]) -> Finding:
     if not unread:
-        return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead", message=problem)
+        return Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
     message = f"the driver does not show the render node or the id of {', '.join(unread[:8])}; not listed"
     return Finding(type=names.INVENTORY_READ, ok=False, reason="CardsUnread", message=message)

@@ -26,7 +26,7 @@ from berth_operator.apis.visibility import explanation, sources
 from berth_operator.apis.visibility.kinds import EXPLANATION
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
-from berth_operator.core.advice.holders import holds_devices
+from berth_operator.core.advice.holders import claimed_grants, holds_devices
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision import assigned
@@ -133,13 +133,18 @@ class Explainer:
         return kept if kept and self._cluster.clock() - at < KEPT_SECONDS else None
 
     async def _of_bound(self, pod: ObjectMeta, charge: Charge) -> PodExplanation:
+        by_claim = claimed_grants(self._cluster.fleet, charge)
+        charge = replace(charge, grants=(*charge.grants, *by_claim))
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
         sentences = [explanation.bound_message(charge.node, listed, charge.unknown)]
         device = self._cluster.node_cache.devices.get(charge.node)
         faults = {} if device is None else device.fault_texts
         held = {(grant.type, card_id(grant)): grant.minor for grant in charge.grants}
+        claimed = {(grant.type, card_id(grant)) for grant in by_claim}
         for (device_type, card), minor in held.items():
-            if (device_type, card) in faults:
+            # That claims alone get a card is no fault of the claim's pod.
+            is_fault = (device_type, card) not in claimed or (device and (device_type, card) in dict(device.faults))
+            if (device_type, card) in faults and is_fault:
                 shown = device_text.of_device(device_type, minor, card)
                 sentences.append(f"{shown} is unhealthy: {faults[device_type, card]}")
         managed = self._managed()

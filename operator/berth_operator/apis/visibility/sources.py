@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.allocation import long, short
+from berth_api.allocation import Grant, long, short
 from berth_api.device import ExceedingUse
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, PREFIX
 from berth_api.objects.visibility import Exceeding, FleetNode, HoldingPod, QueuedPod, WaitingGang
@@ -21,7 +21,7 @@ from berth_client import times
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
-from berth_operator.core.advice.holders import holder_row, holds_devices
+from berth_operator.core.advice.holders import claimed_grants, holder_row, holds_devices
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
@@ -105,19 +105,24 @@ class HolderRows:
     def rows(self) -> Iterator[Row | None]:
         """Yield the rows, by namespace and name."""
         drifted = self._cluster.allocations.drifted
-        charges = [place for _, _, place in self._cluster.promises.all() if place.grants]
+        fleet = self._cluster.fleet
+        # The charge of a pod or place -> what its claims hold besides.
+        charges = [(place, tuple[Grant, ...]()) for _, _, place in self._cluster.promises.all() if place.grants]
         devices = self._cluster.node_cache.devices
-        for number, charge in enumerate(list(self._cluster.fleet.charges.values())):
-            if holds_devices(charge):
-                charges.append(charge)
+        for number, charge in enumerate(list(fleet.charges.values())):
+            by_claim = claimed_grants(fleet, charge)
+            if by_claim or holds_devices(charge):
+                charges.append((charge, by_claim))
             if number % CHUNK == 0:
                 yield None
-        for holder in sorted_in_steps(charges, lambda charge: charge.pod):
-            if holder is not None:
+        for item in sorted_in_steps(charges, lambda item: item[0].pod):
+            if item is not None:
+                holder, by_claim = item
                 report = devices[holder.node].agent_report if holder.node in devices else NO_REPORT
                 is_drifted, uses = holder.uid in drifted, report.exceeded_by(holder.uid, holder.pod)
-                render = functools.partial(self._render, holder, drifted=is_drifted, exceeding=uses)
-                yield Row(keys.split(holder.pod), holder, (is_drifted, uses), render)
+                with_claims = replace(holder, grants=(*holder.grants, *by_claim)) if by_claim else holder
+                render = functools.partial(self._render, with_claims, drifted=is_drifted, exceeding=uses)
+                yield Row(keys.split(holder.pod), holder, (is_drifted, uses, by_claim), render)
             else:
                 yield None
 

@@ -25,15 +25,13 @@ from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two reviews."""
-NAMESPACE_SHARE: Final = 4
-"""A namespace gets at most this part, a quarter, of all places, and of all gangs with places."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """The promise to one gang."""
+    """The promise to one gang, or its nominations for pods that come later."""
 
     gang: Membership
     """The gang whose members run before the pods come."""
@@ -64,25 +62,48 @@ class GangPromises:
         self._places = PromisedPlaces(cluster=cluster, policy=policy)
         self._kept: dict[str, _Kept] = {}
         """Key of a gang -> what is promised to it."""
+        self._nominated: dict[str, _Kept] = {}
+        """Key of a gang whose victims leave -> how long places stay nominated for pods that come later."""
         self._next_review = cluster.clock()
 
     def keep(self, gang: Membership, placements: Sequence[Placement]) -> str:
-        """Promise places to pods that come later, as many as may be promised; return a sentence about them.
+        """Promise places to pods that come later, as many as may be promised, in place of their earlier ones.
 
-        Pods may state any size, so no namespace gets all places.
+        Return a sentence about them; empty if there are none.
         """
-        promises, namespace = self._cluster.promises, keys.split(gang.group)[0]
-        in_namespace = [key for key, kept in self._kept.items() if keys.split(kept.gang.group)[0] == namespace]
-        own = sum(len(promises.of(key)) for key in in_namespace)
-        is_full = len(self._kept) >= MAX_PROMISED_GANGS or len(in_namespace) >= MAX_PROMISED_GANGS // NAMESPACE_SHARE
-        free = min(MAX_PLACES - len(promises), MAX_PLACES // NAMESPACE_SHARE - own)
-        if gang.key in self._kept or not is_full:
-            promises.keep(gang.key, placements[: max(0, free)])
-        if not self._cluster.promises.of(gang.key):
+        promises, kept = self._cluster.promises, placements[: self._share(gang)]
+        promises.release(gang.key, set(promises.of(gang.key)) - {placement.pod.uid for placement in kept})
+        promises.keep(gang.key, kept)
+        self._nominated.pop(gang.key, None)
+        if not kept:
+            self._kept.pop(gang.key, None)
             return ""
-        until = int(self._cluster.wall() + self._seconds())
-        self._kept[gang.key] = _Kept(gang=gang, until=until)
+        self._kept[gang.key] = self._from_now(gang)
         return self._note(gang.key)
+
+    def limit_nominations(self, gang: Membership) -> None:
+        """Bound the places that are nominated for pods that come later, while victims leave, like promised ones."""
+        places = self._cluster.nominator.later().get(gang.key, [])
+        share = self._share(gang)
+        for nominee in places[share:]:
+            self._cluster.nominator.release(nominee.uid)
+        if places[:share]:
+            # A gang that preempts again keeps the time of its first victims.
+            self._nominated.setdefault(gang.key, self._from_now(gang))
+
+    def _share(self, gang: Membership) -> int:
+        """Return how many places may be kept for a gang."""
+        promises, nominated = self._cluster.promises, self._cluster.nominator.later()
+        others = {
+            kept.gang: len(promises.of(key)) + len(nominated.get(key, ()))
+            for key, kept in (self._kept | self._nominated).items()
+            if key != gang.key
+        }
+        of_workloads = len(promises) - sum(len(promises.of(key)) for key in self._kept)
+        return promise.share(gang, others, of_workloads=of_workloads)
+
+    def _from_now(self, gang: Membership) -> _Kept:
+        return _Kept(gang=gang, until=int(self._cluster.wall() + self._seconds()))
 
     def release(self, gang: Membership) -> None:
         """Release the places that are promised to a gang."""
@@ -90,7 +111,7 @@ class GangPromises:
             self._cluster.promises.release(gang.key)
 
     def follow(self) -> None:
-        """End promises whose time is over or whose gang is gone, and search lost places again."""
+        """End promises whose time is over or whose gang has no node any more, and search lost places again."""
         if (now := self._cluster.clock()) < self._next_review:
             return
         self._next_review = now + PERIOD
@@ -99,7 +120,7 @@ class GangPromises:
             places = len(self._cluster.promises.of(key))
             if not places:
                 del self._kept[key]
-            elif not any(self._cluster.gang_tracker.size(kept.gang)):
+            elif not self._cluster.gang_tracker.placed(kept.gang):
                 self.release(kept.gang)
             elif kept.until <= self._cluster.wall():
                 log.info("promised places given up", gang=key, places=places)
@@ -107,6 +128,16 @@ class GangPromises:
                 self.release(kept.gang)
         for key, uids in self._places.doubtful(self._kept).items():
             self._search_again(key, uids)
+        later = self._cluster.nominator.later() if self._nominated else {}
+        for key, kept in list(self._nominated.items()):
+            nominees = later.get(key, [])
+            if nominees and kept.until > self._cluster.wall():
+                continue
+            del self._nominated[key]
+            for nominee in nominees:
+                self._cluster.nominator.release(nominee.uid)
+            if nominees:
+                log.info("nominated places given up, victims have not left in time", gang=key, places=len(nominees))
 
     def _search_again(self, key: str, uids: Sequence[str]) -> None:
         try:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from berth_api import names
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
@@ -57,6 +58,18 @@ TAINTED: Final = Cause("with a device taint that the request does not tolerate")
 ALLOCATED: Final = Cause("allocated to other claims")
 WITHHELD: Final = Cause("of cards that are unhealthy, or that pods hold by name")
 USED_UP: Final = Cause("without enough capacity or counters left")
+BY_NAME: Final = Cause(f"of nodes that give their cards by name (without the label {names.CARDS_KEY})")
+UNLISTED: Final = Cause(
+    "that their nodes' ResourceSlices do not list: pods hold them by name, they are faulty, or their driver does not "
+    "run (kubectl berth doctor)"
+)
+_OF_CLASSES: Final = {
+    names.DRA_DRIVER: names.GPU,
+    f"mig.{names.DRA_DRIVER}": names.GPU,
+    f"rdma.{names.DRA_DRIVER}": names.RDMA,
+}
+"""DeviceClass of Berth's own driver -> type of its cards."""
+_BY_CLAIM: Final = frozenset({names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME})
 _NOT_MATCHING: Final = frozenset({OTHER_NODES, WRONG})
 
 
@@ -150,6 +163,7 @@ class _Node:
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         supply = fleet.claims.supply
+        self._fleet = fleet
         self.name, self.classes, self.holdings = name, fleet.claims.classes, supply.holdings
         self.devices = supply.on(name, fleet.labels[fleet.rows[name]])
         self.pools = self.devices.pools
@@ -171,6 +185,17 @@ class _Node:
             constraints=(),
             matched=self.pools.selected.of((device_class.selectors, request.selectors)),
         )
+
+    def unlisted(self, device_class: str) -> tuple[Cause, int]:
+        """Return how many cards no slice lists although the class of Berth's own driver is for such cards, and why."""
+        row, card_type = self._fleet.rows[self.name], _OF_CLASSES.get(device_class, "")
+        if card_type not in self._fleet.cards:
+            return UNLISTED, 0
+        columns = self._fleet.cards[card_type]
+        minors = set(columns.minor[row, columns.present[row]].tolist())
+        listed = {card.minor for same in self.devices.cards.values() for card in same.cards if card.type == card_type}
+        is_by_claim = self._fleet.labels[row].get(names.CARDS_KEY) in _BY_CLAIM
+        return UNLISTED if is_by_claim else BY_NAME, len(minors - listed)
 
     def cause(self, plan: RequestPlan, device: Device) -> Cause:
         """Return why a request does not find a device, or FOUND."""
@@ -213,6 +238,7 @@ class _Tally:
         """What keeps each device from the request. If a device is for several nodes, the node that finds it counts."""
         self._found: dict[str, int] = {}
         """Node -> devices that it finds there."""
+        self._unlisted: Counter[Cause] = Counter()
         self._matching = 0
         self.enough: list[str] = []
         """Nodes with enough for this request alone."""
@@ -229,6 +255,8 @@ class _Tally:
                 yield
         yield
         budget.left -= max(1, len(node.pools.devices))
+        cause, number = node.unlisted(self.wanted.request.device_class)
+        self._unlisted[cause] += number
         count = self._found[node.name] = on_node[FOUND]
         matching = sum(number for cause, number in on_node.items() if not (cause.is_selector or cause in _NOT_MATCHING))
         self._matching = max(self._matching, matching - on_node[FOREIGN])
@@ -243,11 +271,12 @@ class _Tally:
         """Return the counts."""
         request, counts = self.wanted.request, Counter(self._causes.values())
         most, found = max(self._found.values(), default=0), counts.pop(FOUND, 0)
+        counts += self._unlisted
         return RequestedDevices(
             claim=self.wanted.claim,
             request=request.full_name,
             needed=0 if request.mode == ALL else request.count,
-            devices=len(self._causes),
+            devices=len(self._causes) + self._unlisted.total(),
             found=found,
             most=most,
             nodes=sorted(name for name, number in self._found.items() if 0 < number == most)[:MAX_NAMED],

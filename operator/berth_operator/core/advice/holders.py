@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from berth_api.allocation import held
+from berth_api.allocation import Grant, held
 from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
 from berth_api.values import keys
 from berth_operator.core.decision.promise import is_promised
+from berth_operator.core.fleet.dra.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors
@@ -19,6 +20,14 @@ from berth_operator.core.values.charge import NOT_STARTED, Charge
 def holds_devices(charge: Charge) -> bool:
     """Return whether a charge is of a pod that holds devices, or may hold some."""
     return bool(charge.grants or charge.unknown) and is_pod(charge)
+
+
+def claimed_grants(fleet: Fleet, charge: Charge) -> tuple[Grant, ...]:
+    """Return what the ResourceClaims of a pod hold on its node, except for what is charged to the pod itself."""
+    if not is_pod(charge):
+        return ()
+    uids = (claim_uid(charge.node, claim.uid) for claim in fleet.claims.of_pod(charge.uid))
+    return tuple(grant for uid in uids if uid in fleet.charges for grant in fleet.charges[uid].grants)
 
 
 def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> HoldingPod:

@@ -7,7 +7,8 @@ decide them on a copy of the Fleet. Before the first decision, the capacity of n
 reservations is set aside. Each placement is charged before the next decision. If a unit waits for another pod, it is
 decided again when that pod is placed. Pods that would be evicted are only marked: their capacity is kept for the pod
 that preempts them. No time passes, so no pod ends.
-All members of a gang are assumed to exist.
+All members of a gang are assumed to exist. Pods that a controller creates later are not placed, but their places are
+kept, as the operator promises them.
 """
 
 from collections import Counter
@@ -215,6 +216,9 @@ class _Run:
             placements = decide_gang(self._fleet, unit, policy)
             if isinstance(placements, Failure):
                 return self._preempt_for_gang(unit, placements, policy)
+            existing = {member.uid for member in unit.members}
+            later = [placement.charge for placement in placements if placement.pod.uid not in existing]
+            self._queue.keep_later(unit, later)
             return unit.without_expected(placements)
         outcome = decide(self._fleet, unit, policy)
         if isinstance(outcome, Failure) and unit.lifetime:
@@ -266,9 +270,11 @@ class _Run:
             why = add_preemption(failure, NO_VICTIMS)
             return self._without_nominations(gang, _until_evictable(why, in_flight))
         members = {member.uid: member for member in gang.members}
-        for nominee in [nominee for nominee in preemption.nominees if nominee.uid in members]:
+        for nominee in preemption.nominees:
             self._queue.displace(nominee.node, gang.lowest)
-            self._queue.nominate(members[nominee.uid], nominee)
+            if nominee.uid in members:
+                self._queue.nominate(members[nominee.uid], nominee)
+        self._queue.keep_later(gang, [nominee for nominee in preemption.nominees if nominee.uid not in members])
         self._evict(preemption.victims)
         victims = ", ".join(sorted(f"{victim.pod} on {victim.node}" for victim in preemption.victims))
         if not victims:
@@ -288,6 +294,7 @@ class _Run:
     def _without_nominations(self, gang: Gang, failure: Failure) -> Failure:
         for pod in gang.members:
             self._withdraw_nomination(pod)
+        self._queue.release_later(gang.uid)
         return failure
 
 

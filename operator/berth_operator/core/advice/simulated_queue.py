@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.dra import status
@@ -10,7 +11,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import Change
 
 Unit = PendingPod | Gang
@@ -25,7 +26,9 @@ class SimulatedQueue:
         self._units: dict[str, Unit] = {unit.uid: unit for unit in units}
         """UID of a pod or key of a gang -> unit."""
         self._unit_of = {pod.uid: unit.uid for unit in self._units.values() for pod in pods_of(unit)}
-        """UID of a pod -> UID of its unit."""
+        """UID of a pod -> UID of its unit; also of the pods that come later and have a place."""
+        self._later: dict[Membership, int] = {}
+        """Gang -> number of places that are kept for pods that come after its members."""
         self.in_flight: set[str] = set()
         """UIDs of the pods that were placed and whose Bindings are not confirmed yet."""
 
@@ -96,13 +99,35 @@ class SimulatedQueue:
             waking.capacity_freed(self._fleet, self._queue, nominee)
         return self._replaced(pod)
 
+    def keep_later(self, unit: Gang, places: Sequence[Charge]) -> None:
+        """Keep places for the pods that come after the members of a gang, in place of earlier ones."""
+        self.release_later(unit.uid)
+        self._later.pop(unit.membership, None)
+        places = places[: promise.share(unit.membership, self._later)]
+        if places:
+            self._later[unit.membership] = len(places)
+        for place in places:
+            self._fleet.nominate(place)
+            self._unit_of[place.uid] = unit.uid
+
+    def release_later(self, uid: str) -> None:
+        """Release the places of the pods that come after the members of a gang."""
+        unit = self._units.get(uid)
+        existing = () if unit is None else {pod.uid for pod in pods_of(unit)}
+        for nominee in self.nominees(uid):
+            if nominee.uid not in existing and self._fleet.withdraw(nominee.uid) is not None:
+                waking.capacity_freed(self._fleet, self._queue, nominee)
+
     def nominees(self, uid: str) -> list[Charge]:
         """Return the capacity kept for the pods of a unit."""
         return [nominee for nominee in self._fleet.nominees.values() if self._unit_of[nominee.uid] == uid]
 
     def withdraw_unit(self, uid: str) -> None:
         """Withdraw the capacity kept for all pods of a unit, and make the unit active."""
-        waiting = {pod.uid: pod for pod in pods_of(self._units[uid])}
+        self.release_later(uid)
+        if (unit := self._units.get(uid)) is None:
+            return
+        waiting = {pod.uid: pod for pod in pods_of(unit)}
         for nominee in self.nominees(uid):
             self.withdraw(waiting[nominee.uid])
         self._queue.put(self._units[uid])

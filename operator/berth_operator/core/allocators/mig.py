@@ -3,7 +3,7 @@
 Cards in use come first, so that idle cards stay free for larger instances. The allocator uses as few idle cards as
 possible, then as few cards as possible, then the fullest cards. All MIG parts of a pod are allocated together.
 
-If instances are time-sliced, a pod gets one slice at most of each instance, because NCCL fails on two of one instance.
+If instances are time-sliced, a pod or gang gets one slice at most of each instance, because NCCL fails on two of one.
 A pod with `berth.dev/gpu-subdevices: only`, or that names slices (`nvidia.com/mig-1g.10gb.shared`), accepts several.
 """
 
@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from berth_api.allocation import Grant
+from berth_api.allocation import Grant, mig
 from berth_api.request import INSTANCE, ONLY, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import shortage, subdevices
@@ -34,7 +34,7 @@ def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
     for part in _parts(request):
         serving = subdevices.serving(fleet, request, part, ALL) & ~fleet.mig_single[:, np.newaxis]
         listed = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL) * serving
-        offers.append((part, _apart(fleet, part, listed, ALL, taken=False)))
+        offers.append((part, _apart(fleet, part, listed, ALL, taken=False, of_gang=False)))
     return subdevices.enough(fleet, request, offers, ALL)
 
 
@@ -54,10 +54,12 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_available(fleet, request, ALL), key=lambda available: available[0] != part)
     several = [(of_pod, free(fleet, request, of_pod, ALL)) for of_pod in _parts(request)]
+    alone = [(of_pod, _apart(fleet, of_pod, left, ALL, of_gang=False)) for of_pod, left in several]
     apart = subdevices.enough(fleet, request, own_first, ALL)
     of_one_instance = subdevices.enough(fleet, request, several, ALL) & ~apart
-    yield shortage.chosen_by_kubelet(part), of_one_instance & fleet.kubelet_chooses
-    yield shortage.of_one_instance(part), of_one_instance
+    yield shortage.chosen_by_kubelet(part, shortage.INSTANCE), of_one_instance & fleet.kubelet_chooses
+    yield shortage.of_gang(part, shortage.INSTANCE), of_one_instance & subdevices.enough(fleet, request, alone, ALL)
+    yield shortage.of_one_card(part, shortage.INSTANCE), of_one_instance
     requestable = offered * ~fleet.mig_single[:, np.newaxis]
     yield from subdevices.reasons(fleet, request, own_first, requestable, name, rejected=rejected)
 
@@ -86,7 +88,7 @@ def choose(
         counts_by_card = _packed(left, counts, cards.users[row, order] > 0)
     instances: list[Grant] = []
     for slot, count in zip(order.tolist(), counts_by_card[parts.index(part)].tolist(), strict=True):
-        of_card = subdevices.instances_of(fleet, row, slot, part, [_profile(part)], apart=_needs_apart(part))
+        of_card = subdevices.instances_of(fleet, row, slot, part, [_profile(part)], apart=_is_restricted(part))
         instances += islice(of_card, count)
     return subdevices.complete(fleet, row, part, instances)
 
@@ -105,15 +107,17 @@ def _available(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Avai
     return [(part, _apart(fleet, part, free(fleet, request, part, rows), rows)) for part in _parts(request)]
 
 
-def _needs_apart(part: Part) -> bool:
-    """Return whether the part's slices must be of different instances."""
-    return part.count > 1 and part.subdevices != ONLY and not _profile(part).endswith(".shared")
+def _is_restricted(part: Part) -> bool:
+    """Return whether slices of one instance are not given to one pod or gang."""
+    return part.subdevices != ONLY and not mig.is_shared(_profile(part))
 
 
-def _apart(fleet: Fleet, part: Part, left: Column, rows: Rows, *, taken: bool = True) -> Column:
-    if not _needs_apart(part):
+def _apart(fleet: Fleet, part: Part, left: Column, rows: Rows, *, taken: bool = True, of_gang: bool = True) -> Column:
+    several = part.count > 1
+    if not _is_restricted(part) or not (several or (of_gang and fleet.cards[part.type].instances_of_gang)):
         return left
-    return subdevices.one_of_each(fleet, _profile(part), left, rows, taken=taken)
+    names = [_profile(part)]
+    return subdevices.one_of_each(fleet, names, left, rows, several=several, taken=taken, of_gang=of_gang)
 
 
 def _packed(left: Column, counts: Column, in_use: Mask) -> Column:

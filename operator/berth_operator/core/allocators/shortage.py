@@ -19,8 +19,9 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
 _REFUSES: Final = "failRequestsGreaterThanOne of the device plugin"
 _CHOOSES: Final = "agent.devicePlugin: true lets Berth choose"
-_OF_INSTANCE: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one instance"
-_SEVERAL: Final = f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one GPU"
+INSTANCE: Final = "MIG instance"
+CARD: Final = "GPU"
+"""What has slices, in messages."""
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
@@ -110,14 +111,13 @@ def divided(part: Part) -> str:
     return f"node(s) have too few GPUs that are neither sliced nor in MIG mode ({part.count} requested)"
 
 
-def of_one_card(part: Part) -> str:
-    """Return the reason for rows that have enough slices, but on too few GPUs, with the setting that allows them."""
-    return f"node(s) have too few GPUs for one slice of each ({part.count} requested; {_SEVERAL})"
+def _several(of: str) -> str:
+    return f"annotation {GPU_SUBDEVICES}: {ONLY} allows several slices of one {of}"
 
 
-def of_one_instance(part: Part) -> str:
-    """Return the reason for rows that have enough slices, but of too few MIG instances, with the setting."""
-    return f"node(s) have too few MIG instances for one slice of each ({part.count} requested; {_OF_INSTANCE})"
+def of_one_card(part: Part, of: str = CARD) -> str:
+    """Return the reason for rows that have enough slices, but of too few GPUs or instances, with the setting."""
+    return f"node(s) have too few {of}s for one slice of each ({part.count} requested; {_several(of)})"
 
 
 def one_replica(part: Part) -> str:
@@ -125,15 +125,16 @@ def one_replica(part: Part) -> str:
     return f"node(s) refuse containers with several slices ({part.count} requested; {_REFUSES})"
 
 
-def chosen_by_kubelet(part: Part) -> str:
-    """Return the reason for rows where kubelet may choose slices of one card, with the settings that end this."""
-    return f"node(s) let kubelet choose the slices, maybe of one GPU ({part.count} requested; {_CHOOSES}, {_SEVERAL})"
+def chosen_by_kubelet(part: Part, of: str = CARD) -> str:
+    """Return the reason for rows where kubelet may choose slices of one GPU or instance, with the settings."""
+    requested = f"{part.count} requested; {_CHOOSES}, {_several(of)}"
+    return f"node(s) let kubelet choose the slices, maybe of one {of} ({requested})"
 
 
-def of_gang(part: Part) -> str:
-    """Return the reason for rows that have enough slices, but of GPUs of which other members of the gang have one."""
-    requested = f"{part.count} requested; {_SEVERAL}"
-    return f"node(s) have too few GPUs of which no other member of the pod group has a slice ({requested})"
+def of_gang(part: Part, of: str = CARD) -> str:
+    """Return the reason for rows that have enough slices, but of what other members of the gang have a slice of."""
+    requested = f"{part.count} requested; {_several(of)}"
+    return f"node(s) have too few {of}s of which no other member of the pod group has a slice ({requested})"
 
 
 def kept_by_policy(part: Part) -> str:

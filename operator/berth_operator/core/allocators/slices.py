@@ -9,7 +9,7 @@ kubelet chooses the replicas, such a pod or gang gets at most one replica of the
 possible, as NVIDIA's plugin distributes them. The policy determines whether pods are packed or spread.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import numpy as np
@@ -45,7 +45,8 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
     serving = subdevices.serving(fleet, request, part, ALL)
-    offered = _of_one_pod(fleet, request, part, _offered_subdevices(fleet, request, part, ALL), ALL) * serving
+    offered = _offered_subdevices(fleet, request, part, ALL)
+    offered = _of_one_pod(fleet, request, part, offered, ALL, taken=False) * serving
     mask = subdevices.enough(fleet, request, [(part, offered)], ALL)
     if part.unit != PLUGIN_UNIT:
         return mask
@@ -77,12 +78,13 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
         listed = listed + _whole(fleet, part)
     unused = free(fleet, request, part, ALL)
     serves = listed * subdevices.serving(fleet, request, part, ALL)
-    yield from _of_several(fleet, request, part, (serves, unused))
+    yield from _of_several(fleet, request, part, serves, unused)
     unshared = apart(fleet, request, part, unused, ALL)
     mates = subdevices.enough(fleet, request, [(part, _of_one_pod(fleet, request, part, unused, ALL))], ALL)
     of_gang = rejected & mates & ~subdevices.enough(fleet, request, [(part, unshared)], ALL)
-    yield shortage.chosen_by_kubelet(part), of_gang & fleet.kubelet_chooses
-    yield shortage.of_gang(part), of_gang
+    for of, rows in ((shortage.INSTANCE, fleet.mig_single), (shortage.CARD, ~fleet.mig_single)):
+        yield shortage.chosen_by_kubelet(part, of), of_gang & rows & fleet.kubelet_chooses
+        yield shortage.of_gang(part, of), of_gang & rows
     available = [(part, unshared)]
     for reason, mask in subdevices.reasons(fleet, request, available, listed, name, rejected=rejected):
         yield reason, mask & rejected
@@ -124,7 +126,8 @@ def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
         return subdevices.replicas_of(fleet, row, slot, part)
     if cards.healthy[row, slot]:
         return iter((grants.of_card(cards, row, part, slot),))
-    return subdevices.instances_of(fleet, row, slot, part, subdevices.instances(cards))
+    names = subdevices.instances(cards)
+    return subdevices.instances_of(fleet, row, slot, part, names, apart=part.subdevices != ONLY)
 
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
@@ -145,8 +148,10 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     return left + _free_cards(fleet, request, part, rows) if part.unit == PLUGIN_UNIT else left
 
 
-def _of_one_pod(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
-    """Return how many of each card's units one pod may get."""
+def _of_one_pod(
+    fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows, *, taken: bool = True
+) -> Column:
+    """Return how many of each card's units one pod may get. `taken`: whether what pods hold counts as taken."""
     sliced = _sliced(fleet.cards[GPU], rows)
     if part.count > 1 and request.most_gpus_of_a_container > 1:
         units = np.where(sliced & fleet.one_replica[rows][:, np.newaxis], 0, units)
@@ -154,7 +159,17 @@ def _of_one_pod(fleet: Fleet, request: PodRequest, part: Part, units: Column, ro
         return units
     if part.count > 1:
         units = np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
-    return _of_each_card(units, sliced)
+    return _of_each_instance(fleet, part, _of_each_card(units, sliced), rows, taken=taken, of_gang=False)
+
+
+def _of_each_instance(
+    fleet: Fleet, part: Part, units: Column, rows: Rows, *, taken: bool = True, of_gang: bool = True
+) -> Column:
+    """Return the units with at most one slice of each MIG instance, which are units by the strategy single."""
+    if not fleet.cards[GPU].sliced_instances.any():
+        return units
+    names = subdevices.instances(fleet.cards[GPU])
+    return subdevices.one_of_each(fleet, names, units, rows, several=part.count > 1, taken=taken, of_gang=of_gang)
 
 
 def _of_each_card(units: Column, sliced: Mask) -> Column:
@@ -172,7 +187,7 @@ def apart(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Ro
         return units
     of_gang = fleet.cards[GPU].of_gang[rows] > 0
     of_gang |= (of_gang.any(axis=1) & fleet.kubelet_chooses[rows])[:, np.newaxis] & _sliced(fleet.cards[GPU], rows)
-    return np.where(of_gang, 0, units)
+    return _of_each_instance(fleet, part, np.where(of_gang, 0, units), rows)
 
 
 def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
@@ -183,28 +198,32 @@ def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, row
     units = apart(fleet, request, part, units, rows)
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
-    sliced = _sliced(fleet.cards[GPU], rows) & (units > 0)
-    beyond_one = sliced & (np.cumsum(sliced, axis=1) > 1)
-    return np.where(beyond_one & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
+    cards = fleet.cards[GPU]
+    sliced = (_sliced(cards, rows) | cards.sliced_instances[rows]) & (units > 0)
+    is_first = np.cumsum(sliced, axis=1) == 1
+    return np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], is_first, units)
 
 
-def _of_several(fleet: Fleet, request: PodRequest, part: Part, columns: Sequence[Column]) -> Iterator[tuple[str, Mask]]:
-    """Yield the reasons for rows where, by one of these numbers of units, several replicas are not given to the pod."""
+def _of_several(
+    fleet: Fleet, request: PodRequest, part: Part, listed: Column, unused: Column
+) -> Iterator[tuple[str, Mask]]:
+    """Yield the reasons for rows where enough units are listed, or unused, but in slices that no pod gets together."""
     if part.count == 1:
         return
-    sliced = _sliced(fleet.cards[GPU], ALL)
+    sliced, single = _sliced(fleet.cards[GPU], ALL), fleet.mig_single
     refused, of_one_card, chosen = (np.zeros_like(fleet.present) for _ in range(3))
-    for units in columns:
+    for units, taken in ((listed, False), (unused, True)):
         enough = subdevices.enough(fleet, request, [(part, units)], ALL)
-        of_one_pod = _of_one_pod(fleet, request, part, units, ALL)
+        of_one_pod = _of_one_pod(fleet, request, part, units, ALL, taken=taken)
         lacks = enough & ~subdevices.enough(fleet, request, [(part, of_one_pod)], ALL)
         one_of_each = subdevices.enough(fleet, request, [(part, _of_each_card(units, sliced))], ALL)
         refused |= lacks & fleet.one_replica & (request.most_gpus_of_a_container > 1)
-        of_one_card |= lacks & ~one_of_each
+        of_one_card |= lacks & np.where(single, ~fleet.kubelet_chooses, ~one_of_each)
         chosen |= lacks & fleet.kubelet_chooses
     yield shortage.one_replica(part), refused
-    yield shortage.of_one_card(part), of_one_card
-    yield shortage.chosen_by_kubelet(part), chosen
+    for of, rows in ((shortage.INSTANCE, single), (shortage.CARD, ~single)):
+        yield shortage.of_one_card(part, of), of_one_card & rows
+        yield shortage.chosen_by_kubelet(part, of), chosen & rows
 
 
 def _free_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:

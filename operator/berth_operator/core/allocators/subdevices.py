@@ -64,36 +64,38 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
     return np.where(alone & (cards.unlocated[rows] == 0)[:, np.newaxis], left, 0)
 
 
-def one_of_each(fleet: Fleet, name: str, left: Column, rows: Rows, *, taken: bool = True) -> Column:
-    """Return the numbers of a profile's instances on each card, counting a time-sliced instance once.
+def one_of_each(
+    fleet: Fleet,
+    names: Collection[str],
+    left: Column,
+    rows: Rows,
+    *,
+    several: bool,
+    taken: bool = True,
+    of_gang: bool = True,
+) -> Column:
+    """Return the numbers of these profiles' instances on each card, counting a time-sliced instance once.
 
-    Where kubelet chooses the slices, it may choose several of one instance, so the cards give none.
+    Where kubelet chooses the slices, it may choose several of one instance. So the cards give none to a pod with
+    `several`, and none if the gang that is decided has a slice of the node.
 
-    `taken`: whether slices that pods hold count as taken.
+    `taken`: whether slices that pods hold count as taken. `of_gang`: whether instances count as taken of which members
+    of the gang that is decided hold slices.
     """
-    cards, numbers = fleet.cards[GPU], left.copy()
-    sliced = fleet.column_cache.of_nodes((__name__, "sliced"), lambda: _rows_with_slices(cards))
-    if not sliced:
-        return numbers
-    for place, row in enumerate(np.arange(len(cards.present))[rows].tolist()):
-        if row not in sliced:
-            continue
+    cards = fleet.cards[GPU]
+    if not cards.sliced_instances.any():
+        return left
+    numbers, row_numbers = left.copy(), np.arange(len(cards.present))[rows]
+    for place in np.flatnonzero(cards.sliced_instances[rows].any(axis=1)).tolist():
+        row = int(row_numbers[place])
         held = cards.taken.get(row, ()) if taken else ()
-        for minor, listed in cards.instances.get(row, {}).items():
-            if any(REPLICA_MARK in uuid for uuid, _ in listed):
-                free = {_whole_instance(uuid) for uuid, resource in listed if resource == name and uuid not in held}
-                most = 0 if fleet.kubelet_chooses[row] else len(free)
-                at = cards.minor[row] == minor
-                numbers[place, at] = np.minimum(numbers[place, at], most)
+        gang_has = cards.instances_of_gang.get(row, ()) if of_gang else ()
+        for slot in np.flatnonzero(cards.sliced_instances[row]).tolist():
+            listed = cards.instances[row].get(int(cards.minor[row, slot]), ())
+            free = {_whole_instance(uuid) for uuid, resource in listed if resource in names and uuid not in held}
+            gives_none = fleet.kubelet_chooses[row] and (several or gang_has)
+            numbers[place, slot] = min(numbers[place, slot], 0 if gives_none else len(free.difference(gang_has)))
     return numbers
-
-
-def _rows_with_slices(cards: Cards) -> frozenset[int]:
-    return frozenset(
-        row
-        for row, by_minor in cards.instances.items()
-        if any(REPLICA_MARK in uuid for listed in by_minor.values() for uuid, _ in listed)
-    )
 
 
 def _whole_instance(uuid: str) -> str:
@@ -247,10 +249,10 @@ def instances_of(
 ) -> Iterator[Grant]:
     """Yield a card's free instances of these profiles, in the order of the Device.
 
-    `apart`: whether to yield one slice at most of each instance.
+    `apart`: whether to yield one slice at most of each instance, and none of those that the gang has.
     """
-    given = set[str]()
     cards = fleet.cards[GPU]
+    given = set(cards.instances_of_gang.get(row, ())) if apart else set[str]()
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     listed, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
     for uuid, name in listed:

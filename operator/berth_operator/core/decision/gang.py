@@ -169,20 +169,30 @@ class Gang:
 def with_expected(fleet: Fleet, gang: Gang) -> Gang:
     """Return the gang that has all pods as members that must get a place now, or none gets one.
 
-    Pods that come later are left out if they have a promised place already. They are also left out if they use volumes
-    or ResourceClaims, whose nodes and devices cannot be chosen before the pods exist.
+    Pods that come later are left out if another gang, which comes before them too, has promised places for them. They
+    are also left out if they use volumes or ResourceClaims, whose nodes and devices cannot be chosen before the pods
+    exist.
     """
-    # A place that is kept for this gang while victims leave is its own.
-    promised = {uid for uid, place in fleet.nominees.items() if place.gang is None or place.gang.key != gang.key}
     expected = [
         pod
         for pod in gang.expected
-        if pod.uid not in promised and not pod.request.mounts and not claim_counts.needs_devices(fleet, pod.request)
+        if not _has_place_of_others(fleet, gang, pod)
+        and not pod.request.mounts
+        and not claim_counts.needs_devices(fleet, pod.request)
     ]
     if not expected:
         return gang if not gang.expected else replace(gang, expected=())
     members = (*gang.members, *expected)
     return replace(gang, members=members, expected=(), minimum=gang.placed + len(members))
+
+
+def _has_place_of_others(fleet: Fleet, gang: Gang, pod: PendingPod) -> bool:
+    """Return whether a place is kept for a pod that comes later, and not for this gang."""
+    if (place := fleet.nominees.get(pod.uid)) is None:
+        return False
+    if place.gang is not None:
+        return place.gang.key != gang.key
+    return (place.owner.kind, place.owner.name) != (gang.membership.controller, gang.membership.name)
 
 
 def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:

@@ -10,12 +10,13 @@ Fleet stays unchanged. The caller promises the placements (docs/decisions/0034-p
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from berth_api.objects.leader_lease import MAX_PLACES, MAX_PROMISED_GANGS
 from berth_api.request import AMOUNTS, PLUGIN_UNIT, is_device
 from berth_api.resources import CPU, MEMORY
 from berth_api.values import keys
@@ -35,9 +36,11 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.owner import Owner
-from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
+NAMESPACE_SHARE: Final = 4
+"""Gangs of a namespace get at most this part, a quarter, of all places, and of all gangs with places."""
 KIND: Final = "Workload"
 """The kind of the owner of places that are promised to Kueue's workloads."""
 _SIZES: Final = (CPU, MEMORY)
@@ -70,6 +73,24 @@ def promised(placement: Placement, key: str) -> Charge:
 def is_promised(charge: Charge) -> bool:
     """Return whether a nominee is a promised place."""
     return charge.priority == BEYOND and bool(charge.workload)
+
+
+def share(gang: Membership, others: Mapping[Membership, int], *, of_workloads: int = 0) -> int:
+    """Return how many places may be kept for pods that come after the members of a gang.
+
+    Pods may state any size, so no namespace gets all places.
+
+    Args:
+        gang: the gang.
+        others: other gangs -> number of places that are kept for them.
+        of_workloads: number of places that are promised to workloads of Kueue.
+    """
+    namespace = keys.split(gang.group)[0]
+    in_namespace = [places for other, places in others.items() if keys.split(other.group)[0] == namespace]
+    if len(others) >= MAX_PROMISED_GANGS or len(in_namespace) >= MAX_PROMISED_GANGS // NAMESPACE_SHARE:
+        return 0
+    of_all = of_workloads + sum(others.values())
+    return max(0, min(MAX_PLACES - of_all, MAX_PLACES // NAMESPACE_SHARE - sum(in_namespace)))
 
 
 # --- where ----------------------------------------------------------------------------------------------------

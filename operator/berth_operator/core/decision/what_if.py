@@ -15,7 +15,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
-from berth_operator.core.fleet.pods.placed_pods import PlacedPods
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods, is_by_name
 from berth_operator.core.values.request import PodRequest
 
 
@@ -39,11 +39,11 @@ class WhatIf:
         """Release the individual devices that taken pods of a what-if hold, so that devices can be chosen.
 
         Whether a pod fits depends on counts alone; individual devices matter only when they are chosen, which happens
-        once. Virtual functions differ from each other, so `take` has released them already.
+        once. `take` has released already what counts do not show (`is_by_name`).
         """
         for pod in pods.tolist():
             for grant in self._placed.freed[pod].grants:
-                if not grant.functions and grant.type in self.fleet.cards:
+                if not is_by_name(grant) and grant.type in self.fleet.cards:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
     def fits(self, request: PodRequest, policy: Policy) -> Mask:
@@ -72,11 +72,11 @@ class WhatIf:
             if not held.size:
                 continue
             cards.charge_parts(at[places], parts.slots[held], parts.amounts, parts.amount_columns[held], sign)
-            if not parts.functions:
+            if not parts.by_name:
                 continue
             for row, part in zip(at[places].tolist(), held.tolist(), strict=True):
-                if part in parts.functions:
-                    cards.hold(row, parts.functions[part], sign)
+                if part in parts.by_name:
+                    cards.hold(row, parts.by_name[part], sign)
                     cards.find_spare(row, self.fleet.intern_table)
 
 

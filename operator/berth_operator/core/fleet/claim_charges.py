@@ -42,7 +42,7 @@ def _charge(
     index: CardIndex,
     held: frozenset[CardKey] = frozenset(),
 ) -> Charge | None:
-    matches = [match(fleet.claims.device(device), device.driver, index) for device in devices]
+    matches = [match(device, fleet.claims.device(device), index) for device in devices]
     grants = tuple(grants_of(fleet, node, matches, held=held))
     unknown = tuple(sorted({matched.unknown for matched in matches if matched.unknown}))
     if not grants and not unknown:

@@ -430,13 +430,16 @@ class Fleet(NodeColumns):
 
     @contextmanager
     def slices_apart(self, gang: str, held: Iterable[str]) -> Iterator[None]:
-        """Return a context in which a card whose slice a member of a gang has as `nvidia.com/gpu` gives no other slice.
+        """Return a context in which a card or MIG instance whose slice a member of a gang has gives no other slice.
+
+        Slices that pods request by their own name do not count.
 
         Args:
             gang: `Membership.key`. Members that are charged or nominated in the context count.
             held: the UIDs of the members that are charged already.
         """
-        if self._slices_apart_for == gang or REPLICAS not in self.cards[GPU].index:
+        cards = self.cards[GPU]
+        if self._slices_apart_for == gang or not (REPLICAS in cards.index or cards.sliced_instances.any()):
             yield
             return
         self._slices_apart_for = gang
@@ -446,7 +449,7 @@ class Fleet(NodeColumns):
             yield
         finally:
             self._slices_apart_for = ""
-            for row in self.cards[GPU].forget_gang().tolist():
+            for row in self.cards[GPU].forget_gang():
                 self.column_cache.move(row)
 
     def mark_leaving(self, uid: str) -> None:
@@ -623,9 +626,9 @@ class Fleet(NodeColumns):
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
 
     def _count_of_gang(self, charge: Charge, row: int, sign: int) -> None:
-        if NVIDIA_GPU in dict(charge.plugin_requests):
-            self.column_cache.move(row)
-            self.cards[GPU].count_of_gang(row, charge.grants, sign)
+        self.column_cache.move(row)
+        as_cards = NVIDIA_GPU in dict(charge.plugin_requests)
+        self.cards[GPU].count_of_gang(row, charge.grants, sign, as_cards=as_cards)
 
     def _count_holder(self, row: int, sign: int, *, by_mps: bool) -> None:
         (self._own.mps_pods if by_mps else self._own.other_gpu_pods)[row] += sign

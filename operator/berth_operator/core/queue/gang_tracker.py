@@ -725,6 +725,11 @@ class GangTracker:
         entry = self._entries.get(gang.key)
         return (0, 0) if entry is None else (entry.size, entry.minimum)
 
+    def placed(self, gang: Membership) -> int:
+        """Return how many members of a gang have a node or have succeeded."""
+        entry = self._entries.get(gang.key)
+        return 0 if entry is None else entry.placed
+
     # --- entries ----------------------------------------------------------------------------------------------
 
     def _entry(self, gang: Membership) -> _Entry:

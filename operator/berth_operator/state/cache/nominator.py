@@ -100,6 +100,14 @@ class Nominator:
             if nominee.uid not in self._pending:
                 self.release(nominee.uid)
 
+    def later(self) -> dict[str, list[Charge]]:
+        """Return the key of a gang -> the nominees that its controller creates after its members."""
+        later: dict[str, list[Charge]] = {}
+        for nominee in self._fleet.nominees.values():
+            if nominee.gang is not None and nominee.gang.controller and nominee.uid not in self._pending:
+                later.setdefault(nominee.gang.key, []).append(nominee)
+        return later
+
     def _replaced(self, pod: PendingPod, *, nominated_node: str = "", reserved_node: str = "") -> PendingPod:
         pod = replace(pod, nominated_node=nominated_node, reserved_node=reserved_node)
         if pod.uid in self._pending:

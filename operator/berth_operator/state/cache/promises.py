@@ -55,12 +55,16 @@ class PlacePromises:
 
     def keep(self, workload: str, placements: Iterable[Placement]) -> None:
         """Promise places, in place of the same pods' earlier places."""
-        pods = self._of.setdefault(workload, {})
         for placement in placements:
+            pods = self._of.setdefault(workload, {})
             self._count += placement.pod.uid not in pods
             pods[placement.pod.uid] = placement.pod
             self._to.setdefault((placement.pod.namespace, placement.pod.workload), {})[placement.pod.uid] = workload
-            self._fleet.nominate(promise.promised(placement, workload))
+            before = self._fleet.withdraw(placement.pod.uid)
+            place = promise.promised(placement, workload)
+            self._fleet.nominate(place)
+            if before is not None and (before.node, before.grants) != (place.node, place.grants):
+                self._waker.capacity_freed(before)
 
     def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
         """Release places of a workload; all of them by default."""

@@ -1,6 +1,7 @@
 """The driver next to kubelet's device API: whatever breaks or happens at once, no card is given in both ways."""
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,12 @@ class Cards:
 
 
 def start(
-    folder: Path, pods: Pods, foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(), **options: Any
+    folder: Path,
+    pods: Pods,
+    foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
+    *,
+    has_shares: bool = True,
+    **options: Any,
 ) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
@@ -67,6 +73,7 @@ def start(
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
         foreign=foreign,
+        has_shares=has_shares,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin
@@ -195,3 +202,34 @@ async def test_a_card_that_a_claim_and_a_pod_request_at_once_is_given_once(tmp_p
     pods.meanwhile = meanwhile
     answers = await asyncio.gather(plugin.allocate("nvidia.com/gpu", ["GPU-0"]), prepare(), return_exceptions=True)
     assert [isinstance(answer, RefusedError) for answer in answers].count(True) == 1
+
+
+def sockets(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.sock"))
+
+
+async def test_when_the_driver_is_turned_off_its_sockets_go_and_what_running_pods_need_stays() -> None:
+    # The paths of sockets are short.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        driver, node, _ = start(folder, Pods())
+        await driver.update(Reading(spec=machine(), findings=()), {})
+        key = node.allocate("one", "gpu-0")
+        endpoint = DriverEndpoint(folder)
+        endpoint.begin(driver.claims)
+        serving = asyncio.create_task(endpoint.run())
+        await endpoint.prepare(key)
+        while len(sockets(folder)) < 2:  # noqa: ASYNC110 - they have no event
+            await asyncio.sleep(0.1)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await endpoint.close()
+        files = node.files()
+        assert sockets(folder) == []
+        assert len(files) == 1
+        # A driver that is turned on later ends the claim.
+        later, _, _ = start(folder, Pods())
+        assert later.claims.cards() == frozenset({"GPU-0"})
+        assert node.files() == files
+        await later.claims.unprepare(key)
+        assert node.files() == {}

@@ -125,3 +125,16 @@ async def test_cards_are_given_in_both_ways_only_where_berth_alone_gives_them(
     node.keeps_taints = True
     await driver.update(reading, {CARDS_KEY: "both"})
     assert bool(driver.refusal) == (bool(message) and kept is not None)
+
+
+async def test_while_the_api_server_does_not_say_whether_it_keeps_taints_slices_stay(tmp_path: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods(), **BOTH)
+    reading = Reading(spec=machine(), findings=())
+    await driver.update(reading, {CARDS_KEY: "claims"})
+    listed = [device.id for device in driver.shown]
+    node.keeps_taints = None
+    await driver.update(reading, {CARDS_KEY: "both"})
+    assert [device.id for device in driver.shown] == listed != []
+    node.keeps_taints = False
+    await driver.update(reading, {CARDS_KEY: "both"})
+    assert driver.shown == []

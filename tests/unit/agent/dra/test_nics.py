@@ -1,5 +1,8 @@
 """RDMA NICs by claim: where they are, what a container gets of them, and that no pod has the same one by name."""
 
+import asyncio
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -8,9 +11,14 @@ from berth_agent.dra import nics, slices
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.discovery.rdma import RdmaNics
+from berth_agent.isolation.allocations import CHECKPOINT
+from berth_agent.isolation.nics import LAG, NicProvider
+from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
+from berth_api.allocation import Grant
 from berth_api.device import DeviceSpec
+from berth_api.names import RDMA, RDMA_RESOURCE
 from tests.sysfs_tree import SysfsTree
 from tests.unit.agent.dra.test_driver import Pods, start
 from tests.unit.agent.dra.test_preparation import machine
@@ -85,6 +93,23 @@ async def test_a_claim_gets_a_card_and_the_device_files_of_its_nic(tmp_path: Pat
     assert driver.withheld() == {"GPU-0"}
 
 
+async def test_a_prepared_claim_is_prepared_again_while_its_nic_is_in_its_pod(tmp_path: Path, root: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    key, other = node.allocate("one", "gpu-0", NAMES[NIC]), node.allocate("two", NAMES[NIC])
+    prepared = await driver.claims.prepare(key)
+    files = node.files()
+    # A CNI plugin moves the RDMA device into the pod's network namespace, and its files stay.
+    (root / "class/infiniband/mlx5_0").rename(tmp_path / "mlx5_0")
+    restarted, again, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    again.claims = node.claims
+    await restarted.update(Reading(spec=spec(root), findings=()), {})
+    assert await restarted.claims.prepare(key) == prepared
+    assert node.files() == files
+    with pytest.raises(RefusedError, match="no device rdma-0000-18-00-0 now"):
+        await restarted.claims.prepare(other)
+
+
 @pytest.mark.parametrize(
     ("by_name", "wanted", "is_free"),
     [
@@ -134,3 +159,34 @@ def _is_refused(driver: ClaimDriver, address: str) -> bool:
     except RefusedError:
         return True
     return False
+
+
+async def test_no_claim_gets_the_nic_of_a_pod_that_the_watch_does_not_show_yet(tmp_path: Path, root: Path) -> None:
+    pod = Pod(uid="uid", namespace="ns", name="new", nics=(Grant(type=RDMA, minor=0, id=NIC, amounts=((RDMA, 100),)),))
+
+    async def listed() -> tuple[list[Pod], int]:
+        return [pod], 1
+
+    entry = {"PodUID": "uid", "ContainerName": "main", "ResourceName": RDMA_RESOURCE, "DeviceIDs": {"-1": ["1"]}}
+    entry["AllocResp"] = base64.b64encode(b"").decode()
+    (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    provider = NicProvider(sysfs=root, kubelet=tmp_path, cdi_folder=tmp_path, list_pods=listed)
+    provider.refuse_claimed = driver.refuse_claimed
+    shown: list[Pod] = []
+    driver.unseen_nics = lambda: provider.unseen(shown)
+    await provider.before_start(["1"])
+    key = node.allocate("one", NAMES[NIC])
+    with pytest.raises(RefusedError, match="by name"):
+        await driver.claims.prepare(key)
+    # The pod was deleted before the watch showed it.
+    await asyncio.sleep(LAG)
+    await driver.claims.prepare(key)
+    with pytest.raises(RefusedError, match="prepared for a ResourceClaim"):
+        await provider.before_start(["1"])
+    await driver.claims.unprepare(key)
+    # From when the watch shows the pod, it alone counts.
+    await provider.before_start(["1"])
+    shown.append(pod)
+    await driver.claims.prepare(key)

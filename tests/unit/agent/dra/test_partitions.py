@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from berth_agent.dra.devices import ListedDevice, device_name
-from berth_agent.dra.partitions import PartitionedCard, PartitionProfile, partitioned
+from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.partitions import PartitionedCard, partitioned
+from berth_agent.vendor import PartitionProfile
 from berth_agent.vendors.nvidia.nvml import library, mig
+from berth_api.allocation.device_ids import device_name
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import Gpu, NvmlFixture, a30, a100, a100_40, h100, with_profiles
 from tests.nvml.probe import Machine
@@ -30,21 +32,11 @@ def whole(gpu: Gpu) -> ListedDevice:
     )
 
 
-def reported(fixture: NvmlFixture) -> list[PartitionProfile]:
+def reported(fixture: NvmlFixture) -> tuple[PartitionProfile, ...]:
     library.load(fixture.library)
     library.open_session()
     try:
-        return [
-            PartitionProfile(
-                id=profile.id,
-                name=profile.name,
-                memory_mib=profile.memory_mib,
-                engines=profile.engines,
-                size=profile.size,
-                starts=profile.starts,
-            )
-            for profile in mig.profiles(library.card(0))
-        ]
+        return mig.profiles(library.card(0))
     finally:
         library.close_session()
 
@@ -154,3 +146,16 @@ def test_only_opened_cards_are_listed_and_only_where_counters_are_kept(machine: 
     assert partitioned(whole(gpu), [], opened=True, keeps_counters=True) is None
     many = [replace(profiles[0], id=number, starts=range(40), size=1) for number in (1, 2)]
     assert partitioned(whole(gpu), many, opened=True, keeps_counters=True) is None
+
+
+def test_the_card_has_what_any_kind_of_instance_has(machine: Machine) -> None:
+    """The largest profile may lack an engine, and a card can have more of one than one instance has."""
+    gpu = GPUS["a30"]
+    *small, large = reported(machine(gpu))
+    media = replace(small[0], id=90, instances=2, engines={**small[0].engines, "encoders": 2})
+    card = partitioned(whole(gpu), [*small, media, large], opened=True, keeps_counters=True)
+    assert card
+    assert "encoders" not in {name for name, count in large.engines.items() if count}
+    assert card.counters["counters"]["encoders"] == {"value": "4"}
+    used = amounts(card.devices[0]["consumesCounters"][0]["counters"])
+    assert used == amounts(card.counters["counters"])

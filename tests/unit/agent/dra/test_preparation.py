@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import json
+import resource
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_agent.dra import devices
-from berth_agent.dra.checkpoint import NAME, ClaimCheckpoint, DamagedError, HeldClaim
+from berth_agent.dra.checkpoint import NAME, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
 from berth_agent.dra.preparation import WAIT, NodeState, Preparation
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import RefusedError
@@ -55,7 +56,15 @@ class Node:
         """Whether the API server keeps taints in slices; None for no answer."""
         self.keeps_shares: bool | None = True
 
-    async def request(self, _method: str, _path: str, *, params: object, body: dict[str, Any]) -> dict[str, Any]:
+    async def request(
+        self,
+        _method: str,
+        _path: str,
+        *,
+        params: object,
+        body: dict[str, Any],
+        timeout: float,  # noqa: ASYNC109, ARG002 - part of the interface
+    ) -> dict[str, Any]:
         assert params == {"dryRun": "All"}
         if self.keeps_taints is None or self.keeps_shares is None:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "not now")
@@ -113,8 +122,21 @@ class Node:
         )
 
     def files(self) -> dict[str, Any]:
+        """Return what is in the folder of CDI files, without the claims' records."""
         paths = (self.folder / "cdi").iterdir() if (self.folder / "cdi").is_dir() else ()
-        return {path.name: json.loads(path.read_text()) for path in paths}
+        contents = {path.name: json.loads(path.read_text()) for path in paths}
+        for name, content in contents.items():
+            content["devices"] = [
+                device for device in content["devices"] if not name.endswith(f"_{device['name']}.json")
+            ]
+        return contents
+
+    def recorded(self) -> dict[str, HeldClaim]:
+        """Return what is in the checkpoint."""
+        try:
+            return ClaimCheckpoint(self.folder / "state").load()
+        except AbsentError:
+            return {}
 
 
 class Dying(ClaimCheckpoint):
@@ -142,7 +164,8 @@ async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that
     driver = node.restart(Broken(tmp_path / "state"))
     with pytest.raises(RefusedError, match="full"):
         await driver.prepare(node.allocate("one", "gpu-0"))
-    assert seen == [frozenset({"GPU-0"})]
+    # The first time, the checkpoint was absent.
+    assert seen == [None, frozenset({"GPU-0"})]
     assert driver.cards() == frozenset()
 
 
@@ -178,9 +201,9 @@ async def test_devices_of_nvidias_specification_are_passed_on(tmp_path: Path) ->
     node.vendor = {"vendor": NVIDIA_CTK_VENDOR}
     [prepared] = await node.restart().prepare(node.allocate("one", "gpu-0"))
     assert prepared.cdi_ids == ("nvidia.com/gpu=GPU-0",)
-    # The file records the claim only.
+    # The file has the claim's record only.
     [content] = node.files().values()
-    assert [device["name"] for device in content["devices"]] == ["uid-one-gpu-0"]
+    assert content["devices"] == []
 
 
 @pytest.mark.parametrize("step", ["before the record", "after the record", "at the file"])
@@ -193,7 +216,7 @@ async def test_a_broken_prepare_is_repeated_and_released_without_a_rest(tmp_path
     with pytest.raises(RefusedError):
         await broken.prepare(key)
     # No file is there without its record, which alone leads to its end.
-    assert not node.files() or ClaimCheckpoint(tmp_path / "state").load()
+    assert not node.files() or node.recorded()
     (tmp_path / "cdi").unlink(missing_ok=True)
     again = node.restart()
     prepared = await again.prepare(key)
@@ -214,7 +237,7 @@ async def test_a_broken_prepare_is_repeated_and_released_without_a_rest(tmp_path
     last = node.restart()
     await last.unprepare(key)
     await last.unprepare(key)
-    assert (node.files(), last.cards(), ClaimCheckpoint(tmp_path / "state").load()) == ({}, frozenset(), {})
+    assert (node.files(), last.cards(), node.recorded()) == ({}, frozenset(), {})
 
 
 @pytest.mark.looptime
@@ -358,8 +381,93 @@ async def test_a_damaged_checkpoint_costs_no_claim_its_card(tmp_path: Path, dama
     assert node.restart().cards() == driver.cards()
     for key in keys:
         await driver.unprepare(key)
-    assert (node.files(), ClaimCheckpoint(tmp_path / "state").load()) == ({}, {})
+    assert (node.files(), node.recorded()) == ({}, {})
     await driver.prepare(other)
+
+
+@pytest.mark.looptime
+async def test_a_monitor_of_a_lost_checkpoint_keeps_no_card(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    before = node.restart()
+    for key in (node.allocate("monitor", "gpu-0", "gpu-1", adminAccess=True), node.allocate("one", "gpu-0")):
+        await before.prepare(key)
+    (tmp_path / "state" / NAME).unlink()
+    node.by_claim = [
+        ClaimedDevice(namespace="ns", claim=claim, driver="gpu.berth.dev", pool="node", device=device)
+        for claim, device in [("monitor", "gpu-0"), ("monitor", "gpu-1"), ("one", "gpu-0")]
+    ]
+    driver = node.restart(wait=0)
+    await driver.load()
+    assert (driver.cards(), node.recorded()) == (before.cards(), ClaimCheckpoint(tmp_path / "state").load())
+    await driver.prepare(node.allocate("two", "gpu-1"))
+    with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/one"):
+        await driver.prepare(node.allocate("three", "gpu-0"))
+
+
+@pytest.mark.looptime
+async def test_two_claims_of_one_card_that_only_kubelet_names_are_two(tmp_path: Path) -> None:
+    """The one with admin access is prepared again, and the other still has the card."""
+    node = Node(tmp_path)
+    node.by_claim = [
+        ClaimedDevice(namespace="ns", claim=claim, driver="gpu.berth.dev", pool="node", device="gpu-0")
+        for claim in ("one", "monitor")
+    ]
+    driver = node.restart(wait=0)
+    await driver.prepare(node.allocate("monitor", "gpu-0", adminAccess=True))
+    assert driver.cards() == frozenset({"GPU-0"})
+    with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/one"):
+        await driver.prepare(node.allocate("two", "gpu-0"))
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """Let every write to a file fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+class Filling(ClaimCheckpoint):
+    """Writes what is the last that the disk has room for."""
+
+    def __init__(self, folder: Path, until: contextlib.ExitStack) -> None:
+        super().__init__(folder)
+        self._until = until
+
+    def save(self, claims: Mapping[str, HeldClaim]) -> None:
+        super().save(claims)
+        self._until.enter_context(no_room())
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("step", ["record", "CDI file", "release"])
+async def test_a_full_disk_leaves_nothing_half_and_is_a_problem_until_there_is_room(tmp_path: Path, step: str) -> None:
+    node = Node(tmp_path)
+    key = node.allocate("one", "gpu-0")
+    before = node.restart()
+    await before.prepare(node.allocate("other", "gpu-1"))
+    if step == "release":
+        await before.prepare(key)
+    with contextlib.ExitStack() as full:
+        driver = node.restart(Filling(tmp_path / "state", full) if step == "CDI file" else None, wait=0)
+        if step != "CDI file":
+            full.enter_context(no_room())
+        with pytest.raises(RefusedError, match=r"ResourceClaim ns/one not .* not .*: .*File too large"):
+            await (driver.unprepare if step == "release" else driver.prepare)(key)
+        assert "ResourceClaim ns/one" in driver.unwritten
+        # No drafts, and a card is free only if the disk says so.
+        assert {path.name for folder in ("state", "cdi") for path in (tmp_path / folder).iterdir()} == {
+            NAME,
+            "k8s.gpu.berth.dev-claim_uid-other.json",
+        }
+        assert ("uid-one" in node.recorded()) == (step != "record")
+        held = [device.card for claim in node.recorded().values() for device in claim.devices]
+        assert driver.cards() == frozenset(held)
+    await driver.unprepare(key)
+    assert (driver.unwritten, list(node.recorded())) == ("", ["uid-other"])
 
 
 @pytest.mark.looptime
@@ -411,9 +519,9 @@ DEVICES = {"a": ("gpu-0",), "b": ("gpu-0", "mig-2-0"), "c": ("mig-2-0", "mig-2-1
 async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as name:
         node = Node(Path(name))
-        store = ClaimCheckpoint(node.folder / "state")
         keys = {claim: node.allocate(claim, *allocated) for claim, allocated in DEVICES.items()}
         driver = node.restart(wait=0)
+        await driver.load()
         for claim, step in steps:
             if step == "prepare":
                 with contextlib.suppress(RefusedError):
@@ -425,9 +533,10 @@ async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[st
                     await node.restart(Dying(node.folder / "state", after=True), wait=0).prepare(keys[claim])
             if step in {"restart", "die"}:
                 driver = node.restart(wait=0)
-            held = [device for one in store.load().values() for device in one.devices]
+                await driver.load()
+            held = [device for one in node.recorded().values() for device in one.devices]
             assert len(held) == len({device.id for device in held})
             assert driver.cards() == frozenset(device.card for device in held)
         for key in keys.values():
             await driver.unprepare(key)
-        assert (node.files(), store.load()) == ({}, {})
+        assert (node.files(), node.recorded()) == ({}, {})

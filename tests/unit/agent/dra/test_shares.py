@@ -88,6 +88,8 @@ def environments(node: Node, uid: str) -> dict[str, dict[str, str]]:
             entry.split("=", 1) for entry in device["containerEdits"].get("env", ())
         )
         for device in content["devices"]
+        # Not the record of the claim.
+        if device["name"] != uid
     }
 
 
@@ -138,9 +140,9 @@ async def test_two_claims_have_shares_of_a_card_and_each_container_its_numbers(t
         ("gpu", "gpu-0", "0uid-first"),
         ("gpu", "gpu-0", "0uid-second"),
     ]
-    assert prepared[0].cdi_ids == ("k8s.gpu.berth.dev/claim=uid-first-gpu-0.0uid-first.20480.25",)
-    assert environments(node, "uid-first") == {"gpu-0.0uid-first.20480.25": numbers(20480, cores=25)}
-    assert environments(node, "uid-second") == {"gpu-0.0uid-second.40960.0": numbers(40960, cores=0)}
+    assert prepared[0].cdi_ids == ("k8s.gpu.berth.dev/claim=uid-first-gpu-0.0uid-first",)
+    assert environments(node, "uid-first") == {"gpu-0.0uid-first": numbers(20480, cores=25)}
+    assert environments(node, "uid-second") == {"gpu-0.0uid-second": numbers(40960, cores=0)}
     # A repeated call after a restart of the agent, and after a reboot.
     node.boot = "boot-2"
     assert await node.restart().prepare(second) == (prepared[1],)
@@ -150,9 +152,15 @@ async def test_two_claims_have_shares_of_a_card_and_each_container_its_numbers(t
 async def test_a_container_gets_the_numbers_of_all_its_cards(tmp_path: Path) -> None:
     node = Node(tmp_path)
     key = allocate(
-        node, "both", ("b", "gpu-1", 2048, 0), ("a", "gpu-0", 1024, 30), ("c", "gpu-0", 512, 0), ("w", "gpu-1", 4096, 0)
+        node,
+        "both",
+        ("b", "gpu-1", 2048, 0),
+        ("a", "gpu-0", 1024, 30),
+        ("c", "gpu-0", 512, 0),
+        ("w", "gpu-1", 4096, 0),
+        ("later", "gpu-0", 256, 7),
     )
-    # Two shares of one card in two containers.
+    # Two shares of one card in two containers, and one that only a later pod names.
     add_pod(node, "both", {"both": "c"}, {"both": "w"})
     node.pods[0]["spec"]["containers"][1:1] = [
         {"name": "two", "resources": {"claims": [{"name": "of-both", "request": name} for name in "ba"]}}
@@ -160,10 +168,11 @@ async def test_a_container_gets_the_numbers_of_all_its_cards(tmp_path: Path) -> 
     await node.restart().prepare(key)
     together = numbers(1024, 2048, cores=30)
     assert environments(node, "uid-both") == {
-        "gpu-1.0uid-both.2048.0": together,
-        "gpu-0.1uid-both.1024.30": together,
-        "gpu-0.2uid-both.512.0": numbers(512, cores=0),
-        "gpu-1.3uid-both.4096.0": numbers(4096, cores=0),
+        "gpu-1.0uid-both": together,
+        "gpu-0.1uid-both": together,
+        "gpu-0.2uid-both": numbers(512, cores=0),
+        "gpu-1.3uid-both": numbers(4096, cores=0),
+        "gpu-0.4uid-both": numbers(256, cores=7),
     }
 
 
@@ -236,7 +245,7 @@ async def test_what_a_container_cannot_distinguish_is_refused_with_the_reason(
             await driver.prepare(key)
     else:
         await driver.prepare(key)
-    assert len(node.files()) == len(driver) == (not message)
+    assert len(node.files()) == len(driver.held) == (not message)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +271,6 @@ async def test_no_sum_of_shares_is_above_the_card(
     await node.restart().prepare(held)
     if is_damaged:
         (tmp_path / "state" / NAME).write_text("damaged")
-        message = message.replace("ResourceClaim ns/held", "a ResourceClaim of an unknown name")
     driver = node.restart()
     more = allocate(node, "more", share) if share else node.allocate("more", "gpu-0")
     with pytest.raises(RefusedError, match=message):
@@ -329,8 +337,12 @@ async def test_a_server_that_drops_shares_gets_none_and_the_condition_says_why(
     await driver.update(reading, labels)
     assert driver.shown == []
     [finding] = [finding for finding in driver.view(reading).findings if finding.type == "ClaimsServed"]
-    expected = "the API server drops shares of devices" if answer is False else "it is not known whether"
-    assert "label berth.dev/cards=shares has no effect, and pods get cards by name: " + expected in finding.message
+    expected = "has no effect yet, and ResourceSlices stay as they are: it is not known whether"
+    if answer is False:
+        expected = "has no effect, and pods get cards by name: the API server drops shares of devices"
+    assert f"label berth.dev/cards=shares {expected}" in finding.message
+    # An answer that is late must not give a card in both ways.
+    assert driver.withheld() == (set() if answer is False else {"GPU-0", "GPU-1", "GPU-2"})
     # After an upgrade of the API server, the agent finds out by itself.
     node.keeps_shares = True
     if answer is False:
@@ -345,3 +357,10 @@ async def test_a_server_that_drops_shares_gets_none_and_the_condition_says_why(
     node.keeps_shares = None
     await driver.update(reading, labels)
     assert not driver.refusal
+
+
+async def test_cards_of_vendors_without_limits_are_not_shared(tmp_path: Path) -> None:
+    driver, _, _ = start(tmp_path, Pods(), dra=True, has_shares=False)
+    await driver.update(Reading(spec=machine(), findings=()), {CARDS_KEY: "shares"})
+    assert driver.shown == []
+    assert driver.refusal == "cards of this vendor cannot be shared by claim"

@@ -1,5 +1,7 @@
 """Devices of plug-ins are added to the agent's devices. A failure in one plug-in affects no other device."""
 
+import asyncio
+import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -149,6 +151,11 @@ async def test_an_exception_becomes_a_condition_and_the_others_are_published(
     assert finding_of(reading, "tpu") == (True, "Read", "")
 
 
+def futures() -> int:
+    gc.collect()
+    return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+
 async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
     hanging, calls = threading.Event(), []
 
@@ -163,6 +170,11 @@ async def test_one_that_hangs_is_waited_for_once_and_not_called_again() -> None:
         assert shown(reading)[0] == ("gpu", 0, True)
         assert finding_of(reading)[:2] == (False, "ReadTimedOut")
     assert calls == ["n"]
+    before = futures()
+    for _ in range(20):
+        await inventory.read()
+    # What a reading leaves would grow for as long as the driver hangs.
+    assert futures() < before + 10
     hanging.set()
     while not finding_of(reading := (await inventory.read())["n"])[0]:
         pass  # the pytest timeout is the deadline

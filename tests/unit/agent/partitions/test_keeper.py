@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import pytest
 
-from berth_agent.vendor import RefusedError
+from berth_agent.vendor import Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml import library, mig
-from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
-from berth_agent.vendors.nvidia.partitions.plan import Placement
-from berth_agent.vendors.nvidia.partitions.record import PartitionRecord
+from berth_agent.vendors.nvidia.partitions.keeper import IN_USE_TRIES, PartitionKeeper
+from berth_agent.vendors.nvidia.partitions.record import LOCK, PartitionRecord, wait_for_turn
 from berth_agent.vendors.nvidia.partitions.server import NAME, PartitionServer
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import Gpu, NvmlFixture, Process, a100, h100, with_profiles
@@ -126,13 +125,13 @@ def test_a_whole_card_is_one_without_mode_and_partitions(machine: Machine) -> No
     fixture = machine(card())
     make(fixture)
     make(fixture, SMALL, key="claim-2/gpu")
-    (described,) = keeper(fixture).list()
+    (described,) = keeper(fixture).list()["cards"]
     owners = {instance["start"]: instance["key"] for instance in described["instances"]}
     assert (described["mig"], owners) == (True, {4: KEY, 1: "claim-2/gpu"})
     for key in (KEY, "claim-2/gpu"):
         keeper(fixture).destroy(key)
     keeper(fixture).clear(fixture.gpus[0].uuid)
-    (described,) = keeper(fixture).list()
+    (described,) = keeper(fixture).list()["cards"]
     assert (described["mig"], described["instances"], len(described["profiles"])) == (False, [], 7)
 
 
@@ -154,6 +153,66 @@ def test_what_is_in_use_is_tried_again_and_its_holder_is_named(machine: Machine)
 
     keeper(fixture, sleep=sleep).destroy(KEY)
     assert (len(pauses), places(fixture)) == (3, [])
+
+
+@pytest.mark.parametrize("is_making", [True, False])
+def test_a_mode_that_is_in_use_is_tried_again_and_its_holder_is_named(machine: Machine, *, is_making: bool) -> None:
+    fixture = machine(card())
+    uuid = fixture.gpus[0].uuid
+    if not is_making:
+        make(fixture)
+        keeper(fixture).destroy(KEY)
+
+    def use(*processes: Process) -> None:
+        fixture.gpus[0].processes = list(processes)
+        fixture.write()
+
+    def change(sleep: Callable[[float], object]) -> None:
+        if is_making:
+            make(fixture, sleep=sleep)
+        else:
+            keeper(fixture, sleep=sleep).clear(uuid)
+
+    use(Process(pid=4711, used=1))
+    pauses: list[float] = []
+    with pytest.raises(RefusedError, match=rf"^{uuid} is in use by the processes \[4711\]$"):
+        change(pauses.append)
+    assert 0 < len(pauses) <= IN_USE_TRIES
+    change(lambda _: use())
+    (described,) = keeper(fixture).list()["cards"]
+    assert (described["mig"], len(described["instances"])) == (is_making, is_making)
+
+
+def test_a_card_that_is_lost_or_removed_keeps_no_other_from_its_partitions(machine: Machine) -> None:
+    fixture = machine(card(), with_profiles(h100(1), mig_profiles.H100_80))
+    first, second = (gpu.uuid for gpu in fixture.gpus)
+    make(fixture)
+    fixture.lose(0)
+    keeper(fixture).make("claim-2/gpu", card=second, placement=HALF)
+    listed = keeper(fixture).list()
+    assert [described["card"] for described in listed["cards"]] == [second]
+    assert listed["problems"] == ["card 0: GPU is lost"]
+    keeper(fixture).destroy("claim-2/gpu")
+    with pytest.raises(RefusedError, match=rf"^{first} is not on this node, does not answer, or has no MIG$"):
+        keeper(fixture).destroy(KEY)
+    fixture.reboot()
+    fixture.remove(0)
+    assert keeper(fixture, boot="boot-2").recover() == {}
+    assert len(PartitionRecord(fixture.folder / "record")) == 0
+
+
+def test_one_process_has_the_record(tmp_path: Path) -> None:
+    first = wait_for_turn(tmp_path, sleep=lambda _: pytest.fail("the lock is free"))
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            first.release()
+
+    second = wait_for_turn(tmp_path, sleep=sleep)
+    assert (len(pauses), [file.name for file in tmp_path.iterdir()]) == (2, [LOCK])
+    second.release()
 
 
 def test_after_a_boot_partitions_are_made_again_whatever_the_minors(machine: Machine) -> None:

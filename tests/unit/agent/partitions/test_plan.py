@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_agent.vendor import RefusedError
+from berth_agent.vendor import Placement, RefusedError
 from berth_agent.vendors.nvidia.partitions import plan
-from berth_agent.vendors.nvidia.partitions.plan import Instance, Intent, Placement, SeenCard, next_step
+from berth_agent.vendors.nvidia.partitions.plan import Instance, Intent, SeenCard, after_boot, next_step
 
 BOOT: Final = "boot-1"
 ONE: Final = 19
@@ -39,7 +39,7 @@ class Machine:
     def step(self) -> bool:
         """Do the next step, and return whether there is another."""
         assert self.intent
-        step = next_step(self.intent, self.card(), boot=BOOT)
+        step = next_step(self.intent, self.card())
         match step:
             case plan.Record(intent=intent):
                 self.intent = intent
@@ -105,20 +105,21 @@ def test_what_a_crash_leaves_is_rolled_back_and_foreign_instances_stay(events: l
 def test_after_a_boot_nothing_is_ours_and_the_partition_is_made_again() -> None:
     made = replace(START, boot="boot-0", placing=True, instance=9, compute=0)
     foreign = SeenCard(mig=True, at_once=True, instances=(Instance(id=9, placement=HERE, computes=(0,)),))
-    assert next_step(replace(made, wanted=False), foreign, boot=BOOT) == plan.Forget()
-    assert next_step(made, foreign, boot=BOOT) == plan.Record(intent=START)
+    assert after_boot(replace(made, wanted=False), boot=BOOT) == plan.Forget()
+    assert after_boot(made, boot=BOOT) == plan.Record(intent=START)
+    assert after_boot(START, boot=BOOT) is None
     with pytest.raises(RefusedError, match="GPU instance 9 occupies"):
-        next_step(START, foreign, boot=BOOT)
+        next_step(START, foreign)
 
 
 def test_the_mode_is_turned_on_only_where_it_needs_no_reset() -> None:
-    assert next_step(START, SeenCard(mig=False, at_once=True), boot=BOOT) == plan.TurnOn()
+    assert next_step(START, SeenCard(mig=False, at_once=True)) == plan.TurnOn()
     with pytest.raises(RefusedError, match="needs a reset"):
-        next_step(START, SeenCard(mig=False, at_once=False), boot=BOOT)
+        next_step(START, SeenCard(mig=False, at_once=False))
 
 
 def test_an_instance_with_foreign_compute_instances_stays() -> None:
     made = replace(START, placing=True, instance=9, compute=0, wanted=False)
     card = SeenCard(mig=True, at_once=True, instances=(Instance(id=9, placement=HERE, computes=(0, 1)),))
     with pytest.raises(RefusedError, match=r"did not make: \[1\]"):
-        next_step(made, card, boot=BOOT)
+        next_step(made, card)

@@ -15,6 +15,7 @@ from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.publishing.gpupods import GpuPods
 from berth_agent.usage.reporter import UsageReporter
+from berth_api.device import MAX_DEVICES, ClaimedDevice
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.nvml.probe import Machine, Probe, Start
 
@@ -36,7 +37,7 @@ class Kubelet:
         self.given = given
         self.is_away = False
         self.asked = asyncio.Event()
-        self.claimed = ()
+        self.claimed: tuple[ClaimedDevice, ...] = ()
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         self.asked.set()
@@ -124,3 +125,11 @@ async def test_pods_that_use_cards_of_others_are_published_after_two_readings(wo
     assert await world.unheld() == both
     world.kubelet.is_away = False
     assert await world.unheld() == []
+    # A Device has a bound, and kubelet's answer has none.
+    world.kubelet.claimed = tuple(
+        ClaimedDevice(namespace="ns", claim="c", driver="d", pool="p", device=f"gpu-{number}") for number in range(300)
+    )
+    await world.unheld()
+    use = world.reporter.with_use(await world.probe.read()).use
+    assert use is not None
+    assert len(use.claimed) == MAX_DEVICES

@@ -1,13 +1,14 @@
 """The devices that requests of ResourceClaims find agree with the decision. The reasons for other devices are named."""
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
+from berth_api.names import CARDS_KEY, DRA_DRIVER, HELD_BY_NAME
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_operator.core.advice import claim_devices
 from berth_operator.core.advice.explanation import explain
@@ -15,8 +16,9 @@ from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
-from tests.builders import NVIDIA, node
+from tests.builders import NVIDIA, device, entry, lease, node
 from tests.claims.objects import exactly, first_available, request
 from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint
 from tests.unit.core.advice.test_explanation import assert_agrees
@@ -115,6 +117,45 @@ def test_a_card_that_a_pod_holds_by_name_is_withheld() -> None:
     world.put_claim()
     [only] = asked(world, world.pending("p"))["requests"]
     assert left_out(only) == {claim_devices.WITHHELD.text: 1}
+
+
+def own(*minors: int, name: str, **fields: Any) -> Raw:
+    """Return a slice with these cards of Berth's own driver."""
+    devices = [listed(f"gpu-{minor}", {f"{DRA_DRIVER}/uuid": f"GPU-{minor}"}, **fields) for minor in minors]
+    return resource_slice(*devices, node=name, driver=DRA_DRIVER, name=f"{name}-{DRA_DRIVER}")
+
+
+@pytest.mark.parametrize(
+    ("label", "devices", "expected"),
+    [
+        pytest.param("name", None, {claim_devices.BY_NAME.text: 2}, id="mode name"),
+        pytest.param("claims", None, {claim_devices.UNLISTED.text: 2}, id="the driver is not registered"),
+        pytest.param("shares", None, {claim_devices.UNLISTED.text: 2}, id="mode shares: the driver is not registered"),
+        pytest.param("claims", [1], {claim_devices.UNLISTED.text: 1}, id="mode claims: a card that a pod has by name"),
+        pytest.param("both", [0, 1], {claim_devices.WITHHELD.text: 1}, id="mode both: a card that a pod has by name"),
+        pytest.param("claims", [], {claim_devices.TAINTED.text: 2}, id="faults"),
+    ],
+)
+def test_why_no_card_of_berths_own_driver_is_found(
+    label: str, devices: Sequence[int] | None, expected: Mapping[str, int]
+) -> None:
+    world = World("other", own=OwnPools(drivers=frozenset({DRA_DRIVER})), gpus=0)
+    world.cluster.node_cache.put_node(node("a", labels={CARDS_KEY: label}))
+    world.cluster.node_cache.put_device(device("a", entry(0), entry(1)))
+    world.cluster.node_cache.put_lease(lease("a"))
+    if label == "both" or devices == [1]:
+        placed = decide(world.cluster.fleet, world.pending("n", requests={NVIDIA: "1"}, resourceClaims=[]), POLICY)
+        assert isinstance(placed, Placement)
+        world.cluster.placements.assume(placed)
+    if devices is not None:
+        taints = (
+            {} if devices == [1] else {"taints": [taint(key=HELD_BY_NAME if devices else f"{DRA_DRIVER}/unhealthy")]}
+        )
+        world.to.put_slice(own(*(devices or (0, 1)), name="a", **taints))
+    world.to.put_class({"metadata": {"name": DRA_DRIVER}, "spec": {}})
+    world.put_claim(request(deviceClassName=DRA_DRIVER, count=2))
+    [only] = asked(world, world.pending("p"))["requests"]
+    assert left_out(only) == expected
 
 
 def test_capacity_that_shares_have_used_up() -> None:

@@ -21,7 +21,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import Membership, PendingPod
 from tests.builders import (
     A100,
     A100_BYTES,
@@ -190,6 +190,32 @@ def test_places_that_are_kept_for_a_gang_are_kept() -> None:
     texts = texts_of(simulate(made, [other, gang(*members, created="2")], DEFAULT))
     assert texts["m0"].startswith("node")
     assert texts["other"].startswith("0/1 nodes are available")
+
+
+def with_later(count: int, **fields: Any) -> Gang:
+    """Return a gang of one pod, after which a controller creates others."""
+    of = Membership(group="ns/g", controller="LeaderWorkerSet group")
+    later = (waiting(f"later{number}", ONE, gang=of, workload=of.key, **fields) for number in range(count))
+    leader = waiting("leader", ONE, gang=of, **fields)
+    return gang(leader, membership=of, minimum=1, expected=tuple(later), created="1")
+
+
+def test_places_of_pods_that_come_later_are_kept() -> None:
+    made, others = fleet({"n": cards(4)}), [waiting(f"other{number}", ONE, created="2") for number in range(2)]
+    texts = texts_of(simulate(made, [with_later(2), *others], DEFAULT))
+    assert {name for name, text in texts.items() if text.startswith("n ")} == {"leader", "other0"}
+    assert not made.nominees
+
+
+def test_places_of_pods_that_come_later_are_kept_while_victims_leave() -> None:
+    made = fleet({"n": cards(3)})
+    made.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
+    others = [waiting("other", ONE, priority=5, created="2"), waiting("high", ONE, priority=9, created="2")]
+    texts = texts_of(simulate(made, [with_later(2, priority=5), others[0]], DEFAULT))
+    assert texts["leader"].endswith(" preemption: ns/low on n would be evicted for all members.")
+    assert texts["other"].startswith("0/1 nodes are available")
+    # A pod of higher priority takes a place of it.
+    assert texts_of(simulate(made, [with_later(2, priority=5), *others], DEFAULT))["high"].startswith("n ")
 
 
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:

@@ -16,6 +16,7 @@ from berth_operator.core.decision.preemption import nominated_fit, preempt
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.request import Membership
 from tests.builders import (
     A100,
     A100_BYTES,
@@ -62,9 +63,11 @@ def sliced_instances(instances: int, resource: str = "nvidia.com/mig-1g.10gb") -
 
 
 ONE_OF_EACH = "node(s) have too few MIG instances for one slice of each (2 requested; annotation "
-BY_KUBELET = "node(s) let kubelet choose the slices, maybe of one GPU (2 requested; "
+BY_KUBELET = "node(s) let kubelet choose the slices, maybe of one MIG instance (2 requested; "
+STRATEGIES = pytest.mark.parametrize(("name", "single"), [(MIG_1G, False), (NVIDIA, True)], ids=["mixed", "single"])
 
 
+@STRATEGIES
 @pytest.mark.parametrize(
     ("instances", "held", "annotations", "chooses", "expected"),
     [
@@ -80,16 +83,80 @@ BY_KUBELET = "node(s) let kubelet choose the slices, maybe of one GPU (2 request
     ],
 )
 def test_a_pod_gets_one_slice_of_each_instance(
-    instances: int, held: list[str], annotations: dict[str, str], *, chooses: bool, expected: list[str] | str
+    instances: int,
+    held: list[str],
+    annotations: dict[str, str],
+    name: str,
+    *,
+    chooses: bool,
+    single: bool,
+    expected: list[str] | str,
 ) -> None:
-    made = node(sliced_instances(instances), kubelet_chooses=chooses)
-    made.charge(charge("other", *(replace(instance(), id=name) for name in held)))
-    outcome = decide(made, waiting("pod", asks({MIG_1G: 2}, annotations=annotations)), Policy())
+    made = node(sliced_instances(instances), kubelet_chooses=chooses, single=single)
+    made.charge(charge("other", *(replace(instance(), id=uuid) for uuid in held)))
+    outcome = decide(made, waiting("pod", asks({name: 2}, annotations=annotations)), Policy())
     if isinstance(outcome, Failure):
         assert isinstance(expected, str)
         assert expected in outcome.message
     else:
         assert sorted(grant.id for grant in outcome.grants) == expected
+
+
+@STRATEGIES
+@pytest.mark.parametrize(
+    ("count", "held", "annotations", "chooses", "expected"),
+    [
+        pytest.param(2, [], {}, False, {"MIG-0-0", "MIG-0-1"}, id="a slice of each"),
+        pytest.param(1, ["MIG-0-0::0"], {}, False, {"MIG-0-1"}, id="none of what a member has"),
+        pytest.param(
+            3, [], {}, False, "MIG instances of which no other member of the pod group", id="too many members"
+        ),
+        pytest.param(3, [], SEVERAL, False, {"MIG-0-0", "MIG-0-1"}, id="members that accept slices of one"),
+        pytest.param(1, [], {}, True, {"MIG-0-0"}, id="kubelet chooses for one"),
+        pytest.param(2, [], {}, True, "maybe of one MIG instance (1 requested; ", id="kubelet chooses for two"),
+        pytest.param(
+            1, ["MIG-0-0::0"], {}, True, "maybe of one MIG instance (1 requested; ", id="kubelet chooses for another"
+        ),
+    ],
+)
+def test_members_of_a_gang_get_slices_of_different_instances(
+    count: int,
+    held: list[str],
+    annotations: dict[str, str],
+    name: str,
+    *,
+    chooses: bool,
+    single: bool,
+    expected: set[str] | str,
+) -> None:
+    made = node(sliced_instances(2), kubelet_chooses=chooses, single=single)
+    of = Membership(group="ns/g")
+    for number, uuid in enumerate(held):
+        made.charge(charge(f"held{number}", replace(instance(), id=uuid), gang=of))
+    members = [waiting(f"m{number}", asks({name: 1}, annotations=annotations), gang=of) for number in range(count)]
+    uids = tuple(f"uid-held{number}" for number in range(len(held)))
+    unit = gang(*members, minimum=count + len(held), placed=len(held), held=uids, nodes=("node",) * len(held))
+    outcome = decide_gang(made, unit, Policy())
+    if isinstance(outcome, Failure):
+        assert isinstance(expected, str)
+        assert expected in outcome.message
+    else:
+        ids_of = [grant.id for placement in outcome for grant in placement.grants]
+        assert len(set(ids_of)) == count
+        assert {uuid.partition("::")[0] for uuid in ids_of} == expected
+    # Nothing of it is left for pods of no gang.
+    assert isinstance(decide(made, waiting("pod", asks({name: 1})), Policy()), Placement)
+
+
+@STRATEGIES
+def test_a_pod_preempts_slices_of_different_instances(name: str, *, single: bool) -> None:
+    made = node(sliced_instances(2), single=single)
+    for number in range(2):
+        held = [replace(instance(), id=f"MIG-0-{number}::{turn}") for turn in range(2)]
+        made.charge(charge(f"low{number}", *held, priority=0))
+    preemption = preempt(made, waiting("high", asks({name: 2}), priority=9), Policy(), Budgets())
+    assert preemption is not None
+    assert {victim.uid for victim in preemption.victims} == {"uid-low0", "uid-low1"}
 
 
 def test_slices_of_an_instance_that_have_a_name_of_their_own_are_not_restricted() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from berth_api.names import DRA_DRIVER
 from berth_operator.core.dra import slices
-from berth_operator.core.dra.slices import Device
+from berth_operator.core.dra.slices import Device, DeviceID
 from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match, normal_address
 from berth_operator.core.values.inventory import CardInfo
 from tests.resource_claims import NVIDIA_DRIVER, PCI, listed, resource_slice
@@ -36,7 +36,8 @@ def device(attributes: dict[str, str | bool], driver: str = NVIDIA_DRIVER) -> De
 
 
 def matched(driver: str, attributes: dict[str, str | bool], cards: Any = CARDS) -> Match:
-    return match(device(attributes, driver), driver, CardIndex.of(cards))
+    listed_device = device(attributes, driver)
+    return match(listed_device.id, listed_device, CardIndex.of(cards))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,26 @@ def test_an_address_says_nothing_while_a_card_has_none() -> None:
 
 @pytest.mark.parametrize(("driver", "unknown"), [(NVIDIA_DRIVER, "gpu"), ("dra.net", "rdma"), ("other", "")])
 def test_a_device_that_no_slice_lists_may_be_any_card(driver: str, unknown: str) -> None:
-    assert match(None, driver, CardIndex.of(CARDS)) == Match(unknown=unknown)
-    assert match(None, driver, CardIndex.of(())) == Match()
+    name = DeviceID(driver, "node", "d")
+    assert match(name, None, CardIndex.of(CARDS)) == Match(unknown=unknown)
+    assert match(name, None, CardIndex.of(())) == Match()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpu-aaaa0000-0000-0000-0000-000000000000", Match(cards=frozenset({GPU_0}))),
+        ("mig-1b2c3d4e-0000-0000-0000-00000000000a", Match(cards=frozenset({GPU_1}), instance=MIG)),
+        ("gpu-aaaa1111-0000-0000-0000-000000000001-1g-10gb-19-4", Match(cards=frozenset({GPU_1}))),
+        ("rdma-0000-1f-00-2", Match(cards=frozenset({NIC}))),
+        # A card that fell off the bus, a NIC in the network namespace of a pod, an instance that was destroyed.
+        ("gpu-bbbb0000-0000-0000-0000-000000000000", Match()),
+        ("rdma-0000-2f-00-0", Match()),
+        ("mig-00000000-0000-0000-0000-00000000000a", Match(unknown="gpu")),
+    ],
+)
+def test_a_device_of_berths_driver_that_no_slice_lists_is_the_card_in_its_name(name: str, expected: Match) -> None:
+    assert match(DeviceID(DRA_DRIVER, "node", name), None, CardIndex.of(CARDS)) == expected
 
 
 @pytest.mark.parametrize(

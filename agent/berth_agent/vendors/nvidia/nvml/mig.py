@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pynvml
 
+from berth_agent.vendor import PartitionProfile
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, call
 
 IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
@@ -22,26 +23,6 @@ ABSENT: Final = {
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
 }
 SHARED_ENGINES: Final = int(pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """A kind of GPU instance that a card can have."""
-
-    id: int
-    name: str
-    """`1g.10gb+me`, as in the name of a MIG device."""
-    slices: int
-    """Compute slices."""
-    instances: int
-    """How many of the kind the card can have at most."""
-    memory_mib: int
-    engines: dict[str, int]
-    """Multiprocessors and engines, by their names in `ENGINES`."""
-    size: int
-    """Memory slices."""
-    starts: tuple[int, ...]
-    """Memory slices at which an instance can begin."""
 
 
 ENGINES: Final = {
@@ -74,10 +55,10 @@ def set_mode(handle: Handle, *, on: bool) -> None:
         raise NvmlError(str(error), reason=reason, code=activation)
 
 
-def profiles(handle: Handle) -> tuple[Profile, ...]:
+def profiles(handle: Handle) -> tuple[PartitionProfile, ...]:
     """Return the kinds of GPU instances of a card, in the order of NVML's enumeration. The mode does not matter."""
     return tuple(
-        Profile(
+        PartitionProfile(
             id=int(info.id),
             name=str(info.name).removeprefix("MIG "),
             slices=int(info.sliceCount),
@@ -111,7 +92,7 @@ def _placements(handle: Handle, profile: int) -> list[Any]:
     return list(array[: count.value])
 
 
-def gpu_instances(handle: Handle, profile: Profile) -> list[Any]:
+def gpu_instances(handle: Handle, profile: PartitionProfile) -> list[Any]:
     """Return the GPU instances of a profile on a card in MIG mode."""
     count, array = ctypes.c_uint(), (pynvml.c_nvmlGpuInstance_t * profile.instances)()
     call(pynvml.nvmlDeviceGetGpuInstances, handle, profile.id, array, ctypes.byref(count))
@@ -139,10 +120,10 @@ def destroy_gpu_instance(instance: Any) -> None:
     call(pynvml.nvmlGpuInstanceDestroy, instance)
 
 
-def processes_in(handle: Handle, instance: int) -> tuple[int, ...]:
-    """Return the process ids of the host of what computes in a GPU instance."""
+def processes_in(handle: Handle, instance: int | None) -> tuple[int, ...]:
+    """Return the process ids of the host of what computes in a GPU instance, or anywhere on the card."""
     processes = call(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    return tuple(sorted({int(process.pid) for process in processes if process.gpuInstanceId == instance}))
+    return tuple(sorted({int(process.pid) for process in processes if instance in {None, process.gpuInstanceId}}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

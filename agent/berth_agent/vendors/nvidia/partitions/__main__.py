@@ -1,6 +1,8 @@
 """`python -m berth_agent.vendors.nvidia.partitions`: the privileged process that makes and destroys MIG instances."""
 
 import argparse
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import structlog
 
 from berth_agent.boot import boot_id
 from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
-from berth_agent.vendors.nvidia.partitions.record import PartitionRecord
+from berth_agent.vendors.nvidia.partitions.record import PartitionRecord, wait_for_turn
 from berth_agent.vendors.nvidia.partitions.server import PartitionServer
 from berth_base import logs, start
 
@@ -23,6 +25,8 @@ def main() -> None:
     parser.add_argument("--nvml-library", type=Path, help="path of libnvidia-ml.so.1, if the linker does not find it")
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="where the host's /proc is")
     options = parser.parse_args()
+    # The kernel ignores the signal for the first process of a container unless there is a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     logs.configure(form="json", level="info")
     boot = boot_id(options.proc)
     if not boot:
@@ -31,6 +35,7 @@ def main() -> None:
             f"{options.proc}/sys/kernel/random/boot_id is missing, so instances of an earlier boot would count as ours",
         )
     try:
+        lock = wait_for_turn(options.state, sleep=time.sleep)
         keeper = PartitionKeeper(
             PartitionRecord(options.state),
             boot=boot,
@@ -42,8 +47,11 @@ def main() -> None:
         server = PartitionServer(keeper, folder=options.socket)
     except OSError as error:
         start.give_up(NAME, str(error))
-    while True:
-        server.serve_one()
+    try:
+        while True:
+            server.serve_one()
+    finally:
+        lock.release()
 
 
 if __name__ == "__main__":

@@ -5,22 +5,22 @@ NVML is open only during a call, so that this process is no client that keeps an
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from berth_agent.vendor import RefusedError
+from berth_agent.vendor import PartitionProfile, Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml import library, mig
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError
 from berth_agent.vendors.nvidia.partitions import plan
-from berth_agent.vendors.nvidia.partitions.plan import Instance, Intent, Placement, SeenCard, Step
+from berth_agent.vendors.nvidia.partitions.plan import Instance, Intent, SeenCard, Step
 from berth_agent.vendors.nvidia.partitions.record import MAX_PARTITIONS, PartitionRecord
 
 MAX_STEPS: Final = 32
 """A partition needs less than ten."""
 IN_USE_TRIES: Final = 20
 IN_USE_PAUSE: Final = 0.25
-"""Seconds between two tries to destroy what is in use."""
+"""Seconds between two tries to change what is in use."""
 
 
 class PartitionKeeper:
@@ -34,14 +34,25 @@ class PartitionKeeper:
         self._library = library_path
         self._sleep = sleep
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> dict[str, Any]:
         """Return the cards that can have MIG instances: modes, kinds of instances, and the instances that are there.
+
+        A card that does not answer is not among `cards`; `problems` says why.
 
         Raises:
             NvmlError: NVML does not answer.
         """
+        cards, problems = [], []
         with self._session():
-            return [self._described(handle) for handle in self._handles()]
+            for index in range(library.cards()):
+                try:
+                    if (handle := _with_mig(index)) is not None:
+                        cards.append(self._described(handle))
+                except NvmlError as error:
+                    if error.lost_session:
+                        raise
+                    problems.append(f"card {index}: {error}")
+        return {"cards": cards, "problems": problems}
 
     def make(self, key: str, *, card: str, placement: Placement) -> str:
         """Make a partition, or complete it, and return the UUID of its MIG device.
@@ -95,20 +106,29 @@ class PartitionKeeper:
         """Turn MIG mode off, so that a pod can have the whole card.
 
         Raises:
-            RefusedError: there are instances, or the card needs a reset for it.
+            RefusedError: there are instances, the card is in use, or it needs a reset for it.
             NvmlError: a call failed; repeat it.
         """
         with self._session():
-            seen = self._look(card)
-            if not seen.mig:
-                return
-            if seen.instances:
-                raise RefusedError(f"{card} has GPU instances: {[instance.id for instance in seen.instances]}")
-            if not seen.at_once:
-                raise RefusedError(
-                    f"MIG mode of {card} is on; to turn it off, the card needs a reset: nvidia-smi -mig 0"
-                )
-            mig.set_mode(self._handle(card), on=False)
+            for _ in range(IN_USE_TRIES):
+                seen = self._look(card)
+                if not seen.mig:
+                    return
+                if seen.instances:
+                    raise RefusedError(f"{card} has GPU instances: {[instance.id for instance in seen.instances]}")
+                if not seen.at_once:
+                    raise RefusedError(
+                        f"MIG mode of {card} is on; to turn it off, the card needs a reset: nvidia-smi -mig 0"
+                    )
+                try:
+                    mig.set_mode(self._handle(card), on=False)
+                except NvmlError as error:
+                    if error.code != mig.IN_USE:
+                        raise
+                else:
+                    return
+                self._sleep(IN_USE_PAUSE)
+            raise RefusedError(self._in_use(card, None))
 
     def recover(self) -> dict[str, str]:
         """Roll back what a crash has left unfinished, and return the problems by key. Call it once, before others."""
@@ -129,18 +149,19 @@ class PartitionKeeper:
     def _finish(self, key: str) -> Step:
         """Do steps until the partition is made or forgotten, and return the last."""
         tries = 0
-        for _ in range(MAX_STEPS + IN_USE_TRIES):
+        for _ in range(MAX_STEPS + 2 * IN_USE_TRIES):
             intent = self._record[key]
-            step = plan.next_step(intent, self._look(intent.card), boot=self._boot)
+            step: Step | None = plan.after_boot(intent, boot=self._boot)
+            step = step or plan.next_step(intent, self._look(intent.card))
             try:
                 if self._do(key, step):
                     return step
             except NvmlError as error:
-                if error.code != mig.IN_USE or not isinstance(step, plan.DestroyCompute | plan.DestroyInstance):
+                if error.code != mig.IN_USE:
                     raise
                 tries += 1
                 if tries >= IN_USE_TRIES:
-                    raise RefusedError(self._in_use(intent, step)) from error
+                    raise RefusedError(self._in_use(intent.card, getattr(step, "instance", None))) from error
                 self._sleep(IN_USE_PAUSE)
         raise RefusedError(f"the partition {key} changes while it is worked on")
 
@@ -186,10 +207,10 @@ class PartitionKeeper:
         else:
             mig.destroy_gpu_instance(instance)
 
-    def _in_use(self, intent: Intent, step: plan.DestroyCompute | plan.DestroyInstance) -> str:
-        pids = list(mig.processes_in(self._handle(intent.card), step.instance))
+    def _in_use(self, card: str, instance: int | None) -> str:
+        pids = list(library.if_reported(lambda handle: mig.processes_in(handle, instance), self._handle(card)) or ())
         holders = f"by the processes {pids}" if pids else "by a program that NVML does not name, such as DCGM"
-        return f"GPU instance {step.instance} of {intent.card} is in use {holders}"
+        return f"{card if instance is None else f'GPU instance {instance} of {card}'} is in use {holders}"
 
     # --- what NVML shows -----------------------------------------------------------------------------------------
 
@@ -203,31 +224,20 @@ class PartitionKeeper:
         finally:
             library.close_session()
 
-    def _handles(self) -> Iterator[Handle]:
-        for index in range(library.cards()):
-            handle = library.card(index)
-            if library.unless_unsupported(default=None, function=library.mig_enabled, of=(handle,)) is not None:
-                yield handle
-
     def _handle(self, card: str) -> Handle:
         """Return the handle of a card. It is not kept: a change of the mode makes handles and minors invalid."""
-        for handle in self._handles():
-            if library.uuid(handle) == card:
+        for index in range(library.cards()):
+            handle = library.if_reported(_with_mig, index)
+            if handle is not None and library.if_reported(library.uuid, handle) == card:
                 return handle
-        raise RefusedError(f"{card} is not on this node, or has no MIG")
+        raise RefusedError(f"{card} is not on this node, does not answer, or has no MIG")
 
     def _look(self, card: str) -> SeenCard:
-        handle = self._handle(card)
-        enabled = library.mig_enabled(handle)
-        return SeenCard(
-            mig=enabled,
-            at_once=mig.changes_mode_at_once(handle),
-            instances=tuple(_instances(handle)) if enabled else (),
-        )
+        return _seen(self._handle(card))
 
     def _described(self, handle: Handle) -> dict[str, Any]:
         card = library.uuid(handle)
-        seen = self._look(card)
+        seen = _seen(handle)
         owners = {
             own.id: key
             for key, intent in self._record.items()
@@ -237,10 +247,7 @@ class PartitionKeeper:
             "card": card,
             "mig": seen.mig,
             "changesModeAtOnce": seen.at_once,
-            "profiles": [
-                {name: getattr(profile, name) for name in mig.Profile.__dataclass_fields__}
-                for profile in mig.profiles(handle)
-            ],
+            "profiles": [asdict(profile) for profile in mig.profiles(handle)],
             "instances": [
                 {
                     "id": instance.id,
@@ -254,7 +261,23 @@ class PartitionKeeper:
         }
 
 
-def _fits(profile: mig.Profile, placement: Placement) -> bool:
+def _with_mig(index: int) -> Handle | None:
+    """Return the handle of a card; None if it has no MIG."""
+    handle = library.card(index)
+    enabled = library.unless_unsupported(default=None, function=library.mig_enabled, of=(handle,))
+    return None if enabled is None else handle
+
+
+def _seen(handle: Handle) -> SeenCard:
+    enabled = library.mig_enabled(handle)
+    return SeenCard(
+        mig=enabled,
+        at_once=mig.changes_mode_at_once(handle),
+        instances=tuple(_instances(handle)) if enabled else (),
+    )
+
+
+def _fits(profile: PartitionProfile, placement: Placement) -> bool:
     return (profile.id, profile.size) == (placement.profile, placement.size) and placement.start in profile.starts
 
 

@@ -10,20 +10,7 @@ it is about to be made: this is recorded while the placement is free, immediatel
 
 from dataclasses import dataclass, replace
 
-from berth_agent.vendor import RefusedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where on a card an instance of a profile is, in memory slices."""
-
-    profile: int
-    start: int
-    size: int
-
-    def overlaps(self, other: "Placement") -> bool:
-        """Return whether two instances cannot be there at once."""
-        return self.start < other.start + other.size and other.start < self.start + self.size
+from berth_agent.vendor import Placement, RefusedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +106,27 @@ class Made:
 Step = Record | TurnOn | CreateInstance | CreateCompute | DestroyCompute | DestroyInstance | Forget | Made
 
 
-def next_step(intent: Intent, card: SeenCard, *, boot: str) -> Step:
-    """Return the next step for a partition.
+def after_boot(intent: Intent, *, boot: str) -> Record | Forget | None:
+    """Return the first step for a partition of an earlier boot, or None if it is of the current one.
+
+    Nothing of it is left. So its card does not matter, which may have been removed meanwhile.
+    """
+    if intent.boot == boot:
+        return None
+    fresh = replace(intent, boot=boot, placing=False, instance=None, compute=None)
+    return Record(intent=fresh) if intent.wanted else Forget()
+
+
+def next_step(intent: Intent, card: SeenCard) -> Step:
+    """Return the next step for a partition of the current boot.
 
     Args:
         intent: what is recorded.
         card: its card.
-        boot: the current boot.
 
     Raises:
         RefusedError: it cannot be made or destroyed, with the reason.
     """
-    if intent.boot != boot:
-        fresh = replace(intent, boot=boot, placing=False, instance=None, compute=None)
-        return Record(intent=fresh) if intent.wanted else Forget()
     own = our_instance(intent, card)
     if own is not None and intent.instance is None:
         return Record(intent=replace(intent, instance=own.id))

@@ -1,6 +1,6 @@
 """What is made or about to be made, in a file that outlives the process. Each change is on the disk when it returns."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -10,18 +10,40 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_agent.turns import ProcessLock
 from berth_agent.vendors.nvidia.partitions.plan import Intent
 
 NAME: Final = "partitions.json"
+LOCK: Final = "partitions.lock"
 MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 DRAFT: Final = ".partitions.new"
 ASIDE: Final = ".rejected"
 MAX_PARTITIONS: Final = 1024
 """More than a node with 64 cards of seven instances can have."""
+TURN_PAUSE: Final = 1.0
+"""Seconds between two looks whether the process before this one has ended."""
 
 _INTENTS: Final[TypeAdapter[dict[str, Intent]]] = TypeAdapter(dict[str, Intent])
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+def wait_for_turn(folder: Path, *, sleep: Callable[[float], object]) -> ProcessLock:
+    """Return the lock of the record. Hold it while you use the record: two processes would overwrite each other.
+
+    In an upgrade, the process of the earlier pod may still serve. One that hangs in the driver cannot end; then there
+    is no limit of the wait, and the agent's calls fail meanwhile.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+    lock = ProcessLock(folder / LOCK)
+    if not lock.take():
+        _log.warning("another process serves this node's partitions; waiting until it ends", folder=str(folder))
+        while not lock.take():
+            sleep(TURN_PAUSE)
+    return lock
 
 
 class PartitionRecord(Mapping[str, Intent]):

@@ -1,6 +1,6 @@
 """The socket by which the agent calls the keeper: one JSON object on a line, and one as the answer.
 
-    {"call": "list"}                                                    -> {"cards": […]}
+    {"call": "list"}                                                    -> {"cards": […], "problems": […]}
     {"call": "make", "key", "card", "profile", "start", "size"}         -> {"device": "MIG-…"}
     {"call": "destroy", "key"}                                          -> {}
     {"call": "clear", "card"}                                           -> {}
@@ -21,10 +21,9 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
-from berth_agent.vendor import RefusedError
+from berth_agent.vendor import Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml.library import NvmlError
 from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
-from berth_agent.vendors.nvidia.partitions.plan import Placement
 
 NAME: Final = "partitions.sock"
 FOLDER_MODE: Final = 0o700
@@ -149,7 +148,7 @@ class PartitionServer:
         if isinstance(call, Clear):
             self._keeper.clear(call.card)
             return {}
-        return {"cards": self._keeper.list()}
+        return self._keeper.list()
 
 
 def _line(connection: socket.socket) -> bytes:

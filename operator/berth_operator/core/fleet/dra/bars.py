@@ -38,7 +38,7 @@ def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[Car
     tainted: dict[CardKey, Bar] = {}
     for device in devices:
         # The cards that it may be.
-        same = match(device, device.id.driver, index)
+        same = match(device.id, device, index)
         keys = same.cards or frozenset(key for key in index.by_id.values() if key.type == same.unknown)
         if not keys:
             continue

@@ -5,8 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
+from berth_api.allocation.device_ids import device_name, nic_name
 from berth_api.links import is_direct
-from berth_operator.core.dra.slices import Device
+from berth_api.names import DRA_DRIVER, GPU, RDMA
+from berth_operator.core.dra.slices import Device, DeviceID
 from berth_operator.core.fleet.dra.drivers import DRIVERS, OTHER, Driver
 from berth_operator.core.values.inventory import CardInfo
 
@@ -43,6 +45,8 @@ class CardIndex:
     """Cards by their id, and by the UUIDs of their MIG instances; in lower case."""
     by_address: Mapping[str, frozenset[CardKey]]
     """Cards by normal PCI address, including addresses of virtual functions."""
+    by_name: Mapping[str, Match]
+    """Cards, MIG instances and virtual functions by the name that Berth's own driver gives them."""
     instances: Collection[str]
     """UUIDs of MIG instances that can be allocated."""
     types: frozenset[str]
@@ -57,12 +61,22 @@ class CardIndex:
     def of(cls, cards: Collection[CardInfo]) -> Self:
         """Return the index of a node's cards."""
         by_address: dict[str, frozenset[CardKey]] = {}
+        by_name: dict[str, Match] = {}
         for card in cards:
+            key = CardKey(card.type, card.minor)
             for address in filter(None, map(normal_address, _addresses(card))):
-                by_address[address] = by_address.get(address, frozenset()) | {CardKey(card.type, card.minor)}
+                by_address[address] = by_address.get(address, frozenset()) | {key}
+                if card.type == RDMA:
+                    by_name[nic_name(address)] = Match(cards=frozenset({key}))
+            if card.type == GPU:
+                by_name[device_name(card.id)] = Match(cards=frozenset({key}))
+                given = {instance for instance, _ in card.instances}
+                for part in card.parts:
+                    by_name[device_name(part)] = Match(cards=frozenset({key}), instance=part if part in given else "")
         return cls(
             by_id={name.lower(): CardKey(card.type, card.minor) for card in cards for name in (card.id, *card.parts)},
             by_address=by_address,
+            by_name=by_name,
             instances=frozenset(name for card in cards for name, _ in card.instances),
             types=frozenset(card.type for card in cards),
             unaddressed=frozenset(card.type for card in cards if not normal_address(card.address)),
@@ -76,20 +90,22 @@ class CardIndex:
         )
 
 
-def match(device: Device | None, driver: str, index: CardIndex) -> Match:
-    """Return the cards of a node that a driver's device may be. `device` is None if no slice lists it.
+def match(name: DeviceID, device: Device | None, index: CardIndex) -> Match:
+    """Return the cards of a node that the device of this name may be. `device` is None if no slice lists it.
 
     Each attribute that names a card counts. If two attributes name different cards, the device is both cards.
     """
-    known = DRIVERS.get(driver, OTHER)
+    known = DRIVERS.get(name.driver, OTHER)
+    if device is None and name.driver == DRA_DRIVER:
+        return _by_name(name.device, index)
     if device is None:
         return Match(unknown=known.device_type) if known.device_type in index.types else NO_MATCH
     ids = list(_texts(device, known.ids))
     addresses = list(filter(None, map(normal_address, _texts(device, known.addresses))))
-    for name in ids:
-        if (instance := _original(name, index.instances)) and (card := index.by_id.get(name.lower())):
+    for uuid in ids:
+        if (instance := _original(uuid, index.instances)) and (card := index.by_id.get(uuid.lower())):
             return Match(cards=frozenset({card}), instance=instance)
-    cards = {index.by_id[name.lower()] for name in ids if name.lower() in index.by_id}
+    cards = {index.by_id[uuid.lower()] for uuid in ids if uuid.lower() in index.by_id}
     for address in addresses:
         cards |= index.by_address.get(address, frozenset())
     if cards:
@@ -109,6 +125,21 @@ def normal_address(text: str) -> str:
         return ""
     domain, bus, slot, function = (int(part or "0", 16) for part in found.groups())
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+def _by_name(name: str, index: CardIndex) -> Match:
+    """Return the cards of a node that a device of Berth's own driver is, by its name.
+
+    The name of an instance that is made on demand begins with the name of its card.
+    """
+    start = name
+    while start:
+        if (known := index.by_name.get(start)) is not None:
+            return known
+        start, _, _ = start.rpartition("-")
+    # A whole card or a NIC of another name is away. An instance that is away does not name its card.
+    is_instance = name.startswith("mig-") and GPU in index.types
+    return Match(unknown=GPU) if is_instance else NO_MATCH
 
 
 def _is_another(device: Device, known: Driver, index: CardIndex, addresses: Collection[str]) -> bool:

@@ -49,7 +49,7 @@ def of_node(
     for device in pools.devices:
         if cards is None:
             break
-        matched = matches[device.id] = match(device, device.id.driver, cards)
+        matched = matches[device.id] = match(device.id, device, cards)
         if len(matched.cards) == 1 and not matched.instance:
             (card,) = matched.cards
             if card in cards.linked:

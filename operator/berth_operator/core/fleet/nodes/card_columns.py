@@ -62,6 +62,8 @@ class CardColumns:
     of_gang: Numbers
     """Number of replicas of the card that members of the gang hold whose slices are kept apart
     (`Fleet.slices_apart`)."""
+    sliced_instances: Mask
+    """Whether the card's MIG instances are time-sliced."""
     spare: Numbers
     """Bit mask of the groups of virtual functions with a free function, in the order of the groups."""
     wiring: Numbers
@@ -89,7 +91,7 @@ class CardColumns:
 def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
     """Return columns with one empty slot for each node; `metrics` if the cards have facts and are measured."""
     columns_ = CardColumns()
-    for name in ("present", "healthy", "withheld", "announced"):
+    for name in ("present", "healthy", "withheld", "announced", "sliced_instances"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
     for name in ("model", "bar", "kind", "instance_memory", "users", "of_gang", "pcie", "labels", "functions", "spare"):
         setattr(columns_, name, np.zeros((rows, 1), np.int32))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api import allocation
-from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant, mig
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICA_MARK, REPLICAS, Function, Grant, mig
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_api.values.caching import HashedTuple
@@ -60,6 +60,7 @@ _MIG_ID: Final = "MIG-"
 """The prefix of the driver's UUIDs of MIG instances."""
 _NOT_SUBDEVICES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Resources that are counted by name, but are not subdevices."""
+_BY_ROW: Final = ("ids", "places", "instances", "taken", "instances_of_gang")
 _NAMED: Final = _NOT_SUBDEVICES | {REPLICAS}
 
 
@@ -124,6 +125,8 @@ class Cards(CardColumns):
         """Row -> minor -> (MIG UUID, resource) of each instance; only rows that have some."""
         self.taken: dict[int, tuple[str, ...]] = {}
         """Row -> names of all instances, replicas and virtual functions that pods hold; only rows where they do."""
+        self.instances_of_gang: dict[int, tuple[str, ...]] = {}
+        """Row -> UUID of the MIG instance of each slice that members of the gang hold whose slices are kept apart."""
 
     @property
     def free(self) -> Column:
@@ -202,6 +205,8 @@ class Cards(CardColumns):
         if len(self.index) > (first := len(self.counted)) and self.used[first:, row].any():
             # A resource may have taken the place of another, such as one exclusive policy of another.
             named += repr(list(self.index)[first:]).encode()
+        if row in self.instances_of_gang:
+            named += repr(self.instances_of_gang[row]).encode()
         columns = (self.used[:, row], self.users[row], self.of_gang[row], self.minor[row], self.spare[row])
         unsure = (self.unknown[row], self.unlocated[row])
         return b"".join([*(column.tobytes() for column in (*columns, *unsure)), named])
@@ -222,12 +227,13 @@ class Cards(CardColumns):
             places=list(map(self.places.__getitem__, rows.tolist())),
             instances=_of_rows(self.instances, rows),
             taken=_of_rows(self.taken, rows),
+            instances_of_gang=_of_rows(self.instances_of_gang, rows),
         )
 
     def copy(self) -> Self:
         """Return an independent copy for what-ifs."""
         # No value of these is modified.
-        plain = {name: getattr(self, name).copy() for name in ("ids", "places", "instances", "taken")}
+        plain = {name: getattr(self, name).copy() for name in _BY_ROW}
         return self._copied(columns.each_by(self._own, np.copy), **plain)
 
     def _copied(self, own: CardColumns, **parts: object) -> Self:
@@ -281,6 +287,7 @@ class Cards(CardColumns):
         own = self._own
         own.present[row, slot] = True
         own.healthy[row, slot] = own.announced[row, slot] = card.healthy
+        own.sliced_instances[row, slot] = any(REPLICA_MARK in name for name, _ in card.instances)
         own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
         own.model[row, slot] = intern_table.models.number(card.model)
         own.bar[row, slot] = intern_table.bars.number(card.bar.reason if card.bar else "")
@@ -297,6 +304,7 @@ class Cards(CardColumns):
         """Remove a node's inventory; its charges stay."""
         own = self._own
         own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = own.mixed[row] = False
+        own.sliced_instances[row] = False
         own.numa[row] = -1
         own.replicas_as[row] = 0
         own.bar[row] = own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
@@ -388,17 +396,33 @@ class Cards(CardColumns):
         if not self.users[row, slot] and not self.present[row, slot]:
             self._own.minor[row, slot] = EMPTY
 
-    def count_of_gang(self, row: int, grants: Iterable[Grant], sign: int) -> None:
-        """Count (sign 1) or no longer count (sign -1) the replicas among a pod's charged grants in `of_gang`."""
-        for grant in grants:
-            if grant.type == self.device_type and any(name == REPLICAS for name, _ in grant.amounts):
-                self._own.of_gang[row, self._slot_for(row, grant.minor)] += sign
+    def count_of_gang(self, row: int, grants: Iterable[Grant], sign: int, *, as_cards: bool) -> None:
+        """Count (sign 1) or no longer count (sign -1) the slices that a pod holds, in `of_gang` or `instances_of_gang`.
 
-    def forget_gang(self) -> Indices:
-        """Set `of_gang` to 0 for all cards; return the rows where it was not."""
-        rows: Indices = np.flatnonzero(self.of_gang.any(axis=1))
+        Slices that were requested by their own name do not count. `as_cards`: whether it requested `nvidia.com/gpu`.
+        """
+        for grant in grants:
+            if grant.type != self.device_type:
+                continue
+            instance, mark, _ = grant.id.partition(REPLICA_MARK)
+            if as_cards and any(name == REPLICAS for name, _ in grant.amounts):
+                self._own.of_gang[row, self._slot_for(row, grant.minor)] += sign
+            elif mark and any(mig.is_resource(name) and not mig.is_shared(name) for name, _ in grant.amounts):
+                held = [*self.instances_of_gang.pop(row, ())]
+                if sign > 0:
+                    held.append(instance)
+                elif instance in held:
+                    held.remove(instance)
+                if held:
+                    self.instances_of_gang[row] = tuple(sorted(held))
+
+    def forget_gang(self) -> list[int]:
+        """Forget which slices members of the gang hold; return the rows where they hold some."""
+        rows = np.flatnonzero(self.of_gang.any(axis=1)).tolist()
         self._own.of_gang[rows] = 0
-        return rows
+        with_instances = list(self.instances_of_gang)
+        self.instances_of_gang = {}
+        return [*rows, *with_instances]
 
     def charge_unknown(self, rows: int | Indices, pods: int | Column) -> None:
         """Add a number of pods that may hold any card of a row; negative numbers remove pods. Rows must not repeat."""

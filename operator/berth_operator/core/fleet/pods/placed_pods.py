@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
+from berth_api.allocation import REPLICA_MARK, Grant, mig
 from berth_operator.core.fleet.arrays.copies import with_own
 from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
 from berth_operator.core.values.charge import Charge
@@ -20,6 +21,16 @@ MANY: Final = 2**20
 
 Handles = tuple[str, ...]
 """The names of what a grant holds by name."""
+
+
+def is_by_name(grant: Grant) -> bool:
+    """Return whether counts do not show what a grant leaves: virtual functions differ, and slices of MIG instances.
+
+    A pod may get only one slice of an instance.
+    """
+    if grant.functions:
+        return True
+    return REPLICA_MARK in grant.id and any(mig.is_resource(name) for name, _ in grant.amounts)
 
 
 class Placing(Protocol):
@@ -54,8 +65,8 @@ class Parts:
     """Shape (resources, columns)."""
     unknown: Mask
     """Pods that may hold any card."""
-    functions: Mapping[int, Handles]
-    """Grant -> its virtual functions; only grants that have some."""
+    by_name: Mapping[int, Handles]
+    """Grant -> what it holds by name; only grants whose names decide whether a pod fits (`is_by_name`)."""
 
     def of(self, pods: Indices) -> tuple[Indices, Indices]:
         """Return the grants of some pods, and for each grant the index of its pod in `pods`."""
@@ -73,7 +84,7 @@ class Parts:
             amount_columns=np.concatenate((self.amount_columns, more.amount_columns + self.amounts.shape[1])),
             amounts=_hstack(self.amounts, more.amounts),
             unknown=np.concatenate((self.unknown, more.unknown)),
-            functions={**self.functions, **{len(self.slots) + part: each for part, each in more.functions.items()}},
+            by_name={**self.by_name, **{len(self.slots) + part: names for part, names in more.by_name.items()}},
         )
 
 
@@ -206,7 +217,7 @@ def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: In
         amount_columns=amount_columns,
         amounts=amounts,
         unknown=np.fromiter((device_type in charge.unknown for charge in charges), np.bool_, len(charges)),
-        functions={part: grant.handles for part, (_, grant) in enumerate(held) if grant.functions},
+        by_name={part: grant.handles for part, (_, grant) in enumerate(held) if is_by_name(grant)},
     )
 
 

@@ -1,16 +1,24 @@
 """Which processes use AMD's cards, by KFD and by the open files of processes."""
 
 import errno
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from berth_agent.configuration.settings import Settings
-from berth_agent.readings import Reading
+from berth_agent.inventory import sysfs
+from berth_agent.readings import Process, Reading
 from berth_agent.usage import processes as usage
 from berth_agent.vendors.amd import processes
-from berth_agent.vendors.amd.inventory import AmdInventory
+from berth_agent.vendors.amd.attributes import MAX_ENTRIES, Attributes
+from berth_agent.vendors.amd.cards import Card
+from berth_agent.vendors.amd.cards import read as read_cards
+from berth_agent.vendors.amd.inventory import VENDOR, AmdInventory
+from berth_agent.vendors.amd.process_rounds import HANGS, NOT_YET, PATIENCE, PERIOD, ProcessRounds
+from berth_agent.vendors.amd.processes import Listed
 from tests import amd_trees
 from tests.amd_trees import GIB, MI300X, AmdTree, refused
 
@@ -42,10 +50,10 @@ def computing(tree: AmdTree) -> AmdTree:
     tree.process(100, 128, 136, memory={128: 60 * GIB, 136: 2 * GIB})
     tree.process(200, 128, 136, queues=[136])
     tree.process(300, 128, 136)
-    # Client 7 is open twice, and a child has inherited it.
+    # Client 7 is open twice, and a child has inherited it. Client 8 was opened by a node that is gone.
     tree.opened(100, 3, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
     tree.opened(100, 4, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
-    tree.opened(100, 5, render=136, address=SECOND, client=8, memory="2048 MiB")
+    tree.opened(100, 5, render=136, address=SECOND, client=8, memory="2048 MiB", path="/dev/null (deleted)")
     tree.opened(200, 5, render=128, address=FIRST, client=7, memory=f"{60 * 2**20} KiB")
     tree.opened(200, 6, render=136, address=SECOND, client=9, memory="0")
     (tree.root / "200/fd/7").symlink_to("/dev/null")
@@ -106,6 +114,7 @@ async def test_files_that_lie_or_are_refused(tmp_path: Path) -> None:
 async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
     # Without SYS_PTRACE, descriptors are listed, and their links are refused.
+    (tree.root / "300/fd").mkdir(exist_ok=True)
     (tree.root / "300/fd/3").write_text("")
     assert note(await read(tree, "fdinfo")) == processes.REFUSED
     with refused(tree.root / amd_trees.PROCESSES / f"100/vram_{amd_trees.KFD_ID + 128}", errno.EIO):
@@ -114,3 +123,84 @@ async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     for source in ("kfd", "fdinfo"):
         reading = await read(tree, source)
         assert (reading.processes, note(reading)) == ({}, processes.NO_KFD)
+
+
+@pytest.mark.parametrize("source", ["kfd", "fdinfo"])
+async def test_processes_with_too_many_files_are_named(tmp_path: Path, source: str) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    for number in range(processes.FILES_OF_PROCESS + 1):
+        if source == "kfd":
+            (tree.root / amd_trees.PROCESSES / f"300/queues/{number}").mkdir()
+        else:
+            (tree.root / f"300/fd/{number}").symlink_to("socket:[7]")
+    reading = await read(tree, source)
+    assert used(reading)[0] == [(100, 60)]
+    assert note(reading) == "not all processes that use cards are read: too many files of process 300"
+
+
+def test_a_round_ends_however_many_processes_there_are(tmp_path: Path) -> None:
+    tree = AmdTree(tmp_path)
+    for pid in range(1, 1 + MAX_ENTRIES):
+        tree.process(pid)
+    one = processes.Round(tree.root)
+    assert one.problem(processes.UNREAD) == processes.MANY
+    taken = list(one.pids(files=1000))
+    assert len(taken) == processes.FILES_OF_ROUND // 1000
+    assert one.problem(processes.UNREAD).endswith(f" and {MAX_ENTRIES - len(taken) - 1} more")
+
+
+@pytest.mark.parametrize("namespace", ["pid:[4026532201]", None])
+@pytest.mark.parametrize("source", ["kfd", "fdinfo"])
+async def test_without_hostpid_the_numbers_are_of_other_processes(
+    tmp_path: Path, source: str, namespace: str | None
+) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    (tree.root / "self/ns/pid").unlink()
+    if namespace:
+        (tree.root / "self/ns/pid").symlink_to(namespace)
+    reading = await read(tree, source)
+    assert (reading.processes, note(reading)) == ({}, processes.NO_HOST_PIDS)
+
+
+async def test_a_round_that_hangs_holds_up_no_reading(tmp_path: Path) -> None:
+    tree = amd_trees.mi300x(tmp_path)
+    cards, _ = read_cards(Attributes(), tree.root, sysfs.gpus(tree.root, VENDOR) or [])
+    now, answer, answers = 0.0, threading.Event(), [{0: (Process(pid=1),)}, {0: (Process(pid=2),)}, {}]
+    answer.set()
+
+    def listed(of: Sequence[Card]) -> Listed:
+        assert answer.wait(60)
+        return Listed({card.minor: answers[0].get(card.minor, ()) for card in of})
+
+    rounds = ProcessRounds(listed, clock=lambda: now)
+    first = await rounds.of(cards)
+    assert first.by_minor[0] == (Process(pid=1),)
+    # Too early for another round, so the object is the same, which says that nothing was listed again.
+    answers.pop(0)
+    assert (await rounds.of(cards)).by_minor is first.by_minor
+    now += PERIOD
+    answer.clear()
+    others = set(threading.enumerate())
+    assert await rounds.of(cards) == first
+    [hanging] = set(threading.enumerate()) - others
+    now += PATIENCE
+    late = await rounds.of(cards)
+    assert (late.by_minor is first.by_minor, late.problem) == (True, HANGS)
+    # A card that was not among those of the last round may have the minor of another.
+    assert await rounds.of(cards[1:]) == Listed({}, HANGS)
+    answer.set()
+    hanging.join()
+    ended = await rounds.of(cards)
+    assert (ended.by_minor[0], ended.problem) == ((Process(pid=2),), "")
+    now += PERIOD
+    assert await rounds.of(cards[1:]) == Listed({}, NOT_YET)
+
+
+async def test_a_round_that_fails_says_so(tmp_path: Path) -> None:
+    tree = amd_trees.mi300x(tmp_path)
+    cards, _ = read_cards(Attributes(), tree.root, sysfs.gpus(tree.root, VENDOR) or [])
+
+    def fails(_: Sequence[Card]) -> Listed:
+        raise OSError("no")
+
+    assert (await ProcessRounds(fails).of(cards)).problem == "the processes that use cards cannot be read: OSError: no"

@@ -73,13 +73,20 @@ async def test_a_partition_has_nodes_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("strategies", "by_nodes", "by_cdi"),
-    [(("envvar",), True, False), (("cdi-cri",), False, True), (("envvar", "cdi-cri"), True, True)],
+    [
+        (("envvar",), True, False),
+        (("cdi-cri",), False, True),
+        (("envvar", "cdi-cri"), True, True),
+        (("cdi-annotations",), False, True),
+    ],
 )
 async def test_cdi(tmp_path: Path, strategies: Sequence[str], *, by_nodes: bool, by_cdi: bool) -> None:
     cards = await node(amd_trees.radeon(tmp_path), device_list_strategy=strategies)
     answer = cards.access.grant(["GPU-0000-03-00.0"])
     assert bool(answer.devices) is by_nodes
-    assert [device.name for device in answer.cdi_devices] == [f"{CDI}=GPU-0000-03-00.0"] * by_cdi
+    names = [*(device.name for device in answer.cdi_devices), *answer.annotations.values()]
+    assert names == [f"{CDI}=GPU-0000-03-00.0"] * by_cdi
+    assert all(key.startswith("cdi.k8s.io/amd-device-plugin_") for key in answer.annotations)
 
     def edits(*devices: str) -> dict[str, Any]:
         return {"deviceNodes": [{"path": path, "hostPath": path} for path in devices]}
