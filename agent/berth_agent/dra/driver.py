@@ -116,7 +116,7 @@ class ClaimDriver:
         self.refusal, is_decided = "", True
         if self._requested is not Mode.NAME:
             try:
-                self.refusal = await self._refused()
+                self.refusal = await self._refused(reading)
             except CallError as error:
                 # The slices of an earlier agent stay as they are.
                 kept = "shares" if self._requested is Mode.SHARES else "taints"
@@ -133,7 +133,7 @@ class ClaimDriver:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             self._publisher.publish(self.shown)
 
-    async def _refused(self) -> str:
+    async def _refused(self, reading: Reading) -> str:
         """Return why the node's cards cannot be given as the label says; empty if they can.
 
         Raises:
@@ -144,7 +144,7 @@ class ClaimDriver:
         if self._requested is Mode.CLAIMS:
             return ""
         if self._requested is Mode.SHARES:
-            if not self._has_shares:
+            if not (self._has_shares and reading.offered):
                 return "cards of this vendor cannot be shared by claim"
             await self._publisher.probe(shares=True)
             dropped = (
