@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.vendor import RefusedError
-from berth_api.names import DRA_DRIVER, GPU
+from berth_api.names import DRA_DRIVER, GPU, RDMA
 from berth_api.resources import quantity
 from berth_client.objects import Object
 
@@ -263,7 +263,7 @@ def variables(
     for user, group in groups:
         if not any(_is_part(devices[number], listed) for number in group):
             continue
-        _check(user, [devices[number] for number in group], listed)
+        _check(user, [devices[number] for number in group])
         for number in group:
             if number in conflicts:
                 raise RefusedError(f"{conflicts[number]}, but different further cards, of which one is a share")
@@ -276,14 +276,14 @@ def _is_part(device: ClaimedCard, listed: Mapping[str, ListedDevice]) -> bool:
     return share is not None and (share.memory < mebibytes(listed[device.device]) or share.cores not in {0, WHOLE})
 
 
-def _check(user: Container, cards: Sequence[ClaimedCard], listed: Mapping[str, ListedDevice]) -> None:
+def _check(user: Container, cards: Sequence[ClaimedCard]) -> None:
     names = [card.device for card in cards]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RefusedError(f"{user.title} has two shares of {twice[0]}, which it cannot distinguish: request one share")
     if exclusive := [card.device for card in cards if card.share is None]:
         raise RefusedError(f"{user.title} has a share, and {exclusive[0]}, which is not shared: use two containers")
     for name in user.other_devices:
-        if name not in listed or listed[name].type == GPU:
+        if not name.startswith(f"{RDMA}-"):
             raise RefusedError(f"{user.title} has a share, and {name} by another claim: request both in one claim")
 
 

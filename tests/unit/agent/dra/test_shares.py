@@ -233,7 +233,8 @@ async def test_what_a_container_cannot_distinguish_is_refused_with_the_reason(
 ) -> None:
     node = Node(tmp_path)
     node.allocate("other", "gpu-1")
-    node.allocate("nic")
+    # A pod with it moved it into its network namespace.
+    node.allocate("nic", "rdma-0000-1f-00-0")
     key = allocate(node, "one", *shares)
     for result in node.claims["one"]["status"]["allocation"]["devices"]["results"]:
         if result["device"].startswith("mig"):
