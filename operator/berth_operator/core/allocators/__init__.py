@@ -136,7 +136,9 @@ def subdevices_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -
 def subdevices_apart(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return how many of each card's free subdevices members of the gang that is decided may get."""
     left = subdevices_left(fleet, request, part, rows)
-    return left if part.unit == INSTANCE else slices.of_members(fleet, request, part, left, rows)
+    if part.unit == INSTANCE:
+        return mig.of_members(fleet, part, left, rows)
+    return slices.of_members(fleet, request, part, left, rows)
 
 
 def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:

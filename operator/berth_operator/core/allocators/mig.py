@@ -70,6 +70,17 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis])
 
 
+def of_members(fleet: Fleet, part: Part, left: Column, rows: Rows) -> Column:
+    """Return how many of each card's free instances members of the gang may get together.
+
+    Where kubelet chooses the slices, this is one slice of the node.
+    """
+    if not _is_restricted(part):
+        return left
+    left = subdevices.one_of_each(fleet, [_profile(part)], left, rows, several=part.count > 1)
+    return subdevices.one_where_kubelet_chooses(fleet, np.zeros_like(left, np.bool_), left, rows)
+
+
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:

@@ -157,9 +157,11 @@ def _of_one_pod(
         units = np.where(sliced & fleet.one_replica[rows][:, np.newaxis], 0, units)
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
-    if part.count > 1:
-        units = np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
-    return _of_each_instance(fleet, part, _of_each_card(units, sliced), rows, taken=taken, of_gang=False)
+    units = _of_each_card(units, sliced)
+    if part.count == 1:
+        return units
+    units = np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], 0, units)
+    return _of_each_instance(fleet, part, units, rows, taken=taken, of_gang=False)
 
 
 def _of_each_instance(
@@ -187,7 +189,8 @@ def apart(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Ro
         return units
     of_gang = fleet.cards[GPU].of_gang[rows] > 0
     of_gang |= (of_gang.any(axis=1) & fleet.kubelet_chooses[rows])[:, np.newaxis] & _sliced(fleet.cards[GPU], rows)
-    return _of_each_instance(fleet, part, np.where(of_gang, 0, units), rows)
+    units = np.where(of_gang, 0, units)
+    return _of_each_instance(fleet, part, units, rows) if fleet.cards[GPU].instances_of_gang else units
 
 
 def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, rows: Rows) -> Column:
@@ -198,10 +201,8 @@ def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, row
     units = apart(fleet, request, part, units, rows)
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
-    cards = fleet.cards[GPU]
-    sliced = (_sliced(cards, rows) | cards.sliced_instances[rows]) & (units > 0)
-    is_first = np.cumsum(sliced, axis=1) == 1
-    return np.where(sliced & fleet.kubelet_chooses[rows][:, np.newaxis], is_first, units)
+    units = _of_each_instance(fleet, part, units, rows)
+    return subdevices.one_where_kubelet_chooses(fleet, _sliced(fleet.cards[GPU], rows), units, rows)
 
 
 def _of_several(

@@ -88,7 +88,7 @@ def one_of_each(
     numbers, row_numbers = left.copy(), np.arange(len(cards.present))[rows]
     for place in np.flatnonzero(cards.sliced_instances[rows].any(axis=1)).tolist():
         row = int(row_numbers[place])
-        held = cards.taken.get(row, ()) if taken else ()
+        held = frozenset(cards.taken.get(row, ()) if taken else ())
         gang_has = cards.instances_of_gang.get(row, ()) if of_gang else ()
         for slot in np.flatnonzero(cards.sliced_instances[row]).tolist():
             listed = cards.instances[row].get(int(cards.minor[row, slot]), ())
@@ -96,6 +96,16 @@ def one_of_each(
             gives_none = fleet.kubelet_chooses[row] and (several or gang_has)
             numbers[place, slot] = min(numbers[place, slot], 0 if gives_none else len(free.difference(gang_has)))
     return numbers
+
+
+def one_where_kubelet_chooses(fleet: Fleet, sliced: Mask, units: Column, rows: Rows) -> Column:
+    """Return the units with one slice of a node where kubelet chooses the slices, since it may choose two of one card.
+
+    `sliced`: the cards with time-sliced replicas.
+    """
+    some = (sliced | fleet.cards[GPU].sliced_instances[rows]) & (units > 0)
+    is_first = np.cumsum(some, axis=1) == 1
+    return np.where(some & fleet.kubelet_chooses[rows][:, np.newaxis], is_first, units)
 
 
 def _whole_instance(uuid: str) -> str:

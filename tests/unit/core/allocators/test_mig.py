@@ -8,11 +8,13 @@ import pytest
 
 from berth_api import names
 from berth_api.request.model import of_pod
+from berth_operator.core import allocators
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit, preempt
+from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
@@ -146,6 +148,17 @@ def test_members_of_a_gang_get_slices_of_different_instances(
         assert {uuid.partition("::")[0] for uuid in ids_of} == expected
     # Nothing of it is left for pods of no gang.
     assert isinstance(decide(made, waiting("pod", asks({name: 1})), Policy()), Placement)
+
+
+@STRATEGIES
+@pytest.mark.parametrize(("annotations", "chooses", "members"), [({}, False, 2), ({}, True, 1), (SEVERAL, True, 4)])
+def test_how_many_members_a_card_with_sliced_instances_has_room_for(
+    annotations: dict[str, str], name: str, *, chooses: bool, single: bool, members: int
+) -> None:
+    made = node(sliced_instances(2), kubelet_chooses=chooses, single=single)
+    request = asks({name: 1}, annotations=annotations)
+    [part] = request.devices.parts
+    assert allocators.subdevices_apart(made, request, part, ALL).sum() == members
 
 
 @STRATEGIES
