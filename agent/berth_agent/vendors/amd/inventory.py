@@ -90,7 +90,7 @@ class AmdInventory:
         """
         cards = self._cards
         listed = await self._processes.of(cards) if self._processes and cards else processes.NONE
-        return await _in_thread(lambda: _sample(cards, listed.by_minor))
+        return await _in_thread(lambda: _sample(cards, listed.by_minor or {}))
 
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with cards that the driver gives up, as it reports them; for use in the agent's loop."""

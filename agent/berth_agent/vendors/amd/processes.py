@@ -45,7 +45,8 @@ _UNITS: Final = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 class Listed(NamedTuple):
     """What a source lists."""
 
-    by_minor: Mapping[int, tuple[Process, ...]]
+    by_minor: Mapping[int, tuple[Process, ...]] | None
+    """None if it is not known yet."""
     problem: str = ""
     """What it does not list, and why; empty if it lists everything."""
 
