@@ -96,7 +96,8 @@ async def test_the_processes_of_partitions(tmp_path: Path) -> None:
 
 async def test_processes_are_not_read_if_their_use_is_not_published(tmp_path: Path) -> None:
     tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
-    assert used(await read(tree, "kfd", foreign=False)) == {}
+    reading = await read(tree, "kfd", foreign=False)
+    assert (used(reading), note(reading)) == ({}, processes.UNUSED.problem)
 
 
 async def test_files_that_lie_or_are_refused(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ async def test_processes_with_too_many_files_are_named(tmp_path: Path, source: s
             (tree.root / f"300/fd/{number}").symlink_to("socket:[7]")
     reading = await read(tree, source)
     assert used(reading)[0] == [(100, 60)]
-    assert note(reading) == "not all processes that use cards are read: too many files of process 300"
+    assert note(reading) == "not all processes that use cards are read: process 300 has more than 4096 files"
 
 
 def test_a_round_ends_however_many_processes_there_are(tmp_path: Path) -> None:
@@ -148,7 +149,24 @@ def test_a_round_ends_however_many_processes_there_are(tmp_path: Path) -> None:
     assert one.problem(processes.UNREAD) == processes.MANY
     taken = list(one.pids(files=1000))
     assert len(taken) == processes.FILES_OF_ROUND // 1000
-    assert one.problem(processes.UNREAD).endswith(f" and {MAX_ENTRIES - len(taken) - 1} more")
+    late = sorted({str(pid) for pid in range(1, 1 + MAX_ENTRIES)} - set(taken))
+    assert one.problem(processes.UNREAD) == (
+        "not all processes that use cards are read: "
+        f"the round's 16384 files were used up before process {late[0]} and {len(late) - 1} more"
+    )
+    # The next round begins with another process.
+    assert next(processes.Round(tree.root, number=1).pids(files=1)) == taken[1]
+
+
+async def test_queues_of_some_do_not_hide_the_memory_of_others(tmp_path: Path) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    for pid in range(10, 14):
+        tree.process(pid, 128)
+        for number in range(processes.FILES_OF_PROCESS):
+            (tree.root / amd_trees.PROCESSES / f"{pid}/queues/{number}").touch()
+    reading = await read(tree, "kfd")
+    assert used(reading) == {0: [(100, 60)], 8: [(100, 2)]}
+    assert "files were used up before process" in note(reading)
 
 
 @pytest.mark.parametrize("namespace", ["pid:[4026532201]", None])
