@@ -36,7 +36,7 @@ from berth_agent.publishing.node_cache import NodeCache
 from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.turns import Turn
-from berth_agent.usage import processes, reporter
+from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_agent.vendor import Inventory
 from berth_agent.vendors import choice
@@ -209,7 +209,7 @@ def _driver(
         return snapshot.held().union(nics)
 
     def foreign(reading: Reading) -> frozenset[int]:
-        return frozenset(use.minor for use in processes.foreign(reading.processes, settings.proc_root))
+        return frozenset(use.minor for use in usage.foreign(reading))
 
     def owner() -> Mapping[str, Any] | None:
         return nodes.owner_reference(settings.node_name)
@@ -454,7 +454,7 @@ class Agent:
             if reading := self._readings.get(name):
                 self._observe({name: reading})
             if self._usage:
-                self._usage.restore(earlier.spec, earlier.unheld)
+                self._usage.restore(earlier.spec, earlier.use)
 
     def _use_changed(self) -> None:
         """Offer kubelet all devices that are not withheld at once, and publish what pods hold."""

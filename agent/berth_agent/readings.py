@@ -102,8 +102,9 @@ class Reading:
     spec: DeviceSpec
     findings: tuple[Finding, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, tuple[Process, ...]] = field(default_factory=dict, compare=False)
-    """Processes that compute on a GPU, by its minor; empty if foreign use is not published.
+    processes: Mapping[int, tuple[Process, ...]] | None = field(default_factory=dict, compare=False)
+    """Processes that compute on a GPU, by its minor; empty if foreign use is not published. None before the driver has
+    listed them, which leaves what is published of them unchanged.
 
     Another object each time that the driver has listed them, also if the processes are the same."""
     use: NodeUse | None = None

@@ -311,7 +311,8 @@ class Partitions(Protocol):
         """Make a partition, or complete it, and return its id.
 
         Raises:
-            RefusedError: it is not complete. The same call completes it, and `destroy` removes what was made of it.
+            RefusedError: it is not complete, or not yet: a refused call may still be performed. So record the key
+                first. The same call completes it, and `destroy` removes what was made of it.
         """
         ...
 

@@ -128,10 +128,10 @@ async def _read() -> tuple[Reading, Mapping[str, CardSample]]:
 
 def _as_json(reading: Reading, samples: Mapping[str, CardSample]) -> dict[str, Any]:
     cards = {each.minor: each.id for each in reading.spec.devices}
-    strangers = foreign(reading.processes, Path("/proc"))
+    strangers = foreign(reading.processes or {}, Path("/proc"))
     return {
         "facts": facts(reading),
-        "processes": {cards[minor]: [each.pid for each in found] for minor, found in reading.processes.items()},
+        "processes": {cards[minor]: [each.pid for each in found] for minor, found in (reading.processes or {}).items()},
         "foreign": [cards[each.minor] for each in strangers],
         "measured": measured.of_samples(samples),
     }

@@ -133,13 +133,14 @@ class Chaos:
             if status.get("phase") != "Failed" or name in self._failed:
                 continue
             self._failed.add(name)
-            self.counts["failed"] = len(self._failed)
             text = f"{name} failed ({what}): {status.get('reason')}: {status.get('message')}"
             sys.stderr.write(f"{text}\n")
             # A device plugin may register only after the pods with claims of the same round run.
             is_explained = not {what, self._before}.isdisjoint(FAILS_PODS) and status.get("reason") == ADMISSION
             if claim_of(pod) or not is_explained:
                 self.findings.stuck.append(text)
+            else:
+                self.counts["failed"] = self.counts.get("failed", 0) + 1
         self._before = what
 
     def within(self, condition: Callable[[], bool], what: str) -> None:

@@ -19,7 +19,7 @@ from berth_agent.conditions import keep_card_times, keep_times
 from berth_agent.publishing.node_cache import NodeCache, only
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
-from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, UnheldUse
+from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 
@@ -62,7 +62,7 @@ class PublishedDevice(NamedTuple):
 
     spec: DeviceSpec
     annotations: Mapping[str, str]
-    unheld: tuple[UnheldUse, ...]
+    use: NodeUse
 
 
 class Publisher:
@@ -100,7 +100,7 @@ class Publisher:
         async with self._gate:
             known = self._known[name] = await self._read_known(name)
         spec = DeviceSpec(boot_id=known.boot_id, devices=known.cards)
-        return PublishedDevice(spec, known.annotations, known.use.unheld if known.use else ())
+        return PublishedDevice(spec, known.annotations, known.use or NodeUse())
 
     def annotations(self, name: str) -> Mapping[str, str]:
         """Return the annotations of a Device at the last look."""

@@ -6,7 +6,7 @@ The reporter checks after each event (a pod came or went, kubelet allocated devi
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -69,6 +69,8 @@ class UsageReporter:
         """Minors of the node's current GPUs, by their ids."""
         self._summaries = Summaries()
         self._use: NodeUse | None = None
+        self._earlier = NodeUse()
+        """What an earlier run of the agent published since the node's boot."""
         self._is_due = False
         """Whether something is to be published or checked again, as after each reading."""
         self._resync_at = 0.0
@@ -83,9 +85,11 @@ class UsageReporter:
         self._summaries = Summaries.of(reading.spec)
         self._is_due = True
 
-    def restore(self, spec: DeviceSpec, unheld: Iterable[UnheldUse]) -> None:
-        """Restore what an earlier run published: replicas, and pods that use cards which they do not hold."""
-        self._unheld.restore(unheld)
+    def restore(self, spec: DeviceSpec, published: NodeUse) -> None:
+        """Restore what an earlier run published: replicas, and what the processes of the same boot showed."""
+        self._unheld.restore(published.unheld)
+        if published.boot_id == self._boot_id:
+            self._earlier = published
         if self._replicas:
             self._replicas.restore(spec.devices)
 
@@ -93,6 +97,12 @@ class UsageReporter:
         """Return the reading with what pods hold, and with the replicas that another device plugin offers."""
         spec = self._replicas.shown(reading.spec) if self._replicas else reading.spec
         return replace(reading, spec=spec, use=self._use)
+
+    def foreign(self, reading: Reading) -> tuple[ForeignUse, ...]:
+        """Return the cards with processes of no pod, as a reading shows them, or else as they were published last."""
+        if reading.processes is None:
+            return (self._use or self._earlier).foreign
+        return processes.foreign(reading.processes, self._settings.proc_root)
 
     def holders(self) -> tuple[Holder, ...]:
         """Return who holds the cards of the last reading."""
@@ -160,13 +170,17 @@ class UsageReporter:
         mirror = self.admission.mirror
         pods, holdings, units, proc = mirror.pods, mirror.holdings(), mirror.units, self._settings.proc_root
 
-        def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
+        def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...], tuple[UnheldUse, ...]]:
+            if reading.processes is None:
+                uids, before = {pod.uid for pod in pods}, self._use or self._earlier
+                exceeding = tuple(exceeds for exceeds in before.exceeding if exceeds.pod_uid in uids)
+                return self.foreign(reading), exceeding, tuple(use for use in before.unheld if use.pod_uid in uids)
             self._unheld.observe(reading, pods, holdings, units)
             exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc)
-            return processes.foreign(reading.processes, proc), exceeding
+            return self.foreign(reading), exceeding, self._unheld.confirmed
 
         # In a thread: procfs is read.
-        foreign, exceeding = await asyncio.to_thread(by_processes)
+        foreign, exceeding, unheld = await asyncio.to_thread(by_processes)
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
@@ -174,7 +188,7 @@ class UsageReporter:
             foreign=foreign,
             claimed=self.admission.claimed[:MAX_DEVICES],
             exceeding=exceeding,
-            unheld=self._unheld.confirmed,
+            unheld=unheld,
         )
 
 

@@ -43,7 +43,16 @@ class UnheldUses:
 
     def observe(self, reading: Reading, pods: Iterable[Pod], holdings: Iterable[Holding], units: Units) -> None:
         """Take a reading, once, with what the node's pods hold by kubelet's last answer."""
+        if reading.processes is None:
+            return
         if reading.processes is self._listed:
+            # The driver may never list them again. What has ended meanwhile is not in procfs.
+            minors = {use.minor for use in self.confirmed}
+            living = {minor: processes.memory_by_pod(reading.processes.get(minor, ()), self._proc) for minor in minors}
+            cgroups = {pod.uid: pod.cgroup_uid for pod in pods}
+            self.confirmed = tuple(
+                use for use in self.confirmed if cgroups.get(use.pod_uid, use.pod_uid) in living[use.minor]
+            )
             return
         held, by_uid = _Held(holdings, units), {pod.cgroup_uid: pod for pod in pods}
         uses: dict[_Key, UnheldUse] = {}

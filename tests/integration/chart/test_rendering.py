@@ -375,6 +375,7 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ({"profiles": []}, "at '/profiles': minItems: got 0, want 1"),
         ({"trustedSchedulers": [{"name": "koord"}]}, "at '/trustedSchedulers/0': missing property 'account'"),
         ({"crds": {"keep": False}, "cleanup": {"enabled": False}}, "crds.keep: false needs cleanup.enabled: true"),
+        ({"dra": {"migProfiles": ["1g.10gb"]}}, "dra.migProfiles needs dra.enabled: true"),
         ({"amdProcesses": "kfd", "agent": {"hostPID": False}}, "amdProcesses: kfd needs agent.hostPID: true"),
     ],
 )

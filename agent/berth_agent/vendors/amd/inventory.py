@@ -1,6 +1,7 @@
 """The inventory of one node with AMD's cards: what sysfs shows, and what is wrong if it shows nothing."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,10 +56,17 @@ class AmdInventory:
     def __init__(self, settings: Settings, *, open_events: Callable[[], EventSource] = KernelEvents) -> None:
         self._checks = settings.checks
         self._processes: ProcessRounds | None = None
+        self._without_processes = processes.NONE if settings.amd_processes == "none" else processes.UNUSED
         if settings.amd_processes != "none" and settings.truth and settings.foreign:
             sysfs_root, proc_root = settings.sysfs_root, settings.proc_root
             self._processes = ProcessRounds(
-                partial(processes.read, settings.amd_processes, sysfs_root=sysfs_root, proc_root=proc_root)
+                partial(
+                    processes.read,
+                    settings.amd_processes,
+                    sysfs_root=sysfs_root,
+                    proc_root=proc_root,
+                    numbers=itertools.count(),
+                )
             )
         self._is_mixed = settings.amd_resource_naming_strategy == "mixed"
         self._open_events = open_events
@@ -90,7 +98,7 @@ class AmdInventory:
         """
         cards = self._cards
         listed = await self._processes.of(cards) if self._processes and cards else processes.NONE
-        return await _in_thread(lambda: _sample(cards, listed.by_minor))
+        return await _in_thread(lambda: _sample(cards, listed.by_minor or {}))
 
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with cards that the driver gives up, as it reports them; for use in the agent's loop."""
@@ -109,7 +117,7 @@ class AmdInventory:
             self._events.close()
 
     async def _with_processes(self, reading: Reading) -> Reading:
-        listed = await self._processes.of(self._cards) if self._processes else processes.NONE
+        listed = await self._processes.of(self._cards) if self._processes else self._without_processes
         findings = tuple(
             replace(finding, message=listed.problem) if finding.type == names.INVENTORY_READ and finding.ok else finding
             for finding in reading.findings

@@ -34,41 +34,58 @@ class ProcessRounds:
         self._clock = clock
         self._round: Future[Listed | BaseException] | None = None
         self._began = float("-inf")
-        self._cards: tuple[tuple[int, str], ...] = ()
-        """Minors and ids of the cards that the round in progress looks at."""
-        self._last = Listed({}, NOT_YET)
-        self._last_cards: tuple[tuple[int, str], ...] = ()
-        self._is_first = True
+        self._cards: _Identities = ()
+        """The cards that the round in progress looks at."""
+        self._last = Listed(None, NOT_YET)
+        self._last_cards: _Identities = ()
+        self._answer = self._last
+        """What the last round shows of the cards of the last call."""
+        self._answer_cards: _Identities = ()
 
     async def of(self, cards: Sequence[Card]) -> Listed:
         """Return the processes of these cards as the last round listed them, and begin the next one.
 
-        The mapping is another object only after another round.
+        The mapping is another object only after another round, or for other cards. It is None before a round has
+        succeeded.
         """
         self._collect()
         if self._round is None and self._clock() >= self._began + PERIOD:
             self._began, self._cards = self._clock(), _identities(cards)
             self._round = in_thread(partial(self._read, tuple(cards)))
-        if self._is_first and self._round:
-            self._is_first = False
+        hangs = self._round is not None and self._clock() >= self._began + PATIENCE
+        if self._last.by_minor is None and self._round and not hangs:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._round)), FIRST)
             self._collect()
-        # A minor may be another card's now.
-        listed = self._last if self._last_cards == _identities(cards) else Listed({}, NOT_YET)
-        hangs = self._round is not None and self._clock() >= self._began + PATIENCE
-        return listed._replace(problem=HANGS) if hangs else listed
+        if self._answer_cards != _identities(cards):
+            self._answer, self._answer_cards = self._of(_identities(cards)), _identities(cards)
+        return self._answer._replace(problem=HANGS) if hangs else self._answer
+
+    def _of(self, cards: "_Identities") -> Listed:
+        """Return what the last round shows of these cards. A minor may be another card's now."""
+        if self._last.by_minor is None:
+            return self._last
+        known = [minor for minor, card in cards if (minor, card) in self._last_cards]
+        by_minor = {minor: self._last.by_minor[minor] for minor in known if minor in self._last.by_minor}
+        return Listed(by_minor, self._last.problem if len(known) == len(cards) else NOT_YET)
 
     def _collect(self) -> None:
-        """Take the result of a round that has ended."""
+        """Take the result of a round that has ended. What the round before showed stays if this one failed."""
         if self._round is None or not self._round.done():
             return
         result, self._round = self._round.result(), None
         if isinstance(result, BaseException):
             problem = f"the processes that use cards cannot be read: {in_one_line(result)}"
-            result = Listed(self._last.by_minor if self._last_cards == self._cards else {}, problem)
-        self._last, self._last_cards = result, self._cards
+            self._last = self._last._replace(problem=problem)
+            self._answer = self._answer._replace(problem=problem)
+        else:
+            self._last, self._last_cards = result, self._cards
+            self._answer, self._answer_cards = self._of(self._cards), self._cards
 
 
-def _identities(cards: Sequence[Card]) -> tuple[tuple[int, str], ...]:
+_Identities = tuple[tuple[int, str], ...]
+"""Minors and ids of cards."""
+
+
+def _identities(cards: Sequence[Card]) -> _Identities:
     return tuple((card.minor, card.id) for card in cards)

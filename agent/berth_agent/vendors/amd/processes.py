@@ -45,25 +45,34 @@ _UNITS: Final = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 class Listed(NamedTuple):
     """What a source lists."""
 
-    by_minor: Mapping[int, tuple[Process, ...]]
+    by_minor: Mapping[int, tuple[Process, ...]] | None
+    """None if it is not known yet."""
     problem: str = ""
     """What it does not list, and why; empty if it lists everything."""
 
 
 NONE: Final = Listed({}, UNKNOWN)
 """What is listed without a source."""
+UNUSED: Final = Listed({}, "the processes that use cards are not read: --amd-processes needs --foreign and --truth")
+"""What is listed if no use of cards is published."""
 
 
 class Round:
-    """One look at all processes, and what of them was not read. It has no memory of the round before."""
+    """One look at all processes, and what of them was not read. Only its number is left of the round before."""
 
-    def __init__(self, sysfs_root: Path) -> None:
+    def __init__(self, sysfs_root: Path, *, number: int = 0) -> None:
         self.attributes = Attributes()
         self.is_refused = False
         self._left = FILES_OF_ROUND
-        self._cut: list[str] = []
+        self._large: list[str] = []
+        """Processes with more files than are looked at."""
+        self._late: list[str] = []
+        """Processes for which no files were left."""
         names = self.attributes.names(sysfs_root / PROCESSES)
-        self._pids = [name for name in names if _PID.fullmatch(name)]
+        pids = [name for name in names if _PID.fullmatch(name)]
+        # Each round begins with another process, so that the same ones are not always omitted.
+        start = number % len(pids) if pids else 0
+        self._pids = pids[start:] + pids[:start]
         self._is_full = len(names) == MAX_ENTRIES
 
     def pids(self, files: int) -> Iterator[str]:
@@ -74,10 +83,16 @@ class Round:
         """
         for pid in self._pids:
             if self._left < files:
-                self._cut.append(pid)
+                self._late.append(pid)
             else:
                 self._left -= files
                 yield pid
+
+    def reader(self) -> Attributes:
+        """Return a reader for one file. It keeps no texts of others, which a tenant's lock lines can make long."""
+        self.is_refused |= bool(self.attributes.refused)
+        self.attributes = Attributes()
+        return self.attributes
 
     def entries(self, pid: str, folder: Path) -> list[str]:
         """Return the names in a folder of a process, up to the bounds; none of a process that ended."""
@@ -91,29 +106,35 @@ class Round:
             self.is_refused = True
             return []
         if len(names) > limit:
-            self._cut.append(pid)
+            (self._large if limit == FILES_OF_PROCESS else self._late).append(pid)
         del names[limit:]
         self._left -= len(names)
         return names
 
     def problem(self, refused: str) -> str:
         """Return what was not read; the text for files that are refused is the source's."""
-        if self._cut:
-            others = f" and {len(self._cut) - 1} more" if len(self._cut) > 1 else ""
-            return f"not all processes that use cards are read: too many files of process {self._cut[0]}{others}"
+        problems = []
+        if self._large:
+            problems.append(f"process {self._large[0]} has more than {FILES_OF_PROCESS} files")
+        if self._late:
+            others = f" and {len(self._late) - 1} more" if len(self._late) > 1 else ""
+            problems.append(f"the round's {FILES_OF_ROUND} files were used up before process {self._late[0]}{others}")
+        if problems:
+            return f"not all processes that use cards are read: {'; '.join(problems)}"
         if self._is_full:
             return MANY
         return refused if self.is_refused or self.attributes.refused else ""
 
 
-def read(source: Source, cards: Sequence[Card], *, sysfs_root: Path, proc_root: Path) -> Listed:
-    """Return the processes of these cards, by one round."""
+def read(source: Source, cards: Sequence[Card], *, sysfs_root: Path, proc_root: Path, numbers: Iterator[int]) -> Listed:
+    """Return the processes of these cards, by one round, which takes the next of the numbers."""
     if not (sysfs_root / PROCESSES).is_dir():
         return Listed({}, NO_KFD)
     if not _sees_hosts_processes(proc_root):
         # The numbers are of other processes than those that compute.
         return Listed({}, NO_HOST_PIDS)
-    return _by_kfd(cards, sysfs_root) if source == "kfd" else _by_fdinfo(cards, sysfs_root, proc_root)
+    round_ = Round(sysfs_root, number=next(numbers))
+    return _by_kfd(cards, sysfs_root, round_) if source == "kfd" else _by_fdinfo(cards, proc_root, round_)
 
 
 def _sees_hosts_processes(proc_root: Path) -> bool:
@@ -123,29 +144,34 @@ def _sees_hosts_processes(proc_root: Path) -> bool:
         return False
 
 
-def _by_kfd(cards: Sequence[Card], sysfs_root: Path) -> Listed:
+def _by_kfd(cards: Sequence[Card], sysfs_root: Path, round_: Round) -> Listed:
     numbered = {card.minor: card.kfd_id for card in cards if card.kfd_id}
     listed: defaultdict[int, list[Process]] = defaultdict(list)
-    round_ = Round(sysfs_root)
-    for pid in round_.pids(files=len(numbered)) if numbered else ():
-        folder = sysfs_root / PROCESSES / pid
-        names = round_.entries(pid, folder / "queues")
-        queues = {round_.attributes.number(folder / "queues" / name / "gpuid") for name in names}
+    # The memory of all processes first: a tenant chooses how many queues it has.
+    memory = {
+        # KFD has the file for each card that the process might use.
+        pid: {
+            minor: max(round_.reader().number(sysfs_root / PROCESSES / pid / f"vram_{kfd_id}") or 0, 0)
+            for minor, kfd_id in numbered.items()
+        }
+        for pid in (round_.pids(files=len(numbered)) if numbered else ())
+    }
+    for pid, used in memory.items():
+        folder = sysfs_root / PROCESSES / pid / "queues"
+        names = () if all(used.values()) else round_.entries(pid, folder)
+        queues = {round_.reader().number(folder / name / "gpuid") for name in names}
         for minor, kfd_id in numbered.items():
-            # KFD has the file for each card that the process might use.
-            memory = max(round_.attributes.number(folder / f"vram_{kfd_id}") or 0, 0)
-            if memory or kfd_id in queues:
-                listed[minor].append(Process(pid=int(pid), memory=memory))
+            if used[minor] or kfd_id in queues:
+                listed[minor].append(Process(pid=int(pid), memory=used[minor]))
     problem = UNNUMBERED if len(numbered) < len(cards) else round_.problem(UNREAD)
     return Listed({minor: tuple(listed[minor]) for minor in numbered}, problem)
 
 
-def _by_fdinfo(cards: Sequence[Card], sysfs_root: Path, proc_root: Path) -> Listed:
+def _by_fdinfo(cards: Sequence[Card], proc_root: Path, round_: Round) -> Listed:
     minors = {card.address: card.minor for card in cards if not card.is_partition}
     listed: defaultdict[int, list[Process]] = defaultdict(list)
     # A client is an open device node, which processes may share and a process may have twice.
     clients: set[tuple[str, str]] = set()
-    round_ = Round(sysfs_root)
     for pid in round_.pids(files=1):
         memory: Counter[int] = Counter()
         for facts in _clients(round_, pid, proc_root / pid):
@@ -174,5 +200,5 @@ def _clients(round_: Round, pid: str, process: Path) -> Iterator[Mapping[str, tu
             round_.is_refused = True
             continue
         if has_path:
-            facts = _FACT.findall(round_.attributes.text(process / "fdinfo" / name))
+            facts = _FACT.findall(round_.reader().text(process / "fdinfo" / name))
             yield {key: (value, unit) for key, value, unit in facts}

@@ -161,7 +161,7 @@ async def test_a_card_that_a_process_outside_pods_uses_is_waited_for_and_then_re
         (proc / str(pid) / "cgroup").write_text(cgroup)
 
     def foreign(reading: Reading) -> frozenset[int]:
-        return frozenset(use.minor for use in processes.foreign(reading.processes, proc))
+        return frozenset(use.minor for use in processes.foreign(reading.processes or {}, proc))
 
     driver, node, _ = start(tmp_path, Pods(), foreign=foreign)
     on_cards = {0: (Process(pid=7),), 1: (Process(pid=8),)}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import orjson
 import pytest
 
 from berth_agent.vendor import Placement, RefusedError
@@ -76,6 +77,22 @@ async def test_each_call_reaches_the_process(machine: Machine, folder: Path) -> 
         assert (card.is_partitioned, card.made) == (False, {})
 
 
+async def test_a_call_that_was_given_up_is_not_performed(machine: Machine, folder: Path) -> None:
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    place = {"profile": HALF.profile, "start": HALF.start, "size": HALF.size}
+    call = {"call": "make", "key": "claim-1/gpu", "card": fixture.gpus[0].uuid, **place}
+    with served(fixture, folder, calls=3):
+        first, second = (socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2))
+        with first:
+            # The process waits for its line.
+            first.connect(str(folder / NAME))
+            with second:
+                second.connect(str(folder / NAME))
+                second.sendall(orjson.dumps(call) + b"\n")
+        [card] = (await PartitionClient(folder).list()).cards
+    assert card.made == {}
+
+
 @pytest.mark.looptime
 async def test_a_process_that_does_not_answer_ends_the_call(folder: Path) -> None:
     client = PartitionClient(folder)
@@ -85,8 +102,10 @@ async def test_a_process_that_does_not_answer_ends_the_call(folder: Path) -> Non
         silent.bind(str(folder / NAME))
         silent.listen()
         began = asyncio.get_running_loop().time()
-        with pytest.raises(RefusedError, match="did not answer within 30 s"):
-            await client.destroy("claim-1/gpu")
+        # The second call waits for the first one, and not longer than it.
+        calls = [client.destroy(key) for key in ("claim-1/gpu", "claim-2/gpu")]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert [str(error).endswith("did not answer within 30 s") for error in errors] == [True, True]
         assert asyncio.get_running_loop().time() - began == pytest.approx(PATIENCE)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.publishing.gpupods import GpuPods
+from berth_agent.readings import NodeUse, Reading
 from berth_agent.usage.reporter import UsageReporter
-from berth_api.device import MAX_DEVICES, ClaimedDevice
+from berth_api.device import MAX_DEVICES, ClaimedDevice, DeviceSpec, ForeignUse, UnheldUse
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.nvml.probe import Machine, Probe, Start
 
@@ -89,15 +91,18 @@ class World:
 
     async def unheld(self, *, read: bool = True) -> list[tuple[str, int, str]]:
         """Return what is published after another reading: the pod, the card and the memory of each use."""
-        reading = await self.probe.read()
+        use = await self.use(await self.probe.read(), read=read)
+        return [(unheld.pod, unheld.minor, str(unheld.memory)) for unheld in use.unheld] if use else []
+
+    async def use(self, reading: Reading, *, read: bool = True) -> NodeUse | None:
+        """Return what is published after a reading."""
         if read:
             self.reporter.observe(reading)
         # The first time may be before the reading; what follows the second one is published before the third.
         for _ in range(3):
             self.kubelet.asked.clear()
             await self.kubelet.asked.wait()
-        use = self.reporter.with_use(reading).use
-        return [(unheld.pod, unheld.minor, str(unheld.memory)) for unheld in use.unheld] if use else []
+        return self.reporter.with_use(reading).use
 
 
 @pytest.fixture
@@ -133,3 +138,27 @@ async def test_pods_that_use_cards_of_others_are_published_after_two_readings(wo
     use = world.reporter.with_use(await world.probe.read()).use
     assert use is not None
     assert len(use.claimed) == MAX_DEVICES
+
+
+async def test_what_an_earlier_run_published_stands_until_processes_are_listed(world: World) -> None:
+    uses = [
+        UnheldUse(type="gpu", minor=0, id="i", namespace="ns", pod="p", pod_uid=uid, memory="60Gi")
+        for uid in (UIDS["none"], "of a pod that is gone")
+    ]
+    foreign = (ForeignUse(type="gpu", minor=1, processes=1),)
+    world.reporter.restore(DeviceSpec(), NodeUse(boot_id="b", foreign=foreign, unheld=tuple(uses)))
+    reading = await world.probe.read()
+    use = await world.use(replace(reading, processes=None))
+    assert use
+    assert (use.foreign, use.unheld) == (foreign, (uses[0],))
+    use = await world.use(reading)
+    assert use
+    assert (use.foreign, use.unheld) == ((), ())
+
+
+async def test_what_was_published_before_a_boot_does_not_stand(world: World) -> None:
+    foreign = (ForeignUse(type="gpu", minor=1, processes=1),)
+    world.reporter.restore(DeviceSpec(), NodeUse(boot_id="a", foreign=foreign))
+    use = await world.use(replace(await world.probe.read(), processes=None))
+    assert use
+    assert use.foreign == ()

@@ -206,6 +206,16 @@ def test_a_restart_ends_no_report(node: Node, tmp_path: Path) -> None:
     assert node.see(pod({})) == [("GPU-0", 0, "60Gi")]
 
 
+def test_what_has_ended_is_not_reported_while_the_driver_lists_nothing_again(node: Node, tmp_path: Path) -> None:
+    node.runs(STATIC)
+    static = pod({}, annotations={"kubernetes.io/config.hash": STATIC})
+    node.see(static)
+    reading = node.read()
+    assert node.see(static, reading=reading) == node.see(static, reading=reading) == [("GPU-0", 0, "60Gi")]
+    (tmp_path / "0/cgroup").unlink()
+    assert node.see(reading=reading) == []
+
+
 def test_their_number_is_bounded(node: Node, tmp_path: Path) -> None:
     node.uses = UnheldUses(proc=tmp_path, own_namespace=OWN_NAMESPACE)
     uids = [f"{number:08x}-5b6a-4788-9900-aabbccddeeff" for number in range(MAX_DEVICES + 1)]

@@ -35,7 +35,7 @@ def main() -> None:
             f"{options.proc}/sys/kernel/random/boot_id is missing, so instances of an earlier boot would count as ours",
         )
     try:
-        lock = wait_for_turn(options.state, sleep=time.sleep)
+        wait_for_turn(options.state, sleep=time.sleep)
         keeper = PartitionKeeper(
             PartitionRecord(options.state),
             boot=boot,
@@ -47,11 +47,8 @@ def main() -> None:
         server = PartitionServer(keeper, folder=options.socket)
     except OSError as error:
         start.give_up(NAME, str(error))
-    try:
-        while True:
-            server.serve_one()
-    finally:
-        lock.release()
+    while True:
+        server.serve_one()
 
 
 if __name__ == "__main__":

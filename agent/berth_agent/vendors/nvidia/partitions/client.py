@@ -11,7 +11,8 @@ from berth_agent.vendor import PartitionableCard, PartitionCards, PartitionProfi
 from berth_agent.vendors.nvidia.partitions.server import NAME
 
 PATIENCE: Final = 30.0
-"""Seconds for the answer of a call. The process tries five seconds to change what is in use; kubelet waits 45 s."""
+"""Seconds for a call, with the wait for earlier ones. The process tries up to 15 s to change what is in use; kubelet
+waits 45 s."""
 MAX_ANSWER: Final = 4 << 20
 """Bytes. The list of 64 cards takes less than a tenth."""
 
@@ -103,16 +104,13 @@ class PartitionClient:
         await self._call(call="clear", card=card)
 
     async def _call(self, **request: Any) -> dict[str, Any]:
-        async with self._lock:
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    answer = orjson.loads(await self._exchange(orjson.dumps(request) + b"\n"))
-            except TimeoutError as error:
-                raise RefusedError(
-                    f"the process that makes partitions did not answer within {PATIENCE:.0f} s"
-                ) from error
-            except (OSError, EOFError, asyncio.LimitOverrunError, ValueError) as error:
-                raise RefusedError(f"the process that makes partitions does not answer: {error}") from error
+        try:
+            async with asyncio.timeout(PATIENCE), self._lock:
+                answer = orjson.loads(await self._exchange(orjson.dumps(request) + b"\n"))
+        except TimeoutError as error:
+            raise RefusedError(f"the process that makes partitions did not answer within {PATIENCE:.0f} s") from error
+        except (OSError, EOFError, asyncio.LimitOverrunError, ValueError) as error:
+            raise RefusedError(f"the process that makes partitions does not answer: {error}") from error
         if not isinstance(answer, dict):
             raise RefusedError(f"the process that makes partitions answered {answer!r}")
         if "error" in answer:

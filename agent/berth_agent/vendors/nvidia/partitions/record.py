@@ -29,7 +29,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 def wait_for_turn(folder: Path, *, sleep: Callable[[float], object]) -> ProcessLock:
-    """Return the lock of the record. Hold it while you use the record: two processes would overwrite each other.
+    """Return the lock of the record, which this process has until it ends: two would overwrite each other's record.
 
     In an upgrade, the process of the earlier pod may still serve. One that hangs in the driver cannot end; then there
     is no limit of the wait, and the agent's calls fail meanwhile.

@@ -9,6 +9,7 @@ A call that fails is answered `{"error": "…"}`. The kernel says who calls: ano
 refused. The folder of the socket belongs to the pod, and only the agent's container mounts it.
 """
 
+import contextlib
 import os
 import socket
 import struct
@@ -155,7 +156,7 @@ def _line(connection: socket.socket) -> bytes:
     """Return what a caller sends up to the end of the line.
 
     Raises:
-        OSError: it sent no line in time.
+        OSError: it sent no line in time, or has given up since.
         ValueError: the line is too long.
     """
     received, ends_at = b"", time.monotonic() + PATIENCE
@@ -167,4 +168,10 @@ def _line(connection: socket.socket) -> bytes:
         received += part
         if len(received) > MAX_REQUEST:
             raise ValueError(f"a request has at most {MAX_REQUEST} bytes")
+    # It may have waited long for its turn. What it wanted then may be wrong now.
+    connection.settimeout(0)
+    with contextlib.suppress(BlockingIOError):
+        if not connection.recv(1, socket.MSG_PEEK):
+            raise OSError("the caller has given up")
+    connection.settimeout(PATIENCE)
     return received

@@ -1,8 +1,10 @@
 """Which processes use AMD's cards, by KFD and by the open files of processes."""
 
+import asyncio
 import errno
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def used(reading: Reading) -> dict[int, list[tuple[int, int]]]:
     """Return (pid, GiB) of the processes of each card that has some."""
     return {
         minor: [(process.pid, process.memory // GIB) for process in listed]
-        for minor, listed in reading.processes.items()
+        for minor, listed in (reading.processes or {}).items()
         if listed
     }
 
@@ -79,7 +81,7 @@ async def test_the_processes_of_cards(
     assert (used(reading), note(reading)) == (expected, problem)
     # What decides about processes outside Kubernetes takes them as it takes those of other vendors.
     (tree.root / "100/cgroup").write_text("0::/user.slice\n")
-    foreign = [(use.minor, use.processes, use.memory) for use in usage.foreign(reading.processes, tree.root)]
+    foreign = [(use.minor, use.processes, use.memory) for use in usage.foreign(reading.processes or {}, tree.root)]
     assert foreign == ([(0, 1, "60Gi"), (8, 1, "2Gi")] if expected else [])
 
 
@@ -94,7 +96,8 @@ async def test_the_processes_of_partitions(tmp_path: Path) -> None:
 
 async def test_processes_are_not_read_if_their_use_is_not_published(tmp_path: Path) -> None:
     tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
-    assert used(await read(tree, "kfd", foreign=False)) == {}
+    reading = await read(tree, "kfd", foreign=False)
+    assert (used(reading), note(reading)) == ({}, processes.UNUSED.problem)
 
 
 async def test_files_that_lie_or_are_refused(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ async def test_processes_with_too_many_files_are_named(tmp_path: Path, source: s
             (tree.root / f"300/fd/{number}").symlink_to("socket:[7]")
     reading = await read(tree, source)
     assert used(reading)[0] == [(100, 60)]
-    assert note(reading) == "not all processes that use cards are read: too many files of process 300"
+    assert note(reading) == "not all processes that use cards are read: process 300 has more than 4096 files"
 
 
 def test_a_round_ends_however_many_processes_there_are(tmp_path: Path) -> None:
@@ -146,7 +149,24 @@ def test_a_round_ends_however_many_processes_there_are(tmp_path: Path) -> None:
     assert one.problem(processes.UNREAD) == processes.MANY
     taken = list(one.pids(files=1000))
     assert len(taken) == processes.FILES_OF_ROUND // 1000
-    assert one.problem(processes.UNREAD).endswith(f" and {MAX_ENTRIES - len(taken) - 1} more")
+    late = sorted({str(pid) for pid in range(1, 1 + MAX_ENTRIES)} - set(taken))
+    assert one.problem(processes.UNREAD) == (
+        "not all processes that use cards are read: "
+        f"the round's 16384 files were used up before process {late[0]} and {len(late) - 1} more"
+    )
+    # The next round begins with another process.
+    assert next(processes.Round(tree.root, number=1).pids(files=1)) == taken[1]
+
+
+async def test_queues_of_some_do_not_hide_the_memory_of_others(tmp_path: Path) -> None:
+    tree = computing(amd_trees.mi300x(tmp_path, is_privileged=True))
+    for pid in range(10, 14):
+        tree.process(pid, 128)
+        for number in range(processes.FILES_OF_PROCESS):
+            (tree.root / amd_trees.PROCESSES / f"{pid}/queues/{number}").touch()
+    reading = await read(tree, "kfd")
+    assert used(reading) == {0: [(100, 60)], 8: [(100, 2)]}
+    assert "files were used up before process" in note(reading)
 
 
 @pytest.mark.parametrize("namespace", ["pid:[4026532201]", None])
@@ -174,6 +194,7 @@ async def test_a_round_that_hangs_holds_up_no_reading(tmp_path: Path) -> None:
 
     rounds = ProcessRounds(listed, clock=lambda: now)
     first = await rounds.of(cards)
+    assert first.by_minor
     assert first.by_minor[0] == (Process(pid=1),)
     # Too early for another round, so the object is the same, which says that nothing was listed again.
     answers.pop(0)
@@ -186,14 +207,39 @@ async def test_a_round_that_hangs_holds_up_no_reading(tmp_path: Path) -> None:
     now += PATIENCE
     late = await rounds.of(cards)
     assert (late.by_minor is first.by_minor, late.problem) == (True, HANGS)
-    # A card that was not among those of the last round may have the minor of another.
-    assert await rounds.of(cards[1:]) == Listed({}, HANGS)
+    # A card that went takes nothing from the others, and these have one object until the next round.
+    [gone, *stay] = cards
+    without = await rounds.of(stay)
+    assert (set(without.by_minor or {}), without.problem) == ({card.minor for card in stay}, HANGS)
+    assert (await rounds.of(stay)).by_minor is without.by_minor
     answer.set()
     hanging.join()
     ended = await rounds.of(cards)
+    assert ended.by_minor
     assert (ended.by_minor[0], ended.problem) == ((Process(pid=2),), "")
-    now += PERIOD
-    assert await rounds.of(cards[1:]) == Listed({}, NOT_YET)
+    # A card that was not among those of the last round may have the minor of another.
+    other = await rounds.of([replace(gone, id="GPU-other"), *stay])
+    assert (set(other.by_minor or {}), other.problem) == ({card.minor for card in stay}, NOT_YET)
+
+
+async def test_before_the_first_round_ends_it_is_not_known_who_uses_cards(tmp_path: Path) -> None:
+    tree = amd_trees.mi300x(tmp_path)
+    cards, _ = read_cards(Attributes(), tree.root, sysfs.gpus(tree.root, VENDOR) or [])
+    answer, others = threading.Event(), set(threading.enumerate())
+
+    def listed(_: Sequence[Card]) -> Listed:
+        assert answer.wait(60)
+        return Listed({0: (Process(pid=1),)})
+
+    rounds = ProcessRounds(listed)
+    assert await rounds.of(cards) == Listed(None, NOT_YET)
+    # The second caller waits, too: the first one may have been for the metrics.
+    waiting = asyncio.create_task(rounds.of(cards))
+    await asyncio.sleep(0)
+    answer.set()
+    for thread in set(threading.enumerate()) - others:
+        thread.join()
+    assert await waiting == Listed({0: (Process(pid=1),)})
 
 
 async def test_a_round_that_fails_says_so(tmp_path: Path) -> None:
