@@ -53,6 +53,7 @@ class Node:
         self.boot = "boot-1"
         self.keeps_taints: bool | None = True
         """Whether the API server keeps taints in slices; None for no answer."""
+        self.keeps_counters = True
 
     async def request(
         self,
@@ -67,7 +68,8 @@ class Node:
         if self.keeps_taints is None:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "not now")
         [device] = body["spec"]["devices"]
-        kept = {name: field for name, field in device.items() if self.keeps_taints or name != "taints"}
+        dropped = {*(() if self.keeps_taints else ["taints"]), *(() if self.keeps_counters else ["consumesCounters"])}
+        kept = {name: field for name, field in device.items() if name not in dropped}
         return body | {"spec": body["spec"] | {"devices": [kept]}}
 
     async def get(self, path: str) -> dict[str, Any]:
