@@ -73,7 +73,7 @@ WRITTEN: Final[Rows] = {
 OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name`, "
-    "by `claims` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
+    "by `claims`, `shares` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
     "PARTITIONS_KEY": "label of Nodes: `all` opens the node's cards for MIG instances on demand, with "
     "`--dra-partitions` ([MIG on demand](../tasks/mig-on-demand.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
@@ -155,7 +155,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_CLAIMS_AND_NAME", "PARTITIONS_ON_ALL"),
+        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES", "CARDS_BY_CLAIMS_AND_NAME", "PARTITIONS_ON_ALL"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),

@@ -16,6 +16,7 @@ import orjson
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_agent.dra.shares import Share
 from berth_agent.vendor import Placement
 from berth_api.names import GPU
 
@@ -46,6 +47,8 @@ class HeldDevice:
     """Where on its card the driver makes it; None if others made it. It has no id before it is made."""
     cdi_ids: tuple[str, ...] = ()
     """Qualified names of its CDI devices."""
+    share: Share | None = None
+    """The claim's share of the device; None for the whole device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ class ListedDevice:
     """Where on its card it is made on demand; None if it exists. It has no id before."""
     by_name: bool = False
     """Whether it is listed although a pod has it by name, and so needs a taint."""
+    shared: bool = False
+    """Whether claims may have shares of it."""
 
 
 def listed(
