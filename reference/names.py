@@ -74,6 +74,8 @@ OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name`, "
     "by `claims`, `shares` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
+    "PARTITIONS_KEY": "label of Nodes: `all` opens the node's cards for MIG instances on demand, with "
+    "`--dra-partitions` ([MIG on demand](../mig-on-demand.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
@@ -153,7 +155,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES", "CARDS_BY_CLAIMS_AND_NAME"),
+        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES", "CARDS_BY_CLAIMS_AND_NAME", "PARTITIONS_ON_ALL"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),

@@ -38,7 +38,7 @@ from berth_agent.readings import Reading
 from berth_agent.turns import Turn
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
-from berth_agent.vendor import Inventory
+from berth_agent.vendor import Inventory, released
 from berth_agent.vendors import choice
 from berth_api import names
 from berth_api.device import DeviceSpec
@@ -194,7 +194,9 @@ def _driver(
     usage: UsageReporter | None,
     client: ApiClient,
     nodes: NodeCache,
+    *,
     endpoint: "DriverEndpoint | None",
+    inventory: Inventory,
 ) -> "ClaimDriver | None":
     """Return the driver of ResourceClaims; None if the settings request none, or the vendor gives no cards."""
     hand_over = choice.hand_over_for(settings.model_copy(update=BY_CDI)) if settings.dra else None
@@ -215,7 +217,9 @@ def _driver(
         return nodes.owner_reference(settings.node_name)
 
     from berth_agent.dra.driver import ClaimDriver  # noqa: PLC0415 -- its interfaces take memory only where it is on
+    from berth_agent.dra.on_demand import PartitionsOnDemand  # noqa: PLC0415 -- as above
 
+    partitions = choice.partitions_for(settings)
     return ClaimDriver(
         settings,
         client=client,
@@ -227,6 +231,11 @@ def _driver(
         by_claim=lambda: usage.admission.claimed,
         foreign=foreign,
         has_shares=choice.has_shares(settings),
+        on_demand=PartitionsOnDemand(
+            partitions, client=client, node=settings.node_name, released=lambda: released(inventory)
+        )
+        if partitions
+        else None,
     )
 
 
@@ -256,7 +265,7 @@ class Agent:
         self._isolation = isolation
         self._client = client
         self._nodes = NodeCache(client=client)
-        self._driver = _driver(settings, usage, client, self._nodes, endpoint)
+        self._driver = _driver(settings, usage, client, self._nodes, endpoint=endpoint, inventory=inventory)
         self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
         self._labeller = Labeller(client=client, nodes=self._nodes)
         self._heartbeat = Heartbeat(client=client, nodes=self._nodes, settings=settings, tasks=tasks)
@@ -278,6 +287,7 @@ class Agent:
         if self._driver:
             exporter.claims = self._driver.metrics
             self._driver.on_change(self._use_changed)
+            self._driver.on_partition(self._read_soon.set)
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld
                 plugin.refuse_claimed = self._driver.refuse_claimed
@@ -375,12 +385,13 @@ class Agent:
         for name, reading in current.items():
             if self._driver:
                 await self._driver.update(reading, self._nodes.labels(name))
+                current[name] = self._driver.undivided(reading)
             if self._plugin:
-                self._plugin.update(reading)
+                self._plugin.update(current[name])
             if self._isolation:
-                self._isolation.update(reading, self._nodes.labels(name))
+                self._isolation.update(current[name], self._nodes.labels(name))
             if self._usage:
-                self._usage.observe(reading)
+                self._usage.observe(current[name])
         view = self._view(current)
         self._exporter.readings = view
         await self._publisher.publish(view)

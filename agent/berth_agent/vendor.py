@@ -17,7 +17,9 @@ One object may have the first four parts. All other rooms of the agent are share
 interfaces, and no vendor.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -83,6 +85,24 @@ class NumberedEvents(Protocol):
 
 
 OTHER_EVENTS: Final = 0
+
+
+@runtime_checkable
+class ReleasesCards(Protocol):
+    """An inventory that keeps cards open, which may keep a partition or a mode in use."""
+
+    def released(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which no card is open.
+
+        Raises:
+            RefusedError: on entering, if they cannot be closed.
+        """
+        ...
+
+
+def released(inventory: object) -> AbstractAsyncContextManager[None]:
+    """Return a context in which an inventory has no card open; `ReleasesCards` has the errors."""
+    return inventory.released() if isinstance(inventory, ReleasesCards) else contextlib.nullcontext()
 
 
 @runtime_checkable
@@ -330,6 +350,15 @@ class Partitions(Protocol):
         Raises:
             RefusedError: the card may still be in this mode.
         """
+        ...
+
+
+@runtime_checkable
+class MakesPartitions(Protocol):
+    """The part of a vendor that makes partitions on demand."""
+
+    def partitions(self, settings: Settings) -> Partitions | None:
+        """Return what makes partitions; None if the settings do not request it."""
         ...
 
 

@@ -232,6 +232,11 @@ class Settings(Flags, BaseSettings):
     """Whether this driver's pools are Berth's, as the operator's configuration says (`claims.drivers`). Without it, the
     label `berth.dev/cards: both` has no effect."""
 
+    dra_partitions: Path | None = None
+    """Folder of the socket of the process that makes MIG instances on demand (`berth_agent.vendors.nvidia.partitions`),
+    for claims on nodes with the labels `berth.dev/cards: claims` and `berth.dev/partitions: all`. Default: none are
+    made. Requires `--dra`."""
+
     kubelet_folder: Path = Path("/var/lib/kubelet")
     """Kubelet's folder, at the same path on the node and for the agent. The driver's sockets are in its folders
     `plugins` and `plugins_registry`."""
@@ -308,6 +313,8 @@ class Settings(Flags, BaseSettings):
             )
         if self.dra_own_pools and not self.dra:
             raise ValueError("--dra-own-pools needs --dra: it says whose the pools of the driver are")
+        if self.dra_partitions and not self.dra:
+            raise ValueError("--dra-partitions needs --dra: MIG instances are made for claims alone")
         if self.nccl_ib_hca and not self.nics:
             raise ValueError(
                 "--nccl-ib-hca needs --nics: the variable names the NICs whose device files a container gets"

@@ -17,6 +17,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
 from berth_agent.dra.shares import Share
+from berth_agent.vendor import Placement
 from berth_api.names import GPU
 
 NAME: Final = "claims.json"
@@ -37,11 +38,13 @@ class HeldDevice:
     device: str
     """Its name in the slice."""
     id: str
-    """UUID; empty while it is not known which card of the node it is."""
+    """UUID; empty while it is not known which card of the node it is, or while it is not made."""
     card: str
     """UUID of its card; empty while it is not known."""
     type: str = GPU
     admin: bool = False
+    partition: Placement | None = None
+    """Where on its card the driver makes it; None if others made it. It has no id before it is made."""
     cdi_ids: tuple[str, ...] = ()
     """Qualified names of its CDI devices."""
     share: Share | None = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from berth_agent.conditions import HEALTHY
 from berth_agent.readings import NodeFacts
+from berth_agent.vendor import Placement
 from berth_api.allocation import device_ids
 from berth_api.allocation.device_ids import device_name
 from berth_api.device import DeviceInfo, DeviceSpec
@@ -42,6 +43,8 @@ class ListedDevice:
     """Reason of the card's fault; empty if it is healthy."""
     message: str = ""
     """The fault in words."""
+    partition: Placement | None = None
+    """Where on its card it is made on demand; None if it exists. It has no id before."""
     by_name: bool = False
     """Whether it is listed although a pod has it by name, and so needs a taint."""
     shared: bool = False

@@ -15,12 +15,13 @@ from typing import Any, Final
 from berth_agent.boot import boot_id
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices, modes, nics
+from berth_agent.dra import devices, modes, nics, on_demand, partitions
 from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.forgotten import ForgottenClaims
 from berth_agent.dra.modes import Mode
+from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.preparation import NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.inventory import sysfs
@@ -50,6 +51,7 @@ class ClaimDriver:
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
         has_shares: bool = False,
+        on_demand: PartitionsOnDemand | None = None,
     ) -> None:
         """Set its parts.
 
@@ -64,6 +66,7 @@ class ClaimDriver:
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
             has_shares: whether claims may have shares of this vendor's cards.
+            on_demand: makes partitions of cards; None if nothing does.
         """
         self._settings = settings
         self._hand_over = hand_over
@@ -83,7 +86,15 @@ class ClaimDriver:
             pool=settings.node_name,
             boot=boot_id(settings.proc_root),
             state=self._state,
+            partitions=on_demand,
         )
+        self._on_demand = on_demand
+        self._is_opened = False
+        """Whether the Node's label opens its cards for partitions on demand."""
+        self._unopened = ""
+        """Why it does not; empty if it does, or if there is none."""
+        self._undivided: frozenset[str] = frozenset()
+        """UUIDs of the cards whose partitions come and go with claims."""
         self._forgotten = ForgottenClaims(
             self.claims, api=client, pool=settings.node_name, by_claim=lambda: by_claim() if is_current() else None
         )
@@ -102,18 +113,35 @@ class ClaimDriver:
         """Call the listener when a claim got or released devices."""
         self.claims.on_change = listener
 
+    def on_partition(self, listener: Callable[[], object]) -> None:
+        """Call the listener when the cards must be read again."""
+        if self._on_demand:
+            self._on_demand.on_change = listener
+
     async def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """List the cards of a reading from now on, as the Node's labels say."""
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
-        listed = devices.listed(reading.spec, reading.facts, roots=self._roots)
+        self._requested = modes.mode_of(labels)
+        label = labels.get(names.PARTITIONS_KEY)
+        unopened = self._unopened_by(label)
+        self._is_opened = label is not None and not unopened
+        self._unopened = f"label {names.PARTITIONS_KEY}={label} has no effect: {unopened}" if unopened else ""
+        opened = self._on_demand.opened() if self._on_demand and self._is_opened else {}
+        used = self._used()
+        self._undivided = used | opened.keys()
+        spec = on_demand.whole(reading.spec, self._undivided)
+        listed = devices.listed(spec, reading.facts, roots=self._roots, hidden=used - opened.keys())
         if self._settings.nics:
             listed += nics.listed(reading.spec, roots=self._roots)
+        wholes = [device for device in listed if device.id in opened]
+        made = {device.id: partitions.on_card(device, opened[device.id]) for device in wholes}
+        cards = {card: partitioned for card, partitioned in made.items() if partitioned}
+        makeable = [one for device in wholes if device.id in cards for one in cards[device.id].makeable(device)]
         self._reading = reading
-        self._spec, self._devices = reading.spec, {device.name: device for device in listed}
-        self._requested = modes.mode_of(labels)
-        self.refusal, is_decided = "", True
+        self._spec, self._devices = reading.spec, {device.name: device for device in (*listed, *makeable)}
+        self.refusal, is_decided = "", self._is_decided()
         if self._requested is not Mode.NAME:
             try:
                 self.refusal = await self._refused(reading)
@@ -127,11 +155,12 @@ class ClaimDriver:
         self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
         held = self._held() if self._is_current() else None
         self._endpoint.health.update(
-            {(self._settings.node_name, device.name): device.message or device.fault for device in listed}
+            {(self._settings.node_name, name): device.message or device.fault for name, device in self._devices.items()}
         )
         if held is not None and is_decided:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
-            self._publisher.publish(self.shown)
+            healthy = {device.id for device in self.shown if not device.fault}
+            self._publisher.publish(self.shown, {id_: card for id_, card in cards.items() if id_ in healthy})
 
     async def _refused(self, reading: Reading) -> str:
         """Return why the node's cards cannot be given as the label says; empty if they can.
@@ -159,6 +188,37 @@ class ClaimDriver:
         return (
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
         )
+
+    def _unopened_by(self, label: str | None) -> str:
+        """Return why a label does not open the node's cards for partitions; empty if it does, or if there is none."""
+        if label is None:
+            return ""
+        if label != names.PARTITIONS_ON_ALL:
+            return f"its only value is {names.PARTITIONS_ON_ALL}"
+        if self._requested is not Mode.CLAIMS:
+            return f"it needs {names.CARDS_KEY}={Mode.CLAIMS}"
+        if self._on_demand is None:
+            return "the agent runs without the process that makes partitions (--dra-partitions)"
+        if not self._settings.device_plugin:
+            return "the agent does not offer the node's cards to kubelet (--device-plugin), and another plugin may"
+        return ""
+
+    def _is_decided(self) -> bool:
+        """Return whether it is known what the driver has; until then, the slices of an earlier agent stay."""
+        return not self._is_opened or self._on_demand is None or self._on_demand.is_known
+
+    def _used(self) -> frozenset[str]:
+        """Return the UUIDs of the cards on which partitions were made, or may be made now."""
+        held = self.claims.held.values()
+        claimed = frozenset(device.card for claim in held for device in claim.devices if device.partition)
+        return claimed | self._on_demand.used() if self._on_demand else claimed
+
+    def undivided(self, reading: Reading) -> Reading:
+        """Return the reading without the partitions that are made on demand: no pod gets them by name.
+
+        So the cards on which they are count as whole, and are withheld.
+        """
+        return replace(reading, spec=on_demand.whole(reading.spec, self._undivided))
 
     def withheld(self) -> frozenset[str]:
         """Return the UUIDs of the cards that kubelet's device API must not give."""
@@ -216,16 +276,22 @@ class ClaimDriver:
             yield "EarlierAgentHangs", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
+        if self._unopened:
+            yield "PartitionsRefused", self._unopened
+        if self._on_demand and (problems := self._on_demand.problems(opened=self._is_opened)):
+            yield "PartitionsRefused", "; ".join(problems)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Answer kubelet and keep the slices until the tasks are cancelled; the slices stay."""
         tasks.create_task(self._publisher.run())
         tasks.create_task(self._forgotten.run())
+        if self._on_demand:
+            tasks.create_task(self._on_demand.run(self.claims.destroy_left))
         self._endpoint.begin(self.claims)
 
     def _state(self) -> NodeState | None:
         held, spec = self._held(), self._spec
-        if held is None or spec is None or self._reading is None or not self._is_current():
+        if held is None or spec is None or self._reading is None or not self._is_current() or not self._is_decided():
             return None
         foreign = self._foreign(self._reading)
         return NodeState(
@@ -237,6 +303,12 @@ class ClaimDriver:
             foreign=frozenset(
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
             ),
+            instances=frozenset(one.id for device in spec.devices if device.mig for one in device.mig.instances),
+            divided=frozenset(
+                device.id
+                for device in spec.devices
+                if device.mig and device.mig.enabled and device.id in self._undivided
+            ),
         )
 
     def _held(self) -> frozenset[str] | None:
@@ -247,7 +319,7 @@ class ClaimDriver:
     def _claimed(self) -> frozenset[str]:
         """Return the ids of the cards that claims hold, or may hold while the record of claims cannot be read."""
         claimed = self.claims.cards()
-        return self._unheld() if claimed is None else claimed
+        return self._unheld() if claimed is None else claimed | self._used()
 
     def _unheld(self) -> frozenset[str]:
         """Return the ids of the cards and NICs that no pod has by name."""

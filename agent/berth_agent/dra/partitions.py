@@ -7,12 +7,12 @@ scheduler can allocate the whole card or instances, and instances only where the
 All figures are what the card's library reports about the card. Amounts differ between models and between drivers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from berth_agent.dra.devices import Attributes, ListedDevice
-from berth_agent.vendor import PartitionProfile, Placement
+from berth_agent.vendor import PartitionableCard, PartitionProfile, Placement
 from berth_api.allocation.device_ids import MAX_NAME, device_name
 
 MAX_COUNTERS: Final = 32
@@ -31,6 +31,20 @@ class PartitionedCard:
     """The whole card, then each instance that can be made."""
     placements: Mapping[str, Placement]
     """Where each instance is made, by the name of its device."""
+
+    def makeable(self, card: ListedDevice) -> Iterator[ListedDevice]:
+        """Yield the instances that can be made on the card."""
+        for name, placement in self.placements.items():
+            yield replace(card, name=name, id="", attributes={}, memory="", partition=placement)
+
+
+def on_card(card: ListedDevice, found: PartitionableCard) -> PartitionedCard | None:
+    """Return the slices of a card that is open for instances; None if it stays whole.
+
+    A card that needs a reset to change its mode is in this mode already, and is not listed as a whole.
+    """
+    slices = partitioned(card, found.profiles, opened=True, keeps_counters=True)
+    return slices if slices is None or found.changes_at_once else replace(slices, devices=slices.devices[1:])
 
 
 def partitioned(

@@ -14,11 +14,12 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, checkpoint, recovery, shares
+from berth_agent.dra import allocation, cdi, checkpoint, on_demand, recovery, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.dra.shares import Container, ObjectReader
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
@@ -29,6 +30,7 @@ from berth_client.errors import CallError
 WAIT: Final = 20.0
 """Seconds for which a call waits for devices. kubelet gives up after 45 s, and asks again only a minute later."""
 POLL: Final = 0.25
+NO_PROCESS: Final = "the agent runs without the process that makes partitions (--dra-partitions)"
 REMEMBERED: Final = 180.0
 """Seconds for which a failed write is a problem. kubelet calls again after 60 to 90 s, if its pod still needs that."""
 
@@ -51,6 +53,10 @@ class NodeState:
     """The devices of claims that containers have, as kubelet reports them."""
     foreign: frozenset[str] = frozenset()
     """UUIDs of the cards that processes outside pods use."""
+    instances: frozenset[str] = frozenset()
+    """UUIDs of all MIG instances of the last reading, those made on demand included."""
+    divided: frozenset[str] = frozenset()
+    """UUIDs of the cards open for partitions that are in the mode of partitions by the last reading."""
 
 
 class _BusyError(RefusedError):
@@ -70,8 +76,10 @@ class Preparation:
         boot: str,
         state: Callable[[], NodeState | None],
         wait: float = WAIT,
+        partitions: PartitionsOnDemand | None = None,
     ) -> None:
         """Set its parts; `state` returns None until the node's cards and pods are known."""
+        self._partitions = partitions
         self._api = api
         self._store = store
         self._folder = cdi_folder
@@ -135,19 +143,26 @@ class Preparation:
             raise RefusedError(f"{claim.title} not read: {error}") from error
         clock = asyncio.get_running_loop().time
         end = clock() + self._wait
+        done = set[str]()
         while True:
             try:
                 # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(claim, wanted, users))
+                return await asyncio.shield(self._give(claim, wanted, users, done))
             except _BusyError as error:
                 if clock() >= end or self._is_leaving:
                     raise RefusedError(f"{claim.title}: {error}") from error
             await asyncio.sleep(POLL)
 
     async def _give(
-        self, claim: ClaimKey, wanted: Iterable[AllocatedDevice], users: Sequence[Container]
+        self, claim: ClaimKey, wanted: Iterable[AllocatedDevice], users: Sequence[Container], done: set[str]
     ) -> tuple[PreparedDevice, ...]:
-        """Record the claim's devices, and write its CDI file.
+        """Record the claim's devices, make those that are made on demand, and write its CDI file.
+
+        Args:
+            claim: the claim.
+            wanted: its devices.
+            users: the containers that have its shares.
+            done: names of devices that were made since kubelet's call. It is added to.
 
         Raises:
             _BusyError: something else has a device now.
@@ -167,6 +182,8 @@ class Preparation:
             if known is None:
                 # Not while containers of the claim may run: a process that came later would keep them from a restart.
                 _check_foreign(held, state)
+            if on_demand.unready(held, instances=state.instances, divided=state.divided):
+                await self._make(claim, held, others, state, done)
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
@@ -193,6 +210,42 @@ class Preparation:
                 for device in held.devices
             )
 
+    async def _make(
+        self, claim: ClaimKey, held: HeldClaim, others: Mapping[str, HeldClaim], state: NodeState, done: set[str]
+    ) -> None:
+        """Make what a claim has on demand, between two records of it: the second has the UUIDs.
+
+        Raises:
+            _BusyError: the last reading does not show it yet.
+            RefusedError: it is not made. The record stays, so that the release of the claim destroys what was made.
+        """
+        if self._partitions is None:
+            raise RefusedError(f"{claim.title}: {NO_PROCESS}")
+        await self._record(claim, {**others, claim.uid: held})
+        try:
+            held = await self._partitions.made(
+                claim.uid, held, instances=state.instances, divided=state.divided, done=done
+            )
+        except RefusedError as error:
+            raise RefusedError(f"{claim.title}: {error}") from error
+        await self._record(claim, {**others, claim.uid: held})
+        if unready := on_demand.unready(held, instances=state.instances, divided=state.divided):
+            raise _BusyError(f"{unready[0].device} is made, but not read yet")
+
+    async def _record(self, claim: ClaimKey, claims: dict[str, HeldClaim]) -> None:
+        before = self._claims
+        if claims == before:
+            return
+        # Before the loop goes on, because kubelet's device API may be about to give the same cards.
+        self._claims = claims
+        try:
+            with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                await asyncio.to_thread(self._store.save, claims)
+        except BaseException:
+            self._claims = before
+            raise
+        self.on_change()
+
     def _held(
         self,
         claim: ClaimKey,
@@ -206,22 +259,27 @@ class Preparation:
         Raises:
             _BusyError: it cannot have one now.
         """
-        nics = {device.device: device for device in (known.devices if known else ()) if device.type == RDMA}
+        earlier = {device.device: device for device in (known.devices if known else ())}
+        kept = {name: device for name, device in earlier.items() if device.type == RDMA or device.partition}
         devices: list[HeldDevice] = []
         for one in wanted:
-            # The pod of a prepared claim may have moved the NIC into its own network namespace.
-            listed = state.devices.get(one.device) or nics.get(one.device)
+            # The pod of a prepared claim may have moved the NIC into its own network namespace, and a card on which
+            # its partition is may not be open for partitions any more.
+            listed = state.devices.get(one.device) or kept.get(one.device)
             if listed is None:
                 raise _BusyError(f"the node has no device {one.device} now")
             device = HeldDevice(
                 request=one.request,
                 device=one.device,
-                id=listed.id,
+                id=kept[one.device].id if listed.partition and one.device in kept else listed.id,
                 card=listed.card,
                 type=listed.type,
                 admin=one.admin,
                 share=one.share,
+                partition=listed.partition,
             )
+            if device.partition and device.admin:
+                raise RefusedError(f"{claim.title}: {device.device} is made for one claim, so admin access is refused")
             if not device.admin:
                 self._check(device, state, others)
             devices.append(device)
@@ -296,12 +354,49 @@ class Preparation:
             left.pop(claim.uid, None)
             with self._writing(f"{claim.title} not released: its record is not removed"):
                 await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
+            if claim.uid in before:
+                await self._destroy(claim, before[claim.uid])
+            with self._writing(f"{claim.title} not released: its record is not removed"):
                 if left != before:
                     await asyncio.to_thread(self._store.save, left)
             self._claims = left
             if left != before:
                 self.on_change()
             return True
+
+    async def _destroy(self, claim: ClaimKey, held: HeldClaim) -> None:
+        """Destroy what was made for a claim. Until that succeeds, the claim keeps its place on the card.
+
+        Raises:
+            RefusedError: some of it may still be there.
+        """
+        for device in held.devices:
+            if device.partition and not self._is_over(held):
+                if self._partitions is None:
+                    raise RefusedError(f"{claim.title} not released: {NO_PROCESS}")
+                try:
+                    await self._partitions.destroy(on_demand.key(claim.uid, device.device))
+                except RefusedError as error:
+                    raise RefusedError(f"{claim.title} not released: {device.device}: {error}") from error
+
+    async def destroy_left(self, keys: Iterable[str]) -> str:
+        """Destroy those of these partitions that no claim has, and return why one of them may still be there."""
+        failure = ""
+        for key in keys:
+            # One at a time, because kubelet's calls wait meanwhile.
+            async with self._lock:
+                claims = self._claims
+                # A claim that is not known yet may have one.
+                if claims is None or self._partitions is None or _is_incomplete(claims) or self._unknown():
+                    return failure
+                if key in on_demand.keys(claims):
+                    continue
+                try:
+                    await self._partitions.destroy(key)
+                    _log.warning("partition destroyed: no claim has it", key=key)
+                except RefusedError as error:
+                    failure = f"partition {key}, which no claim has, is not destroyed: {error}"
+        return failure
 
     @contextlib.contextmanager
     def _writing(self, failure: str) -> Iterator[None]:
@@ -427,7 +522,7 @@ def _check_foreign(held: HeldClaim, state: NodeState) -> None:
 
 def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
     return any(
-        uid.startswith(recovery.UNKNOWN) or not all(device.id for device in claim.devices)
+        uid.startswith(recovery.UNKNOWN) or not all(device.id or device.partition for device in claim.devices)
         for uid, claim in claims.items()
     )
 
@@ -436,6 +531,8 @@ def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
     if wanted.share and other.share and wanted.device == other.device:
         # `excess` compares their sums.
         return False
+    if wanted.partition and other.partition:
+        return wanted.card == other.card and wanted.partition.overlaps(other.partition)
     return wanted.device == other.device or _overlap(wanted, other.id, other.card)
 
 

@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
 from berth_agent.dra import slices
 from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.partitions import PartitionedCard
 from berth_agent.dra.slices import Delete, Known, Update
 from berth_agent.following import follow
 from berth_api.names import DRA_DRIVER
@@ -46,6 +48,7 @@ class SlicePublisher:
         self._node = node
         self._owner = owner
         self._devices: Sequence[ListedDevice] | None = None
+        self._partitioned: Mapping[str, PartitionedCard] = {}
         self._existing: dict[str, Known] | None = None
         self._gone: set[str] = set()
         """Slices that were deleted during the current writes: the answer to their creation may come later."""
@@ -65,11 +68,13 @@ class SlicePublisher:
         self.failure = "the node's cards and pods, or its ResourceSlices, are not known yet"
         """Why the slices are not what they should be; empty if they are."""
 
-    def publish(self, devices: Sequence[ListedDevice]) -> None:
-        """List these devices from now on."""
+    def publish(
+        self, devices: Sequence[ListedDevice], partitioned: Mapping[str, PartitionedCard] = MappingProxyType({})
+    ) -> None:
+        """List these devices from now on, and for these cards what can be made on them."""
         owner = self._owner()
-        if devices != self._devices or owner != self._published_for:
-            self._devices, self._published_for = devices, owner
+        if (devices, partitioned, owner) != (self._devices, self._partitioned, self._published_for):
+            self._devices, self._partitioned, self._published_for = devices, partitioned, owner
             self._wake.set()
 
     async def probe(self, *, shares: bool = False) -> None:
@@ -157,8 +162,10 @@ class SlicePublisher:
     async def _write(self, devices: Sequence[ListedDevice], existing: dict[str, Known]) -> None:
         owner = self._owner()
         self._gone.clear()
-        wanted = slices.by_card(devices, with_taints=self.keeps_taints is not False)
-        for change in slices.plan(wanted, list(map(self._as_sent, existing.values())), node=self._node):
+        partitioned = self._partitioned
+        wanted = slices.by_card(devices, with_taints=self.keeps_taints is not False, partitioned=partitioned)
+        known, counters = list(map(self._as_sent, existing.values())), slices.counters_of(partitioned)
+        for change in slices.plan(wanted, known, node=self._node, counters=counters):
             if isinstance(change, Delete):
                 await self._delete(change.known, existing)
             elif isinstance(change, Update):

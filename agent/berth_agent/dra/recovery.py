@@ -98,4 +98,6 @@ def own(reported: Iterable[ClaimedDevice], pool: str) -> set[tuple[str, str, str
 
 def _resolved(device: HeldDevice, listed: Mapping[str, ListedDevice]) -> HeldDevice:
     known = listed.get(device.device)
-    return device if device.id or known is None else replace(device, id=known.id, card=known.card, type=known.type)
+    if device.id or device.partition or known is None:
+        return device
+    return replace(device, id=known.id, card=known.card, type=known.type, partition=known.partition)

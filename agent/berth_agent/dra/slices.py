@@ -7,10 +7,12 @@ are as many as they say. So a change of one slice keeps the generation, and a ch
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from berth_agent.dra import shares
 from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.partitions import PartitionedCard
 from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER, HELD_BY_NAME
 
@@ -21,6 +23,9 @@ TAINT: Final = f"{DRA_DRIVER}/unhealthy"
 MAX_DEVICES: Final = 64
 """Devices of a slice whose devices have taints."""
 MAX_TAINT_VALUE: Final = 63
+COUNTERS: Final = "-counters"
+"""What the label of a slice with a card's counter set has after the name of the card."""
+MAX_LABEL: Final = 63
 
 Spec = Mapping[str, Any]
 
@@ -72,23 +77,35 @@ def known(raw: Mapping[str, Any]) -> Known:
     )
 
 
-def by_card(devices: Sequence[ListedDevice], *, with_taints: bool) -> dict[str, list[dict[str, Any]]]:
+def by_card(
+    devices: Sequence[ListedDevice],
+    *,
+    with_taints: bool,
+    partitioned: Mapping[str, PartitionedCard] = MappingProxyType({}),
+) -> dict[str, list[dict[str, Any]]]:
     """Return the devices of each slice, by the name of its card.
 
     Args:
         devices: the devices of the node.
         with_taints: whether the API server keeps taints. If not, devices that need one are left out.
+        partitioned: what can be made on cards, by their UUIDs: their devices are listed instead of the card.
     """
     slices: dict[str, list[dict[str, Any]]] = {}
     for card, group in itertools.groupby(devices, key=lambda device: device.card):
         shown = [_device(device) for device in group if with_taints or not (device.fault or device.by_name)]
+        if card in partitioned:
+            shown = [dict(device) for device in partitioned[card].devices]
         if shown:
             slices[device_name(card)] = shown[:MAX_DEVICES]
     return slices
 
 
 def plan(
-    wanted: Mapping[str, Sequence[Any]], existing: Sequence[Known], *, node: str
+    wanted: Mapping[str, Sequence[Any]],
+    existing: Sequence[Known],
+    *,
+    node: str,
+    counters: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> list[Create | Update | Delete]:
     """Return the writes that make the slices of a node what they should be; none if they are.
 
@@ -96,10 +113,15 @@ def plan(
         wanted: the devices of each slice, by card.
         existing: the slices of the node and of this driver.
         node: the node, which is also the pool.
+        counters: further slices, which have one counter set each and no devices, by their labels.
     """
+    contents: dict[str, dict[str, Any]] = {
+        **{card: {"devices": list(devices)} for card, devices in wanted.items()},
+        **{label: {"sharedCounters": [counter_set]} for label, counter_set in counters.items()},
+    }
     kept: dict[str, Known] = {}
     for one in existing:
-        if one.card in wanted and one.spec.get("pool", {}).get("name") == node:
+        if one.card in contents and one.spec.get("pool", {}).get("name") == node:
             kept.setdefault(one.card, one)
     pools = [one.spec.get("pool", {}) for one in existing]
     generations = [pool.get("generation", 0) for pool in pools if pool.get("name") == node]
@@ -107,13 +129,12 @@ def plan(
     is_consistent = (
         len(kept) == len(existing)
         and len(set(generations)) <= 1
-        and all(pool["resourceSliceCount"] == len(wanted) for pool in pools)
+        and all(pool["resourceSliceCount"] == len(contents) for pool in pools)
     )
     generation = max(1, max(generations, default=0) + (not is_consistent))
-    pool = {"name": node, "generation": generation, "resourceSliceCount": len(wanted)}
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(contents)}
     specs: dict[str, dict[str, Any]] = {
-        card: {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": list(devices)}
-        for card, devices in wanted.items()
+        card: {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, **content} for card, content in contents.items()
     }
     return [
         *(Delete(known=one) for one in existing if kept.get(one.card) is not one),
@@ -178,7 +199,7 @@ def _differs(one: Known, spec: Spec) -> bool:
     return _without_times(one.spec) != spec
 
 
-def _without_times(spec: Spec) -> dict[str, Any]:
+def _without_times(spec: Spec) -> Spec:
     """Return a spec without the times that the API server adds to taints."""
     devices = [
         {**device, "taints": [{key: value for key, value in taint.items() if key != "timeAdded"} for taint in taints]}
@@ -186,7 +207,7 @@ def _without_times(spec: Spec) -> dict[str, Any]:
         else device
         for device in spec.get("devices") or ()
     ]
-    return {**spec, "devices": devices}
+    return {**spec, "devices": devices} if devices else spec
 
 
 def _device(device: ListedDevice) -> dict[str, Any]:
@@ -208,3 +229,21 @@ def probe(node: str) -> dict[str, Any]:
     device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True, memory="1Gi", shared=True)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [_device(device)]}, None)
+
+
+def counters_of(partitioned: Mapping[str, PartitionedCard]) -> dict[str, Mapping[str, Any]]:
+    """Return the counter sets of cards by the labels of their slices."""
+    return {f"{card.counters['name']}{COUNTERS}"[-MAX_LABEL:]: card.counters for card in partitioned.values()}
+
+
+def counter_probe(node: str) -> dict[str, Any]:
+    """Return a slice whose device uses counters, to be created as a dry run: the API server may drop that."""
+    counters = {"counterSet": "probe", "counters": {"probe": {"value": "1"}}}
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    device = {"name": "probe", "consumesCounters": [counters]}
+    return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [device]}, None)
+
+
+def keeps_counters(answer: Spec) -> bool:
+    """Return whether the API server kept the counters of a probe."""
+    return any(device.get("consumesCounters") for device in answer.get("devices") or ())

@@ -15,6 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,7 +30,7 @@ from berth_agent.health.faults import Fault, mark
 from berth_agent.inventory.interface import label_value
 from berth_agent.inventory.plugins import MAX_MESSAGE, checked, in_thread
 from berth_agent.readings import CardSample, NodeFacts, Reading
-from berth_agent.vendor import FaultListener, Inventory
+from berth_agent.vendor import FaultListener, Inventory, released
 from berth_api import allocation, links, names
 from berth_api.device import DeviceInfo, Link, LinkType, Topology
 from berth_api.names import GPU, GPU_MEMORY_RATIO
@@ -308,6 +309,10 @@ class InventoryWithDeviceInfos:
     def listen(self, listener: FaultListener) -> None:
         """Pass the fault events of the inventory on. A fault in a file is seen by the next reading."""
         self._inner.listen(listener)
+
+    def released(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the inventory has no card open."""
+        return released(self._inner)
 
     def close(self) -> None:
         """Close the hardware without waiting for it."""

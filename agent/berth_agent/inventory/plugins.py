@@ -9,13 +9,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.readings import CardSample, Reading
-from berth_agent.vendor import FaultListener, Inventory
+from berth_agent.vendor import FaultListener, Inventory, released
 from berth_api import allocation, names
 from berth_api.allocation import device_ids
 from berth_api.device import MAX_DEVICES, DeviceInfo, is_served_quantity
@@ -133,6 +134,10 @@ class InventoryWithPlugins:
     def listen(self, listener: FaultListener) -> None:
         """Pass the alarms of the inventory on; plug-ins raise none."""
         self._inner.listen(listener)
+
+    def released(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the inventory has no card open."""
+        return released(self._inner)
 
     def close(self) -> None:
         """Close the hardware without waiting for it."""

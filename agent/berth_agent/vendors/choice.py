@@ -21,7 +21,7 @@ from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import NoGpus, label_value
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import Isolation, ListPods, Provider
-from berth_agent.vendor import HandOver, Inventory, Vendor
+from berth_agent.vendor import HandOver, Inventory, MakesPartitions, Partitions, Vendor
 from berth_agent.vendors.amd.vendor import Amd
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
@@ -136,6 +136,12 @@ def hand_over_for(settings: Settings) -> HandOver | None:
         OptionsError: the options cannot be used.
     """
     return _chosen(settings.sysfs_root).vendor.hand_over(settings) if settings.device_plugin else None
+
+
+def partitions_for(settings: Settings) -> Partitions | None:
+    """Return what makes partitions on demand; None if the settings do not request it, or the vendor has none."""
+    vendor = _chosen(settings.sysfs_root).vendor
+    return vendor.partitions(settings) if isinstance(vendor, MakesPartitions) else None
 
 
 def resources_for(settings: Settings) -> frozenset[str]:

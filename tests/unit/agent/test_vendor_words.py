@@ -32,6 +32,8 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     # Names of resources that pods request.
     "kubelet/admission/pods.py": frozenset({"cuda"}),
     "kubelet/device_plugin/plugin_server.py": frozenset({"nvidia"}),
+    # Variables that limit the shares of a container.
+    "dra/shares.py": frozenset({"cuda"}),
     # A type of links.
     "dra/devices.py": frozenset({"nvlink"}),
     "kubelet/device_plugin/preferred.py": frozenset({"nvidia", "nvlink", "nvswitch"}),

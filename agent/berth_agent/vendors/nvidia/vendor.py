@@ -11,6 +11,7 @@ from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
 from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
 from berth_agent.vendors.nvidia.isolation.mps import MpsProvider
 from berth_agent.vendors.nvidia.nvml.inventory import DRIVER, VENDOR, NvmlInventory
+from berth_agent.vendors.nvidia.partitions.client import PartitionClient
 
 
 class Nvidia:
@@ -37,6 +38,10 @@ class Nvidia:
             OptionsError: the configuration file cannot be used.
         """
         return NvidiaHandOver(settings)
+
+    def partitions(self, settings: Settings) -> PartitionClient | None:
+        """Return the client of the process that makes MIG instances."""
+        return PartitionClient(settings.dra_partitions) if settings.dra_partitions else None
 
     def providers(self, settings: Settings, *, list_pods: ListPods) -> list[Provider]:
         """Return MPS and HAMi-core, as the settings request them."""

@@ -55,6 +55,7 @@ class Node:
         self.keeps_taints: bool | None = True
         """Whether the API server keeps taints in slices; None for no answer."""
         self.keeps_shares: bool | None = True
+        self.keeps_counters = True
 
     async def request(
         self,
@@ -69,7 +70,8 @@ class Node:
         if self.keeps_taints is None or self.keeps_shares is None:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "not now")
         [device] = body["spec"]["devices"]
-        kept = {name: field for name, field in device.items() if self.keeps_taints or name != "taints"}
+        dropped = {*(() if self.keeps_taints else ["taints"]), *(() if self.keeps_counters else ["consumesCounters"])}
+        kept = {name: field for name, field in device.items() if name not in dropped}
         if not self.keeps_shares:
             del kept["allowMultipleAllocations"]
             kept["capacity"] = {name: {"value": entry["value"]} for name, entry in kept["capacity"].items()}

@@ -1,9 +1,10 @@
 """The inventory of one node with NVIDIA's cards: what NVML and sysfs show, and what is wrong if they fail."""
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from berth_agent.health.catalogue import EVENTS_FAILED
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.readings import CardSample, Reading
-from berth_agent.vendor import FaultListener
+from berth_agent.vendor import FaultListener, RefusedError
 from berth_agent.vendors.nvidia import catalogue, rules
 from berth_agent.vendors.nvidia.labels import Facts
 from berth_agent.vendors.nvidia.nvml import library, sampling
@@ -31,6 +32,8 @@ VENDOR: Final = "0x10de"
 """NVIDIA among the vendors of PCI devices."""
 DRIVER: Final = "nvidia"
 """The driver's name in sysfs."""
+RELEASE_SECONDS: Final = 5.0
+"""Seconds that the driver has to end a reading and to close its session, before MIG instances are changed."""
 NOT_NEEDED: Final = Finding(
     type=names.DRIVER_LOADED,
     ok=True,
@@ -72,11 +75,12 @@ class NvmlInventory:
         """Samples of the cards of this session's last reading, by their UUIDs; for the owner's thread."""
         self._xids: Counter[tuple[str, int]] = Counter()
         self._counting = threading.Lock()
+        self._reading = asyncio.Lock()
 
     async def read(self) -> Mapping[str, Reading]:
         """Read all cards; a driver that is missing or does not answer becomes a condition."""
         try:
-            async with asyncio.timeout(self._timeout):
+            async with self._reading, asyncio.timeout(self._timeout):
                 self._last = await self._session.run(self._read_cards)
                 self._rebound = frozenset()
         except NvmlError as error:
@@ -87,6 +91,28 @@ class NvmlInventory:
         except TimeoutError:
             self._last = timed_out(self._last, seconds=self._timeout)
         return {self._node: self._last}
+
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[None]:
+        """Have no card open, and read none, in this context.
+
+        Raises:
+            RefusedError: the driver does not answer.
+        """
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._reading.acquire()
+                try:
+                    await self._session.run(self._session.reset)
+                except BaseException:
+                    self._reading.release()
+                    raise
+        except (TimeoutError, NvmlError) as error:
+            raise RefusedError(f"NVML is not closed for a change of MIG instances: {error or 'no answer'}") from error
+        try:
+            yield
+        finally:
+            self._reading.release()
 
     async def sample(self) -> Mapping[str, CardSample]:
         """Return current measurements of the last reading's cards, by UUID; wait as long as the driver does."""

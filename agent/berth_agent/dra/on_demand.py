@@ -1,0 +1,233 @@
+"""The partitions of this node's cards that are made on demand: which cards have them, and who is asked to make them.
+
+A process of its own makes partitions, behind `Partitions`. It is asked periodically what there is, and partitions of
+no claim are destroyed then. A card on which partitions were made is listed with what can be made on it, or not at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import structlog
+
+from berth_agent.dra import slices
+from berth_agent.dra.checkpoint import HeldClaim, HeldDevice
+from berth_agent.vendor import PartitionableCard, PartitionCards, Partitions, RefusedError
+from berth_api.device import DeviceSpec
+from berth_client.client import ApiClient
+from berth_client.errors import ApiError, CallError
+
+SLICES: Final = f"/apis/{slices.API_VERSION}/resourceslices"
+PERIOD: Final = 30.0
+"""Seconds between two questions to the process, which opens the card's library for each."""
+ASK_AGAIN: Final = 600.0
+"""Seconds until an API server is asked again whether it keeps counters: it may have been upgraded."""
+ASK_SECONDS: Final = 5.0
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class OwnHandles(Protocol):
+    """The agent's own use of the cards, which would keep a partition or a mode in use."""
+
+    def __call__(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the agent has no card open.
+
+        Raises:
+            RefusedError: on entering, if the cards cannot be closed.
+        """
+        ...
+
+
+class PartitionsOnDemand:
+    """What can be made on the node's cards, and what was made."""
+
+    def __init__(self, partitions: Partitions, *, client: ApiClient, node: str, released: OwnHandles) -> None:
+        self._partitions = partitions
+        self._client = client
+        self._node = node
+        self._released = released
+        self._cards: PartitionCards | None = None
+        self._keeps_counters: bool | None = None
+        self._asked_at = float("-inf")
+        self._wake = asyncio.Event()
+        self._failures: tuple[str, ...] = ()
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when the cards must be read again."""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known what can be made."""
+        return self._cards is not None and self._keeps_counters is not None
+
+    def opened(self) -> dict[str, PartitionableCard]:
+        """Return the cards on which partitions can be made now, by UUID; none if the API server drops counters."""
+        cards = self._cards.cards if self._cards and self._keeps_counters else ()
+        return {card.card: card for card in cards if not _obstacle(card)}
+
+    def used(self) -> frozenset[str]:
+        """Return the UUIDs of the cards on which partitions were made."""
+        return frozenset(card.card for card in (self._cards.cards if self._cards else ()) if card.made)
+
+    def problems(self, *, opened: bool) -> list[str]:
+        """Return why partitions cannot be made on some cards, if they are opened for it, or be destroyed."""
+        if not opened:
+            return list(self._failures)
+        dropped = ["the API server drops counters of devices, as before Kubernetes 1.36"]
+        cards, others = (self._cards.cards, self._cards.problems) if self._cards else ((), ())
+        return [
+            *self._failures,
+            *(dropped if self._keeps_counters is False else ()),
+            *others,
+            *(obstacle for card in cards if (obstacle := _obstacle(card))),
+        ]
+
+    async def made(
+        self, uid: str, held: HeldClaim, *, instances: frozenset[str], divided: frozenset[str], done: set[str]
+    ) -> HeldClaim:
+        """Make a claim's partitions, end the mode of partitions on its whole cards, and return it with the UUIDs.
+
+        Args:
+            uid: its UID.
+            held: the claim, which is recorded already.
+            instances: UUIDs of the partitions that the last reading has.
+            divided: UUIDs of the cards that are in the mode of partitions by that reading.
+            done: names of devices for which this was done already since kubelet's call.
+
+        Raises:
+            RefusedError: they are not all ready. The same call goes on.
+        """
+        devices = []
+        for device in held.devices:
+            is_done = device.device in done or not is_unready(device, instances=instances, divided=divided)
+            if not is_done and device.partition:
+                async with self._exclusively():
+                    made = await self._partitions.make(
+                        key(uid, device.device), card=device.card, placement=device.partition
+                    )
+                devices.append(replace(device, id=made))
+            else:
+                if not is_done:
+                    async with self._exclusively():
+                        await self._partitions.clear(device.card)
+                devices.append(device)
+            done.add(device.device)
+        return replace(held, devices=tuple(devices))
+
+    async def destroy(self, name: str) -> None:
+        """Destroy the partition of a key, if there is one.
+
+        Raises:
+            RefusedError: it may still be there.
+        """
+        async with self._exclusively():
+            await self._partitions.destroy(name)
+
+    @contextlib.asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[None]:
+        """Call the process while the agent has no card open. Have the cards read afterwards, also if it failed."""
+        try:
+            async with self._released():
+                yield
+        finally:
+            self._wake.set()
+            self.on_change()
+
+    async def run(self, destroy_left: Callable[[Iterable[str]], Awaitable[str]]) -> None:
+        """Ask the process what there is until cancelled, and let partitions of no claim be destroyed.
+
+        Args:
+            destroy_left: destroys those of these keys that no claim has, and returns why one of them is still there.
+        """
+        while True:
+            before = self._cards, self._keeps_counters, self._failures
+            await self.look(destroy_left)
+            if (self._cards, self._keeps_counters, self._failures) != before:
+                self.on_change()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD):
+                    await self._wake.wait()
+
+    async def look(self, destroy_left: Callable[[Iterable[str]], Awaitable[str]]) -> None:
+        """Ask the process and the API server once."""
+        failures = [await self._probe()]
+        try:
+            self._cards = await self._partitions.list()
+        except RefusedError as error:
+            failures.append(str(error))
+        else:
+            failures.append(await destroy_left([name for card in self._cards.cards for name in card.made]))
+        found = tuple(filter(None, failures))
+        if found and found != self._failures:
+            _log.warning("partitions on demand are not as they should be, will try again", reasons=found)
+        self._failures = found
+        # At the end: what could not be destroyed is tried again after the period.
+        self._wake.clear()
+
+    async def _probe(self) -> str:
+        """Find out whether the API server keeps counters, unless it does; return why that is not known."""
+        now = asyncio.get_running_loop().time()
+        if self._keeps_counters or (self._keeps_counters is False and now < self._asked_at + ASK_AGAIN):
+            return ""
+        sent = slices.counter_probe(self._node)
+        try:
+            answer = await self._client.request(
+                "POST", SLICES, params={"dryRun": "All"}, body=sent, timeout=ASK_SECONDS
+            )
+        except ApiError as error:
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                return f"it is not known whether the API server keeps counters of devices: {error}"
+            # Before 1.35, a counter set must be in the slice that uses it.
+            self._keeps_counters = False
+        except CallError as error:
+            return f"it is not known whether the API server keeps counters of devices: {error}"
+        else:
+            self._keeps_counters = slices.keeps_counters(answer["spec"])
+        self._asked_at = now
+        return ""
+
+
+def key(uid: str, device: str) -> str:
+    """Return the key of the partition of a claim's device."""
+    return f"{uid}/{device}"
+
+
+def keys(claims: Mapping[str, HeldClaim]) -> frozenset[str]:
+    """Return the keys of the partitions of claims."""
+    return frozenset(
+        key(uid, device.device) for uid, claim in claims.items() for device in claim.devices if device.partition
+    )
+
+
+def is_unready(device: HeldDevice, *, instances: frozenset[str], divided: frozenset[str]) -> bool:
+    """Return whether a device must be made first, or its card be one whole again; `made` has the arguments."""
+    return device.id not in instances if device.partition else device.id in divided and not device.admin
+
+
+def unready(held: HeldClaim, *, instances: frozenset[str], divided: frozenset[str]) -> list[HeldDevice]:
+    """Return a claim's devices that must be made first, or whose card must be one whole again."""
+    return [device for device in held.devices if is_unready(device, instances=instances, divided=divided)]
+
+
+def whole(spec: DeviceSpec, cards: Iterable[str]) -> DeviceSpec:
+    """Return a spec in which these cards are whole: what is on them now comes and goes with claims."""
+    undivided = set(cards)
+    if not undivided:
+        return spec
+    devices = [
+        card.model_copy(update={"mig": None}) if card.id in undivided and card.mig else card for card in spec.devices
+    ]
+    return spec.model_copy(update={"devices": devices})
+
+
+def _obstacle(card: PartitionableCard) -> str:
+    """Return why no partitions can be made on a card; empty if they can."""
+    if card.foreign:
+        return f"{card.card} has instances that Berth did not make, and gets no others until they are destroyed"
+    if not card.is_partitioned and not card.changes_at_once:
+        return f"MIG mode of {card.card} is off: turn it on, and reboot"
+    return ""
