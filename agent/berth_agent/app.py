@@ -116,8 +116,6 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 async with asyncio.TaskGroup() as tasks:
                     if settings.inventory == "nvml":
                         await turn.come(endpoint, tasks)
-                    if endpoint:
-                        endpoint.is_beside_hung = lambda: turn.is_beside_hung
                     usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
                     exporter.usage = usage
                     plugin = _plugin(settings, usage)

@@ -195,11 +195,6 @@ class ClaimDriver:
         if self.refusal:
             message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
             yield "BothRefused", message
-        if self._endpoint.is_beside_hung():
-            message = (
-                "an earlier agent of this node hangs and cannot end, so this one serves without it: reboot the node"
-            )
-            yield "EarlierAgentHangs", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
 
