@@ -298,7 +298,12 @@ class Agent:
             return reading.spec if reading else None
 
         admission = usage.admission
-        left = LeftClaims(self._settings, spec=spec, by_claim=lambda: admission.claimed if admission.answers else None)
+        left = LeftClaims(
+            self._settings,
+            spec=spec,
+            by_claim=lambda: admission.claimed if admission.answers else None,
+            clock=time.monotonic,
+        )
         if self._plugin:
             self._plugin.kept_for_claims = left.withheld
             self._plugin.refuse_claimed = left.refuse

@@ -61,6 +61,10 @@ class HeldClaim:
         """The claim in messages."""
         return f"ResourceClaim {self.namespace}/{self.name}" if self.name else "a ResourceClaim of an unknown name"
 
+    def is_over(self, boot: str) -> bool:
+        """Return whether it is of an earlier boot: no container survives a reboot. An unknown boot is none."""
+        return bool(boot and self.boot and self.boot != boot)
+
 
 _CLAIM: Final = TypeAdapter(HeldClaim)
 UID: Final[TypeAdapter[str]] = TypeAdapter(Uid)

@@ -99,6 +99,7 @@ class Preparation:
             self._claims = self._loaded()
         self._unwritten = "", 0.0
         """What could not be written, and until when that is a problem."""
+        self._ended = recovery.EndedDevices()
         self._lock = asyncio.Lock()
         self._is_leaving = False
         self.on_change: Callable[[], object] = lambda: None
@@ -366,7 +367,7 @@ class Preparation:
             found = recovery.with_reported(
                 {**from_files, **damage.claims}, state.by_claim, pool=self._pool, boot=self._boot
             )
-            claims = recovery.completed(found, state.devices, state.by_claim, pool=self._pool)
+            claims = recovery.completed(found, state.devices)
             is_lost = bool(claims) or not isinstance(damage, AbsentError)
             # The first start of all must not wait for room on the disk: nothing is lost if it starts once more.
             with contextlib.nullcontext() if is_lost else contextlib.suppress(OSError):
@@ -389,9 +390,12 @@ class Preparation:
             _BusyError: that cannot be recorded.
         """
         state = self._state()
+        held = {(claim.namespace, claim.name, device.device) for claim in claims.values() for device in claim.devices}
+        now = asyncio.get_running_loop().time()
+        ended = self._ended.among(held, state.by_claim if state else None, pool=self._pool, now=now)
         if state is None:
             return
-        completed = recovery.completed(claims, state.devices, state.by_claim, pool=self._pool)
+        completed = recovery.completed(claims, state.devices, ended=ended)
         if completed != claims:
             try:
                 await asyncio.to_thread(self._store.save, completed)
@@ -411,8 +415,7 @@ class Preparation:
         return ""
 
     def _is_over(self, claim: HeldClaim) -> bool:
-        """Return whether a claim is of an earlier boot: no container survives a reboot."""
-        return bool(self._boot and claim.boot and claim.boot != self._boot)
+        return claim.is_over(self._boot)
 
 
 def _check_foreign(held: HeldClaim, state: NodeState) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from berth_agent.dra import devices
 from berth_agent.dra.checkpoint import NAME, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
 from berth_agent.dra.preparation import WAIT, NodeState, Preparation
+from berth_agent.dra.recovery import ENDED_SECONDS
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
@@ -478,10 +479,15 @@ async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_fre
     assert (driver.cards() or frozenset()) >= {"GPU-0", "GPU-1"}
     with pytest.raises(RefusedError, match="gpu-1 is still prepared for ResourceClaim ns/two"):
         await driver.prepare(node.allocate("other", "gpu-1"))
-    # kubelet prepares one claim again, and the containers of the other have ended.
+    # kubelet prepares one claim again, and the containers of the other have ended. While it starts, it reports nothing.
     await driver.prepare(node.allocate("one", "gpu-0"))
-    node.by_claim = reported[:1]
     restarted = node.restart(wait=0)
+    for answer in ([], reported, reported[:1]):
+        node.by_claim = answer
+        await restarted.load()
+        assert restarted.cards() == frozenset({"GPU-0", "GPU-1"})
+        await asyncio.sleep(ENDED_SECONDS - 1)
+    await asyncio.sleep(1)
     await restarted.load()
     assert restarted.cards() == frozenset({"GPU-0"})
     await restarted.prepare(node.allocate("other", "gpu-1"))
