@@ -97,8 +97,8 @@ class Preparation:
         """Why they cannot be read; empty if they can."""
         with contextlib.suppress(OSError, DamagedError):
             self._claims = self._loaded()
-        self._unwritten = "", 0.0
-        """What could not be written, and until when that is a problem."""
+        self._unwritten: dict[str, tuple[str, float]] = {}
+        """What could not be written of a claim, and until when that is a problem, by UID."""
         self._ended = recovery.EndedDevices()
         self._lock = asyncio.Lock()
         self._is_leaving = False
@@ -119,9 +119,9 @@ class Preparation:
 
     @property
     def unwritten(self) -> str:
-        """What could not be written lately, and why; empty if the last write succeeded."""
-        failure, until = self._unwritten
-        return failure if asyncio.get_running_loop().time() < until else ""
+        """What could not be written of a claim lately, and why; empty if each claim's last write succeeded."""
+        now = asyncio.get_running_loop().time()
+        return next((failure for failure, until in self._unwritten.values() if now < until), "")
 
     def leave(self) -> None:
         """Let no call wait for devices any more, because the agent ends. kubelet repeats calls that are refused."""
@@ -180,13 +180,13 @@ class Preparation:
                 held, edits = await asyncio.to_thread(self._composed, claim, held, state)
                 self._claims = {**others, claim.uid: held}
                 if self._claims != before:
-                    with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                    with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
                         await asyncio.to_thread(self._store.save, self._claims)
                     self.on_change()
             except BaseException:
                 self._claims = before
                 raise
-            with self._writing(f"{claim.title} not prepared: its CDI file is not written"):
+            with self._writing(claim, "not prepared: its CDI file is not written"):
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
             return tuple(
@@ -291,7 +291,7 @@ class Preparation:
             before = await self._known()
             left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             left.pop(claim.uid, None)
-            with self._writing(f"{claim.title} not released: its record is not removed"):
+            with self._writing(claim, "not released: its record is not removed"):
                 await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
                 if left != before:
                     await asyncio.to_thread(self._store.save, left)
@@ -301,15 +301,17 @@ class Preparation:
             return True
 
     @contextlib.contextmanager
-    def _writing(self, failure: str) -> Iterator[None]:
+    def _writing(self, claim: ClaimKey, failure: str) -> Iterator[None]:
         """Refuse the call if the disk does, and keep that as a problem of the node."""
         clock = asyncio.get_running_loop().time
+        self._unwritten = {uid: (text, until) for uid, (text, until) in self._unwritten.items() if clock() < until}
         try:
             yield
         except OSError as error:
-            self._unwritten = f"{failure}: {error}", clock() + REMEMBERED
-            raise RefusedError(self._unwritten[0]) from error
-        self._unwritten = "", 0.0
+            message = f"{claim.title} {failure}: {error}"
+            self._unwritten[claim.uid] = message, clock() + REMEMBERED
+            raise RefusedError(message) from error
+        self._unwritten.pop(claim.uid, None)
 
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
