@@ -318,6 +318,9 @@ class Preparation:
         if self._claims is not None and not _is_incomplete(self._claims):
             self.failure = self._unknown()
             return
+        if self._lock.locked():
+            # A call writes to the disk, which may be slow. Faults are published meanwhile.
+            return
         async with self._lock:
             try:
                 await self._complete(await self._known())

@@ -5,6 +5,7 @@ import contextlib
 import json
 import resource
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -410,6 +411,32 @@ async def test_two_claims_of_one_card_that_only_kubelet_names_are_two(tmp_path: 
     assert driver.cards() == frozenset({"GPU-0"})
     with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/one"):
         await driver.prepare(node.allocate("two", "gpu-0"))
+
+
+@pytest.mark.looptime
+async def test_a_slow_disk_under_a_call_does_not_stop_the_next_look(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.by_claim = [ClaimedDevice(namespace="ns", claim="lost", driver="gpu.berth.dev", pool="node", device="gpu-9")]
+    disk = threading.Event()
+
+    class Slow(ClaimCheckpoint):
+        def save(self, claims: Mapping[str, HeldClaim]) -> None:
+            disk.wait()
+            super().save(claims)
+
+    disk.set()
+    driver = node.restart(Slow(tmp_path / "state"))
+    await driver.load()
+    disk.clear()
+    preparing = asyncio.create_task(driver.prepare(node.allocate("one", "gpu-0")))
+    await asyncio.sleep(1)
+    try:
+        async with asyncio.timeout(1):
+            await driver.load()
+        assert driver.cards() == frozenset({"GPU-0"})
+    finally:
+        disk.set()
+        await preparing
 
 
 @contextlib.contextmanager
