@@ -185,6 +185,7 @@ class Preparation:
                     self.on_change()
             except BaseException:
                 self._claims = before
+                self.on_change()
                 raise
             with self._writing(claim, "not prepared: its CDI file is not written"):
                 record = checkpoint.dumped(held)
@@ -415,7 +416,7 @@ class Preparation:
             if not claim.devices and not self._is_over(claim):
                 return (
                     f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
-                    f"free cards are given to no claim and no pod: drain the node"
+                    f"free cards are given to no claim and no pod: drain the node; if that does not help, reboot it"
                 )
         return ""
 

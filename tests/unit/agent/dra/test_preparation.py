@@ -75,7 +75,7 @@ class Node:
     async def get(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
         if name not in self.claims:
-            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f"{name} not found")
+            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
         return self.claims[name]
 
     def allocate(self, name: str, *allocated: str, uid: str = "", pool: str = "node", **fields: Any) -> ClaimKey:
@@ -156,11 +156,13 @@ async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that
             raise OSError("full")
 
     driver = node.restart(Broken(tmp_path / "state"))
+    heard: list[frozenset[str] | None] = []
+    driver.on_change = lambda: heard.append(driver.cards())
     with pytest.raises(RefusedError, match="full"):
         await driver.prepare(node.allocate("one", "gpu-0"))
     # The first time, the checkpoint was absent.
     assert seen == [None, frozenset({"GPU-0"})]
-    assert driver.cards() == frozenset()
+    assert heard == [frozenset()]
 
 
 async def test_a_claim_gets_its_card_and_its_instance_with_their_device_nodes(tmp_path: Path) -> None:
@@ -364,6 +366,7 @@ async def test_a_damaged_checkpoint_costs_no_claim_its_card(tmp_path: Path, dama
     node.by_claim = (ClaimedDevice(namespace="ns", claim="one", driver="gpu.berth.dev", pool="node", device="gpu-0"),)
     await driver.load()
     assert driver.cards() == (None if damage == "and a CDI file" else frozenset({"GPU-0", "GPU-2"}))
+    assert ("drain the node; if that does not help, reboot it" in driver.failure) == (damage == "and a CDI file")
     assert (record.with_name(f"{NAME}.rejected").read_text() if content else "") == content
 
     other = node.allocate("other", "gpu-0")
