@@ -41,8 +41,6 @@ class HeldDevice:
     """UUID of its card; empty while it is not known."""
     type: str = GPU
     admin: bool = False
-    cdi_ids: tuple[str, ...] = ()
-    """Qualified names of its CDI devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ the record last. So after a crash at any moment, the same call ends with the sam
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -124,11 +124,11 @@ class Preparation:
         return next((failure for failure, until in self._unwritten.values() if now < until), "")
 
     def leave(self) -> None:
-        """Let no call wait for devices any more, because the agent ends. kubelet repeats calls that are refused."""
+        """Refuse calls that wait for devices: the agent ends. kubelet repeats calls that are refused."""
         self._is_leaving = True
 
     async def close(self) -> None:
-        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        """Finish the running calls, including those that kubelet gave up, and accept no more."""
         await self._lock.acquire()
 
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
@@ -177,8 +177,7 @@ class Preparation:
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
-                held, edits = await asyncio.to_thread(self._composed, claim, held, state)
-                self._claims = {**others, claim.uid: held}
+                ids, edits = await asyncio.to_thread(self._composed, claim, held, state)
                 if self._claims != before:
                     with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
                         await asyncio.to_thread(self._store.save, self._claims)
@@ -191,8 +190,8 @@ class Preparation:
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
             return tuple(
-                PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=device.cdi_ids)
-                for device in held.devices
+                PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=cdi_ids)
+                for device, cdi_ids in zip(held.devices, ids, strict=True)
             )
 
     def _held(
@@ -247,15 +246,15 @@ class Preparation:
 
     def _composed(
         self, claim: ClaimKey, held: HeldClaim, state: NodeState
-    ) -> tuple[HeldClaim, dict[str, Mapping[str, Any]]]:
-        """Return the claim with its CDI devices, and the edits of those that are in its file, by their names.
+    ) -> tuple[list[tuple[str, ...]], dict[str, Mapping[str, Any]]]:
+        """Return the names of each device's CDI devices, and the edits of those that are in the claim's file, by name.
 
         Raises:
             RefusedError: a container cannot have a device now.
         """
         try:
             access = state.access() if any(device.type != RDMA for device in held.devices) else None
-            devices, edits = [], dict[str, Mapping[str, Any]]()
+            all_ids, edits = list[tuple[str, ...]](), dict[str, Mapping[str, Any]]()
             for device in held.devices:
                 if access is None or device.type == RDMA:
                     own, ids = state.nic_edits(device.id), list[str]()
@@ -265,10 +264,10 @@ class Preparation:
                 if own:
                     name = cdi.device_name(claim.uid, device.device)
                     edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
-                devices.append(replace(device, cdi_ids=tuple(ids)))
+                all_ids.append(tuple(ids))
         except (OSError, MisconfiguredError) as error:
             raise RefusedError(f"{claim.title}: {error}") from error
-        return replace(held, devices=tuple(devices)), edits
+        return all_ids, edits
 
     async def unprepare(self, claim: ClaimKey) -> None:
         """Release a claim; a claim that is not known is released.
