@@ -290,7 +290,7 @@ class Agent:
             usage.begin(self._use_changed, tasks)
 
     def _withhold_left(self, usage: UsageReporter) -> None:
-        """Let no pod have by name what claims have that an earlier agent with the driver has prepared."""
+        """Withhold the cards of claims that an earlier agent prepared."""
         from berth_agent.dra.left import LeftClaims  # noqa: PLC0415 -- takes memory only where pods are given devices
 
         def spec() -> DeviceSpec | None:

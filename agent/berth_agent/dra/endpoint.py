@@ -55,7 +55,7 @@ class DriverEndpoint:
         self._claims.set_result(claims)
 
     async def close(self) -> None:
-        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        """Finish the running calls, including those that kubelet gave up, and accept no more."""
         if self._claims.done() and not self._claims.exception():
             await self._claims.result().close()
 
