@@ -73,7 +73,7 @@ WRITTEN: Final[Rows] = {
 OBJECTS: Final[Rows] = {
     "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name`, "
-    "by `claims` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
+    "by `claims`, `shares` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
@@ -153,7 +153,7 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_CLAIMS_AND_NAME"),
+        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES", "CARDS_BY_CLAIMS_AND_NAME"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),

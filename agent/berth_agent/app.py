@@ -224,6 +224,7 @@ def _driver(
         is_current=lambda: usage.admission.is_ready,
         by_claim=lambda: usage.admission.claimed,
         foreign=foreign,
+        has_shares=choice.has_shares(settings),
     )
 
 

@@ -225,8 +225,8 @@ class Settings(Flags, BaseSettings):
 
     dra: bool = False
     """Whether the agent is also a driver of dynamic resource allocation, `gpu.berth.dev`. It gives cards to
-    ResourceClaims on nodes with the label `berth.dev/cards: claims` or `both`. The container runtime must support CDI.
-    Requires `--truth` and, with `--device-plugin`, `--admission`."""
+    ResourceClaims on nodes with the label `berth.dev/cards: claims`, `shares` or `both`. The container runtime must
+    support CDI. Requires `--truth` and, with `--device-plugin`, `--admission`."""
 
     dra_own_pools: bool = False
     """Whether this driver's pools are Berth's, as the operator's configuration says (`claims.drivers`). Without it, the

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from berth_agent.dra import shares
+from berth_agent.dra.shares import Share
 from berth_agent.vendor import RefusedError
 from berth_api.names import DRA_DRIVER
 
@@ -17,6 +19,8 @@ class AllocatedDevice:
     device: str
     admin: bool = False
     """Whether the claim has admin access: other claims may have the device, too."""
+    share: Share | None = None
+    """The claim's share of the device; None for the whole device."""
 
 
 def path(namespace: str, name: str) -> str:
@@ -33,6 +37,24 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
         pool: the pool of this node.
 
     Raises:
+        RefusedError: it is another claim, or none of its devices is of this node and driver, or a share cannot be read.
+    """
+    return tuple(
+        AllocatedDevice(
+            request=result["request"].partition("/")[0],
+            device=result["device"],
+            admin=bool(result.get("adminAccess")),
+            # Admin access takes nothing of a card, whatever the scheduler wrote.
+            share=None if result.get("adminAccess") else shares.read(result),
+        )
+        for result in own_results(claim, uid=uid, pool=pool)
+    )
+
+
+def own_results(claim: Mapping[str, Any], *, uid: str, pool: str) -> list[Mapping[str, Any]]:
+    """Return the results of a claim's allocation that are of this driver; see `read`.
+
+    Raises:
         RefusedError: it is another claim, or none of its devices is of this node and driver.
     """
     name = claim["metadata"]["name"]
@@ -46,9 +68,4 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
     if not own or any(result["pool"] != pool for result in own):
         pools = ", ".join(sorted({result["pool"] for result in own})) or "no pool"
         raise RefusedError(f"ResourceClaim {name} has devices of {DRA_DRIVER} in {pools}; this node's pool is {pool}")
-    return tuple(
-        AllocatedDevice(
-            request=result["request"].partition("/")[0], device=result["device"], admin=bool(result.get("adminAccess"))
-        )
-        for result in own
-    )
+    return own

@@ -3,13 +3,14 @@
 kubelet starts a container again by the names that Prepare returned once. So the file stays until Unprepare.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from berth_agent import files
+from berth_agent.dra.shares import Share
 from berth_agent.kubelet.device_plugin.cdi_folder import MODE, VERSION
 from berth_agent.vendor import CardAccess, Specification
 from berth_api.names import DRA_DRIVER
@@ -62,6 +63,10 @@ class ClaimEdits:
             _add(edits, (part.get("containerEdits") or {} for part in parts))
         self.edits = {kind: entries for kind, entries in edits.items() if entries}
 
+    def with_variables(self, variables: Sequence[str]) -> Mapping[str, Any]:
+        """Return the edits with further variables, as `NAME=value`."""
+        return {**self.edits, "env": [*self.edits.get("env", ()), *variables]} if variables else self.edits
+
 
 def _add(edits: dict[str, list[Any]], more: Iterable[Mapping[str, Any]]) -> None:
     for one in more:
@@ -70,9 +75,9 @@ def _add(edits: dict[str, list[Any]], more: Iterable[Mapping[str, Any]]) -> None
             present += [entry for entry in one.get(kind) or () if entry not in present]
 
 
-def device_name(uid: str, device: str) -> str:
-    """Return the name of a claim's device in its CDI file."""
-    return f"{uid}-{device}"
+def device_name(uid: str, device: str, share: Share | None = None) -> str:
+    """Return the name of a claim's device in its CDI file; a claim may have several shares of a device."""
+    return f"{uid}-{device}.{share.id}" if share else f"{uid}-{device}"
 
 
 def write(folder: Path, uid: str, *, record: str, edits: Mapping[str, Mapping[str, Any]]) -> None:

@@ -16,6 +16,7 @@ import orjson
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_agent.dra.shares import Share
 from berth_api.names import GPU
 
 NAME: Final = "claims.json"
@@ -41,6 +42,8 @@ class HeldDevice:
     """UUID of its card; empty while it is not known."""
     type: str = GPU
     admin: bool = False
+    share: Share | None = None
+    """The claim's share of the device; None for the whole device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ class ListedDevice:
     """The fault in words."""
     by_name: bool = False
     """Whether it is listed although a pod has it by name, and so needs a taint."""
+    shared: bool = False
+    """Whether claims may have shares of it."""
 
 
 def listed(

@@ -49,6 +49,7 @@ class ClaimDriver:
         is_current: Callable[[], bool],
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
+        has_shares: bool = False,
     ) -> None:
         """Set its parts.
 
@@ -62,6 +63,7 @@ class ClaimDriver:
             is_current: returns whether kubelet answered when it was asked last.
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
+            has_shares: whether claims may have shares of this vendor's cards.
         """
         self._settings = settings
         self._hand_over = hand_over
@@ -69,6 +71,7 @@ class ClaimDriver:
         self._is_current = is_current
         self._by_claim = by_claim
         self._foreign = foreign
+        self._has_shares = has_shares
         self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._endpoint = endpoint
@@ -87,9 +90,9 @@ class ClaimDriver:
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
-        self._mode = Mode.NAME
+        self._mode = self._requested = Mode.NAME
         self.refusal = ""
-        """Why the cards are not given in both ways although the label says so; empty otherwise."""
+        """Why the cards are not given as the label says; empty if they are."""
         self.unseen_nics: Callable[[], frozenset[str]] = frozenset
         """Returns the PCI addresses of the NICs of pods that the watch of pods does not show yet."""
         self.shown: list[ListedDevice] = []
@@ -109,16 +112,16 @@ class ClaimDriver:
             listed += nics.listed(reading.spec, roots=self._roots)
         self._reading = reading
         self._spec, self._devices = reading.spec, {device.name: device for device in listed}
-        self._mode = modes.mode_of(labels)
+        self._requested = modes.mode_of(labels)
         self.refusal, is_decided = "", True
-        if self._mode is not Mode.NAME:
+        if self._requested is not Mode.NAME:
             try:
-                self.refusal = await self._refused()
+                self.refusal = await self._refused(reading)
             except CallError as error:
                 # The slices of an earlier agent stay as they are.
-                self.refusal, is_decided = f"it is not known whether the API server keeps taints: {error}", False
-        if self.refusal:
-            self._mode = Mode.NAME
+                kept = "shares" if self._requested is Mode.SHARES else "taints"
+                self.refusal, is_decided = f"it is not known whether the API server keeps {kept}: {error}", False
+        self._mode = Mode.NAME if self.refusal and is_decided else self._requested
         await self.claims.load()
         is_known = self.claims.cards() is not None
         self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
@@ -130,21 +133,29 @@ class ClaimDriver:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             self._publisher.publish(self.shown)
 
-    async def _refused(self) -> str:
-        """Return why the node's cards cannot be given as its mode says; empty if they can.
+    async def _refused(self, reading: Reading) -> str:
+        """Return why the node's cards cannot be given as the label says; empty if they can.
 
         Raises:
             CallError: it is not known.
         """
-        if self._mode is Mode.CLAIMS:
-            if self._publisher.keeps_taints is False:
-                await self._publisher.probe_taints()
+        if self._requested is not Mode.BOTH and self._publisher.keeps_taints is False:
+            await self._publisher.probe()
+        if self._requested is Mode.CLAIMS:
             return ""
+        if self._requested is Mode.SHARES:
+            if not (self._has_shares and reading.offered):
+                return "cards of this vendor cannot be shared by claim"
+            await self._publisher.probe(shares=True)
+            dropped = (
+                "the API server drops shares of devices, as before Kubernetes 1.36, so a card is of one claim alone"
+            )
+            return "" if self._publisher.keeps_shares else dropped
         if not self._settings.device_plugin:
             return "the agent does not offer the node's cards to kubelet (--device-plugin)"
         if not self._settings.dra_own_pools:
             return f"the pools of {names.DRA_DRIVER} are not Berth's: add it to claims.drivers (--dra-own-pools)"
-        await self._publisher.probe_taints()
+        await self._publisher.probe()
         return (
             "" if self._publisher.keeps_taints else "the API server drops taints of devices, as before Kubernetes 1.36"
         )
@@ -154,7 +165,7 @@ class ClaimDriver:
         if self._spec is None:
             return frozenset()
         cards = {device.id for device in self._spec.devices if device.type == names.GPU}
-        if self._mode is Mode.CLAIMS and self._held() is not None:
+        if self._mode in (Mode.CLAIMS, Mode.SHARES) and self._held() is not None:
             # Also while kubelet restarts: a pod whose card turns unhealthy can neither be restarted nor admitted again.
             return self._unheld() & cards
         return self._claimed() & cards
@@ -193,8 +204,11 @@ class ClaimDriver:
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:
-            message = f"label {names.CARDS_KEY}={Mode.BOTH} has no effect, and pods get cards by name: {self.refusal}"
-            yield "BothRefused", message
+            effect = "has no effect, and pods get cards by name"
+            if self._mode is not Mode.NAME:
+                effect = "has no effect yet, and ResourceSlices stay as they are"
+            message = f"label {names.CARDS_KEY}={self._requested} {effect}: {self.refusal}"
+            yield "SharesRefused" if self._requested is Mode.SHARES else "BothRefused", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
 

@@ -13,9 +13,10 @@ import structlog
 
 from berth_agent.dra import allocation
 from berth_agent.dra.checkpoint import HeldClaim
-from berth_agent.dra.preparation import ClaimApi, Preparation
+from berth_agent.dra.preparation import Preparation
 from berth_agent.dra.recovery import UNKNOWN
 from berth_agent.dra.service import ClaimKey
+from berth_agent.dra.shares import ObjectReader
 from berth_agent.vendor import RefusedError
 from berth_api.device import ClaimedDevice
 from berth_api.names import DRA_DRIVER
@@ -35,7 +36,12 @@ class ForgottenClaims:
     """The prepared claims that no pod and no container needs any more."""
 
     def __init__(
-        self, claims: Preparation, *, api: ClaimApi, pool: str, by_claim: Callable[[], Iterable[ClaimedDevice] | None]
+        self,
+        claims: Preparation,
+        *,
+        api: ObjectReader,
+        pool: str,
+        by_claim: Callable[[], Iterable[ClaimedDevice] | None],
     ) -> None:
         """Set its parts; `by_claim` returns what containers have of claims, None while kubelet does not answer."""
         self._claims = claims
@@ -90,7 +96,7 @@ class ForgottenClaims:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 live = await self._api.get(allocation.path(claim.namespace, claim.name))
-            allocation.read(live, uid=uid, pool=self._pool)
+            allocation.own_results(live, uid=uid, pool=self._pool)
         except RefusedError:
             # Another claim with this name, or not allocated on this node any more.
             return True

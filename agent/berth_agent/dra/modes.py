@@ -1,11 +1,15 @@
-"""How the cards of a node are given, as its Node's label says: by name, to claims, or in both ways. Pure functions."""
+"""How the cards of a node are given, as its Node's label says: by name, to claims, in shares, or both ways.
+
+Pure functions.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from berth_agent.dra import shares
 from berth_agent.dra.devices import ListedDevice
-from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_CLAIMS_AND_NAME, CARDS_KEY
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_CLAIMS_AND_NAME, CARDS_BY_SHARES, CARDS_KEY
 
 
 class Mode(StrEnum):
@@ -15,6 +19,8 @@ class Mode(StrEnum):
     """Slices list nothing. kubelet's device API offers each card of which no claim has any part."""
     CLAIMS = CARDS_BY_CLAIMS
     """Slices list each card of which no pod has any part by name. kubelet's device API offers the other cards."""
+    SHARES = CARDS_BY_SHARES
+    """As `claims`, and several claims may have shares of a whole card."""
     BOTH = CARDS_BY_CLAIMS_AND_NAME
     """Slices list each whole card, with a taint while a pod has any part of it by name. kubelet's device API offers
     each card of which no claim has any part. Berth alone gives the cards in both ways, so it never gives one twice."""
@@ -36,8 +42,9 @@ def shown(mode: Mode, devices: Iterable[ListedDevice], *, by_name: Collection[st
     """
     if mode is Mode.NAME:
         return []
-    if mode is Mode.CLAIMS:
-        return [device for device in devices if device.card not in by_name]
+    if mode is not Mode.BOTH:
+        free = [device for device in devices if device.card not in by_name]
+        return [replace(device, shared=mode is Mode.SHARES and shares.is_divisible(device)) for device in free]
     # kubelet's device API withholds whole cards only. So a card is given by claim as a whole, or not at all.
     whole = (device for device in devices if device.id == device.card)
     return [replace(device, by_name=device.card in by_name) for device in whole]

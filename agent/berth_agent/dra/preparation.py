@@ -9,22 +9,22 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, checkpoint, recovery
+from berth_agent.dra import allocation, cdi, checkpoint, recovery, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.service import ClaimKey, PreparedDevice
+from berth_agent.dra.shares import Container, ObjectReader
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
 from berth_api.device import ClaimedDevice
 from berth_api.names import RDMA
 from berth_client.errors import CallError
-from berth_client.objects import Object
 
 WAIT: Final = 20.0
 """Seconds for which a call waits for devices. kubelet gives up after 45 s, and asks again only a minute later."""
@@ -57,25 +57,13 @@ class _BusyError(RefusedError):
     """A claim cannot have its devices now, but may soon."""
 
 
-class ClaimApi(Protocol):
-    """The API server."""
-
-    async def get(self, path: str) -> Object:
-        """Read an object.
-
-        Raises:
-            CallError: it cannot be read.
-        """
-        ...
-
-
 class Preparation:
     """The claims of one node."""
 
     def __init__(
         self,
         *,
-        api: ClaimApi,
+        api: ObjectReader,
         store: ClaimCheckpoint,
         cdi_folder: Path,
         pool: str,
@@ -140,21 +128,26 @@ class Preparation:
         _check_uid(claim)
         try:
             live = await self._api.get(allocation.path(claim.namespace, claim.name))
+            wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
+            users: Sequence[Container] = ()
+            if any(device.share for device in wanted):
+                users = await shares.users(self._api, live, node=self._pool)
         except CallError as error:
             raise RefusedError(f"{claim.title} not read: {error}") from error
-        wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
         clock = asyncio.get_running_loop().time
         end = clock() + self._wait
         while True:
             try:
                 # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(claim, wanted))
+                return await asyncio.shield(self._give(claim, wanted, users))
             except _BusyError as error:
                 if clock() >= end or self._is_leaving:
                     raise RefusedError(f"{claim.title}: {error}") from error
             await asyncio.sleep(POLL)
 
-    async def _give(self, claim: ClaimKey, wanted: Iterable[AllocatedDevice]) -> tuple[PreparedDevice, ...]:
+    async def _give(
+        self, claim: ClaimKey, wanted: Iterable[AllocatedDevice], users: Sequence[Container]
+    ) -> tuple[PreparedDevice, ...]:
         """Record the claim's devices, and write its CDI file.
 
         Raises:
@@ -171,13 +164,14 @@ class Preparation:
             if known and self._is_over(known):
                 known = None
             held = self._held(claim, wanted, state, known, others.values())
+            variables = shares.variables(held.devices, users, state.devices)
             if known is None:
                 # Not while containers of the claim may run: a process that came later would keep them from a restart.
                 _check_foreign(held, state)
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
-                ids, edits = await asyncio.to_thread(self._composed, claim, held, state)
+                ids, edits = await asyncio.to_thread(self._composed, claim, held, variables, state)
                 if self._claims != before:
                     with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
                         await asyncio.to_thread(self._store.save, self._claims)
@@ -190,7 +184,13 @@ class Preparation:
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
             return tuple(
-                PreparedDevice(request=device.request, pool=self._pool, device=device.device, cdi_ids=cdi_ids)
+                PreparedDevice(
+                    request=device.request,
+                    pool=self._pool,
+                    device=device.device,
+                    cdi_ids=cdi_ids,
+                    share_id=device.share.id if device.share else None,
+                )
                 for device, cdi_ids in zip(held.devices, ids, strict=True)
             )
 
@@ -221,10 +221,14 @@ class Preparation:
                 card=listed.card,
                 type=listed.type,
                 admin=one.admin,
+                share=one.share,
             )
             if not device.admin:
                 self._check(device, state, others)
             devices.append(device)
+        of_others = [device for other in others if not self._is_over(other) for device in other.devices]
+        if excess := shares.excess(devices, of_others, state.devices):
+            raise _BusyError(excess)
         return HeldClaim(namespace=claim.namespace, name=claim.name, boot=self._boot, devices=tuple(devices))
 
     def _check(self, wanted: HeldDevice, state: NodeState, others: Iterable[HeldClaim]) -> None:
@@ -245,7 +249,7 @@ class Preparation:
                 raise _BusyError(f"a pod has another part of the card of {wanted.device} by name")
 
     def _composed(
-        self, claim: ClaimKey, held: HeldClaim, state: NodeState
+        self, claim: ClaimKey, held: HeldClaim, variables: Sequence[Sequence[str]], state: NodeState
     ) -> tuple[list[tuple[str, ...]], dict[str, Mapping[str, Any]]]:
         """Return the names of each device's CDI devices, and the edits of those that are in the claim's file, by name.
 
@@ -255,14 +259,14 @@ class Preparation:
         try:
             access = state.access() if any(device.type != RDMA for device in held.devices) else None
             all_ids, edits = list[tuple[str, ...]](), dict[str, Mapping[str, Any]]()
-            for device in held.devices:
+            for device, env in zip(held.devices, variables, strict=True):
                 if access is None or device.type == RDMA:
                     own, ids = state.nic_edits(device.id), list[str]()
                 else:
                     card = ClaimEdits(access, device.id)
-                    own, ids = card.edits, card.others
+                    own, ids = card.with_variables(env), card.others
                 if own:
-                    name = cdi.device_name(claim.uid, device.device)
+                    name = cdi.device_name(claim.uid, device.device, device.share)
                     edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
                 all_ids.append(tuple(ids))
         except (OSError, MisconfiguredError) as error:
@@ -437,6 +441,9 @@ def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
 
 
 def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
+    if wanted.share and other.share and wanted.device == other.device:
+        # `excess` compares their sums.
+        return False
     return wanted.device == other.device or _overlap(wanted, other.id, other.card)
 
 

@@ -30,7 +30,7 @@ SETTLED: Final = 5.0
 """Seconds after which a slice that was written is expected to stay."""
 
 ASK_AGAIN: Final = 600.0
-"""Seconds until an API server that drops taints is asked again: it may have been upgraded."""
+"""Seconds until an API server that drops taints or shares is asked again: it may have been upgraded."""
 ASK_SECONDS: Final = 5.0
 """Seconds for the answer: the agent publishes nothing meanwhile."""
 
@@ -51,6 +51,8 @@ class SlicePublisher:
         """Slices that were deleted during the current writes: the answer to their creation may come later."""
         self.keeps_taints: bool | None = None
         """Whether the API server keeps taints of devices; None while it is not known."""
+        self.keeps_shares: bool | None = None
+        """Whether the API server keeps shares of devices; None while it is not known."""
         self._asked_at = float("-inf")
         self._answers: dict[str, tuple[slices.Spec, slices.Spec]] = {}
         """Name of a slice -> what was sent last, and what the API server made of it."""
@@ -70,14 +72,15 @@ class SlicePublisher:
             self._devices, self._published_for = devices, owner
             self._wake.set()
 
-    async def probe_taints(self) -> None:
-        """Find out whether the API server keeps taints of devices, unless it does, or was asked recently.
+    async def probe(self, *, shares: bool = False) -> None:
+        """Find out whether the API server keeps taints, or shares, of devices, unless it does, or was asked recently.
 
         Raises:
             CallError: it has never been known.
         """
         now = asyncio.get_running_loop().time()
-        if self.keeps_taints or (self.keeps_taints is False and now < self._asked_at + ASK_AGAIN):
+        known = self.keeps_shares if shares else self.keeps_taints
+        if known or (known is False and now < self._asked_at + ASK_AGAIN):
             return
         self._asked_at = now
         sent = slices.probe(self._node)
@@ -86,14 +89,14 @@ class SlicePublisher:
                 "POST", SLICES, params={"dryRun": "All"}, body=sent, timeout=ASK_SECONDS
             )
         except CallError:
-            if self.keeps_taints is None:
+            if known is None:
                 raise
             return
         keeps_taints = slices.keeps_taints(sent["spec"], answer["spec"])
         if keeps_taints and self.keeps_taints is False:
             _log.info("the API server keeps taints of devices now")
             self._wake.set()
-        self.keeps_taints = keeps_taints
+        self.keeps_taints, self.keeps_shares = keeps_taints, slices.keeps_shares(sent["spec"], answer["spec"])
 
     async def run(self) -> None:
         """Follow and write the slices until cancelled."""
@@ -188,6 +191,9 @@ class SlicePublisher:
             _log.warning("the API server drops taints of devices: cards with a fault are left out of ResourceSlices")
             self.keeps_taints, self._asked_at = False, self._written_at
             self._wake.set()
+        if self.keeps_shares and not slices.keeps_shares(sent, one.spec):
+            _log.warning("the API server drops shares of devices: pods get cards by name")
+            self.keeps_shares, self._asked_at = False, self._written_at
 
     def _as_sent(self, one: Known) -> Known:
         """Return a slice as it was sent: the API server drops fields that it does not have, and adds others."""

@@ -63,6 +63,8 @@ class PreparedDevice:
     device: str
     cdi_ids: tuple[str, ...]
     """Qualified names of CDI devices."""
+    share_id: str | None = None
+    """The scheduler's ID of the claim's share; None for the whole device."""
 
 
 class Claims(Protocol):
@@ -183,6 +185,7 @@ class DriverService:
                     pool_name=device.pool,
                     device_name=device.device,
                     cdi_device_ids=device.cdi_ids,
+                    share_id=device.share_id,
                 )
                 for device in devices
             ]

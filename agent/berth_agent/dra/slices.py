@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from berth_agent.dra import shares
 from berth_agent.dra.devices import ListedDevice
 from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER, HELD_BY_NAME
@@ -156,6 +157,19 @@ def keeps_taints(sent: Spec, answer: Spec) -> bool:
     return _tainted(sent) == _tainted(answer)
 
 
+def keeps_shares(sent: Spec, answer: Spec) -> bool:
+    """Return whether the API server kept the shares that were sent."""
+    return _shared(sent) == _shared(answer)
+
+
+def _shared(spec: Spec) -> list[str]:
+    return [
+        device["name"]
+        for device in spec.get("devices") or ()
+        if device.get("allowMultipleAllocations") and "requestPolicy" in device["capacity"][shares.MEMORY]
+    ]
+
+
 def _tainted(spec: Spec) -> list[str]:
     return [device["name"] for device in spec.get("devices") or () if device.get("taints")]
 
@@ -177,7 +191,9 @@ def _without_times(spec: Spec) -> dict[str, Any]:
 
 def _device(device: ListedDevice) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": device.name, "attributes": device.attributes}
-    if device.memory:
+    if device.shared:
+        shown |= shares.fields(device)
+    elif device.memory:
         shown["capacity"] = {"memory": {"value": device.memory}}
     taints = []
     if device.fault:
@@ -188,7 +204,7 @@ def _device(device: ListedDevice) -> dict[str, Any]:
 
 
 def probe(node: str) -> dict[str, Any]:
-    """Return a slice with a taint, to be created as a dry run: the API server may drop the taint."""
-    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True)
+    """Return a slice with a taint and shares, to be created as a dry run: the API server may drop both."""
+    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True, memory="1Gi", shared=True)
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [_device(device)]}, None)

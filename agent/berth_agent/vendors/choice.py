@@ -156,6 +156,11 @@ def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:
     return vendor.providers(settings, list_pods=list_pods) if isinstance(vendor, Isolation) else []
 
 
+def has_shares(settings: Settings) -> bool:
+    """Return whether claims may have shares of the node's cards: the vendor limits containers to their shares."""
+    return isinstance(_chosen(settings.sysfs_root).vendor, Isolation)
+
+
 @lru_cache(maxsize=1)
 def _chosen(sysfs_root: Path) -> ChosenVendor:
     # Once: inventory and hand-over must be of the same vendor, even if a driver is loaded between the two.

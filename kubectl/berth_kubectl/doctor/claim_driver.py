@@ -74,7 +74,7 @@ def _differences(device: Object, listed: Mapping[str, Object], label: str) -> It
                 is_missing = uuid == card["id"]
             else:
                 # A card of a pod by name is not listed, and a faulty card is not where the API server drops taints.
-                is_missing = label == names.CARDS_BY_CLAIMS and card["health"] and card["minor"] not in held
+                is_missing = bool(label) and card["health"] and card["minor"] not in held
             if is_missing:
                 yield f"they lack {uuid}"
         elif not label:
@@ -120,4 +120,4 @@ def cdi_not_read(facts: Facts) -> Iterator[Finding]:
 def _label(node: Object) -> str:
     """Return how the label has the node's cards given, other than by name; empty if by name."""
     label = str((node["metadata"].get("labels") or {}).get(names.CARDS_KEY) or "")
-    return label if label in {names.CARDS_BY_CLAIMS, names.CARDS_BY_CLAIMS_AND_NAME} else ""
+    return label if label in {names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME} else ""

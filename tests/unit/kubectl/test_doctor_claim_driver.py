@@ -62,6 +62,13 @@ UNHEALTHY = claim_driver.TAINT
             "StaleSlices: they lack GPU-0",
             id="a claim has it",
         ),
+        pytest.param({"nodes": [node("shares")]}, "StaleSlices: they lack GPU-0", id="shares: a card is not listed"),
+        pytest.param({"nodes": [node("shares")], "devices": [device(users=1)]}, "", id="shares: a pod has it by name"),
+        pytest.param(
+            {"nodes": [node("shares")], "devices": [device(served=None)]},
+            "NoClaimDriver: berth.dev/cards=shares",
+            id="shares: no driver",
+        ),
         pytest.param({"nodes": [node("clams")], "devices": [device(served=None)]}, "", id="unknown, so by name"),
         pytest.param(
             {"nodes": [node("both")], "devices": [device(raw_card(health=False), users=1)]},

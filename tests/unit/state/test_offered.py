@@ -197,6 +197,7 @@ def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
         pytest.param({names.CARDS_KEY: "name"}, {}, False, id="cards by name"),
         pytest.param({names.CARDS_KEY: "both"}, {}, False, id="cards by name and by claims"),
         pytest.param({names.CARDS_KEY: "claims"}, {}, True, id="cards by claims"),
+        pytest.param({names.CARDS_KEY: "shares"}, {}, True, id="shares by claims"),
         pytest.param({names.CARDS_KEY: "claims"}, {NVIDIA: 1}, False, id="a device plugin that still offers some"),
     ],
 )

@@ -69,7 +69,7 @@ _OF_CLASSES: Final = {
     f"rdma.{names.DRA_DRIVER}": names.RDMA,
 }
 """DeviceClass of Berth's own driver -> type of its cards."""
-_BY_CLAIM: Final = frozenset({names.CARDS_BY_CLAIMS, names.CARDS_BY_CLAIMS_AND_NAME})
+_BY_CLAIM: Final = frozenset({names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME})
 _NOT_MATCHING: Final = frozenset({OTHER_NODES, WRONG})
 
 

@@ -19,7 +19,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices
 from berth_operator.core.values.request import PodRequest
 
-_HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
+HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
+"""Indices of a GPU's core and memory in hundredths."""
 SPOILT: Final = 4
 """The weight of a hundredth of residue, relative to a hundredth that is left."""
 UNFIT: Final = (2 + 2 * SPOILT) * CARD
@@ -36,7 +37,7 @@ def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
     """Return the free hundredths of each healthy GPU: the smaller of core and memory."""
-    core, ratio = (cards.left(index, rows) for index in _HUNDREDTHS)
+    core, ratio = (cards.left(index, rows) for index in HUNDREDTHS)
     hundredths: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
     return hundredths
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.names import CARDS_BY_CLAIMS, CARDS_KEY
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_SHARES, CARDS_KEY
 from berth_api.request import vendor_of
 from berth_api.values.selectors import Requirement
 from berth_operator.core.dra import extended
@@ -27,7 +27,7 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR
 from berth_operator.core.values.request import PendingPod, PodRequest
 
-_BY_CLAIMS: Final = Requirement(key=CARDS_KEY, values=(CARDS_BY_CLAIMS,))
+_BY_CLAIMS: Final = Requirement(key=CARDS_KEY, values=(CARDS_BY_CLAIMS, CARDS_BY_SHARES))
 
 
 def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:

@@ -4,10 +4,12 @@
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
           + delay of the node's emptying      what the empty node is worth, over 1 + the number of its cards' users
           + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
+          + free cpu * price                  where less of the cpu than of the cards is left, see cpu_price
 
 All terms are in hundredths of a card. The second term prevents a node from running out of cpu before it runs out of
 cards, or the other way round. The third term keeps nodes empty, or lets them become empty, for pods with several cards
-(see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. See docs/placement.md.
+(see `empty_nodes`). The fourth term keeps rare models for pods that accept no other. The fifth term leaves cpu
+in large pieces where it is short. See docs/placement.md.
 
 Among nodes with equal waste, nodes with cards are taken in the order of rows, and nodes without cards evenly.
 """
@@ -27,7 +29,7 @@ from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.pods.pod_mix import Typical
-from berth_operator.core.scores import empty_nodes
+from berth_operator.core.scores import cpu_price, empty_nodes
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
@@ -54,7 +56,15 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
-    typical, cpu = fleet.pod_mix.typical, dict(request.resources).get(CPU, 0)
+    cpu = dict(request.resources).get(CPU, 0)
+    wasted = _without_price(fleet, request, cpu)
+    # Not part of the cached columns, because each charge changes the price.
+    cost = cpu_price.cost(fleet, cpu)
+    return wasted if cost is None else wasted + cost
+
+
+def _without_price(fleet: Fleet, request: PodRequest, cpu: int) -> Amounts:
+    typical = fleet.pod_mix.typical
     worth = empty_nodes.worth(fleet)
     part = next((part for part in request.devices.parts if part.type == GPU), None)
     if part is None:

@@ -52,7 +52,12 @@ class Cards:
 
 
 def start(
-    folder: Path, pods: Pods, foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(), **options: Any
+    folder: Path,
+    pods: Pods,
+    foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
+    *,
+    has_shares: bool = True,
+    **options: Any,
 ) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
     node = Node(folder)
@@ -68,6 +73,7 @@ def start(
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
         foreign=foreign,
+        has_shares=has_shares,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin

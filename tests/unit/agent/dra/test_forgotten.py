@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ class World(Node):
         self.on_answer: Callable[[], object] = lambda: None
         self.reserve()
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         if self.refusal:
             raise self.refusal
-        answer = copy.deepcopy(await super().get(path))
+        answer = copy.deepcopy(await super().get(path, params))
         self.on_answer()
         return answer
 

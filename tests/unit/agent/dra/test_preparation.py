@@ -48,6 +48,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.claims: dict[str, dict[str, Any]] = {}
+        self.pods: list[dict[str, Any]] = []
         self.by_name: frozenset[str] = frozenset()
         self.by_claim: Sequence[ClaimedDevice] = ()
         self.vendor: dict[str, Any] = {}
@@ -55,6 +56,7 @@ class Node:
         self.boot = "boot-1"
         self.keeps_taints: bool | None = True
         """Whether the API server keeps taints in slices; None for no answer."""
+        self.keeps_shares: bool | None = True
 
     async def request(
         self,
@@ -66,13 +68,19 @@ class Node:
         timeout: float,  # noqa: ASYNC109, ARG002 - part of the interface
     ) -> dict[str, Any]:
         assert params == {"dryRun": "All"}
-        if self.keeps_taints is None:
+        if self.keeps_taints is None or self.keeps_shares is None:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "not now")
         [device] = body["spec"]["devices"]
         kept = {name: field for name, field in device.items() if self.keeps_taints or name != "taints"}
+        if not self.keeps_shares:
+            del kept["allowMultipleAllocations"]
+            kept["capacity"] = {name: {"value": entry["value"]} for name, entry in kept["capacity"].items()}
         return body | {"spec": body["spec"] | {"devices": [kept]}}
 
-    async def get(self, path: str) -> dict[str, Any]:
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        if path.endswith("/pods"):
+            assert params == {"fieldSelector": "spec.nodeName=node"}
+            return {"items": self.pods}
         name = path.rpartition("/")[2]
         if name not in self.claims:
             raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')

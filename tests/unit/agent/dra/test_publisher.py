@@ -28,6 +28,7 @@ class Api:
         self.created = self.asked = 0
         self.keeps_taints: bool | None = True
         """None: it does not answer whether it does."""
+        self.keeps_shares = True
         self._version = 1
         self._events: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -74,9 +75,10 @@ class Api:
         return self.slices[name]
 
     def _kept(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self.keeps_taints:
-            return body
-        devices = [{key: field for key, field in one.items() if key != "taints"} for one in body["spec"]["devices"]]
+        dropped = {"taints": not self.keeps_taints, "allowMultipleAllocations": not self.keeps_shares}
+        devices = [
+            {key: field for key, field in one.items() if not dropped.get(key)} for one in body["spec"]["devices"]
+        ]
         return body | {"spec": body["spec"] | {"devices": devices}}
 
     async def delete(self, path: str, *, uid: str) -> None:  # noqa: ARG002
@@ -155,16 +157,16 @@ async def test_taints_come_and_go_with_the_versions_of_the_api_server() -> None:
         await asyncio.sleep(1)
         # A faulty card is left out, and the API server is not asked for each reading.
         for _ in range(100):
-            await publisher.probe_taints()
+            await publisher.probe()
         assert (api.taints(), api.asked) == ([], 0)
         # An API server that does not answer changes nothing.
         api.keeps_taints = None
         await asyncio.sleep(ASK_AGAIN)
-        await publisher.probe_taints()
+        await publisher.probe()
         assert (api.taints(), api.asked, publisher.keeps_taints) == ([], 1, False)
         api.keeps_taints = True
         await asyncio.sleep(ASK_AGAIN)
-        await publisher.probe_taints()
+        await publisher.probe()
         await asyncio.sleep(1)
         assert api.taints() == [[TAINT]]
         # A downgrade is seen by the next write.
@@ -172,3 +174,25 @@ async def test_taints_come_and_go_with_the_versions_of_the_api_server() -> None:
         publisher.publish([replace(CARD, fault="Xid48")])
         await asyncio.sleep(1)
         assert (api.taints(), publisher.keeps_taints) == ([], False)
+
+
+async def test_shares_come_and_go_with_the_versions_of_the_api_server() -> None:
+    published = Published()
+    api, publisher = published.api, published.publisher
+    shared = replace(CARD, memory="1Gi", shared=True)
+    with published.running():
+        await publisher.probe(shares=True)
+        publisher.publish([shared])
+        await asyncio.sleep(1)
+        assert publisher.keeps_shares
+        # A downgrade is seen by the next write, and an upgrade when the API server is asked again.
+        api.keeps_shares = False
+        publisher.publish([replace(shared, memory="2Gi")])
+        await asyncio.sleep(1)
+        assert (publisher.keeps_shares, publisher.keeps_taints) == (False, True)
+        api.keeps_shares = True
+        await publisher.probe(shares=True)
+        assert publisher.keeps_shares is False
+        await asyncio.sleep(ASK_AGAIN)
+        await publisher.probe(shares=True)
+        assert publisher.keeps_shares

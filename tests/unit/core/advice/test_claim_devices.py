@@ -130,6 +130,7 @@ def own(*minors: int, name: str, **fields: Any) -> Raw:
     [
         pytest.param("name", None, {claim_devices.BY_NAME.text: 2}, id="mode name"),
         pytest.param("claims", None, {claim_devices.UNLISTED.text: 2}, id="the driver is not registered"),
+        pytest.param("shares", None, {claim_devices.UNLISTED.text: 2}, id="mode shares: the driver is not registered"),
         pytest.param("claims", [1], {claim_devices.UNLISTED.text: 1}, id="mode claims: a card that a pod has by name"),
         pytest.param("both", [0, 1], {claim_devices.WITHHELD.text: 1}, id="mode both: a card that a pod has by name"),
         pytest.param("claims", [], {claim_devices.TAINTED.text: 2}, id="faults"),

@@ -188,7 +188,10 @@ class ColumnCache:
         return kept.shown
 
     def of_nodes(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the result of `compute` for all rows, which reads no charges; it must not be None."""
+        """Return the result of `compute` for all rows; it must not be None.
+
+        It reads no charges, unless it follows them by `moved_since`.
+        """
         value: T | None = self._of_nodes.get(key)
         if value is None:
             value = compute()

@@ -176,7 +176,7 @@ class Cards(CardColumns):
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
         if not self.present[row].any():
             return ()  # most nodes have no cards of most types
-        flags = (self.present, self.healthy, self.withheld, self.announced, self.bar)
+        flags = (self.present, self.healthy, self.withheld, self.announced, self.sliced_instances, self.bar)
         columns = (
             *flags,
             self.replicas_as,
