@@ -116,8 +116,6 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 async with asyncio.TaskGroup() as tasks:
                     if settings.inventory == "nvml":
                         await turn.come(endpoint, tasks)
-                    if endpoint:
-                        endpoint.is_beside_hung = lambda: turn.is_beside_hung
                     usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
                     exporter.usage = usage
                     plugin = _plugin(settings, usage)
@@ -303,7 +301,7 @@ class Agent:
             usage.begin(self._use_changed, tasks)
 
     def _withhold_left(self, usage: UsageReporter) -> None:
-        """Let no pod have by name what claims have that an earlier agent with the driver has prepared."""
+        """Withhold the cards of claims that an earlier agent prepared."""
         from berth_agent.dra.left import LeftClaims  # noqa: PLC0415 -- takes memory only where pods are given devices
 
         def spec() -> DeviceSpec | None:
@@ -311,7 +309,12 @@ class Agent:
             return reading.spec if reading else None
 
         admission = usage.admission
-        left = LeftClaims(self._settings, spec=spec, by_claim=lambda: admission.claimed if admission.answers else None)
+        left = LeftClaims(
+            self._settings,
+            spec=spec,
+            by_claim=lambda: admission.claimed if admission.answers else None,
+            clock=time.monotonic,
+        )
         if self._plugin:
             self._plugin.kept_for_claims = left.withheld
             self._plugin.refuse_claimed = left.refuse

@@ -10,17 +10,13 @@ The order of a change:
 3. kubelet has registered the new driver. The old agent removes its sockets, finishes its calls and ends.
 4. It is the new agent's turn.
 
-A process that hangs in the GPU driver cannot end, even if it is killed, and keeps its locks. So the agent whose turn it
-is renews a file's time. If it stops doing so, the next agent waits for it no longer.
+An agent with the driver waits without a limit. Next to an earlier agent that is only slow, it could give a card twice.
 """
 
 import asyncio
 import contextlib
 import fcntl
-import functools
 import os
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -34,11 +30,12 @@ MODE: Final = 0o600
 POLL: Final = 0.1
 """Seconds between two looks at a lock."""
 ALONE_SECONDS: Final = 60.0
-"""Seconds for which an agent without a driver of claims waits for an earlier one, which an upgrade ends before."""
-BEAT: Final = 5.0
-"""Seconds between two signs of life."""
-HUNG_SECONDS: Final = 60.0
-"""Seconds without a sign of life after which an agent counts as hung. kubelet kills an agent that ends after 30 s."""
+"""Seconds for which an agent without a driver of claims waits for an earlier one. In an upgrade that one has ended
+before. A process that hangs in the GPU driver cannot end, even if it is killed, and keeps its locks."""
+LATE_SECONDS: Final = 60.0
+"""Seconds after which an agent with the driver logs that it still waits."""
+REMINDER_SECONDS: Final = 600.0
+"""Seconds until it logs that again."""
 REPLACED_SECONDS: Final = 5.0
 """Seconds for which an agent that leaves waits until kubelet has registered the next one."""
 
@@ -78,42 +75,14 @@ class ProcessLock:
             return False
         return True
 
-    async def taken(self, *, beat: Path | None = None, seconds: float = HUNG_SECONDS) -> None:
+    async def taken(self) -> None:
         """Wait until this process has it.
-
-        Args:
-            beat: the file whose time the holder renews.
-            seconds: how long to wait after this time changed last.
 
         Raises:
             OSError: the file cannot be opened.
-            TimeoutError: the holder hangs.
         """
-        clock = asyncio.get_running_loop().time
-        known, since = 0, clock()
-        while not self.take():
-            # Compared with itself, because clocks jump.
-            if beat and (renewed := _renewed(beat)) != known:
-                known, since = renewed, clock()
-            elif beat and clock() > since + seconds:
-                raise TimeoutError
+        while not self.take():  # noqa: ASYNC110 - another process holds it
             await asyncio.sleep(POLL)
-
-    def take_over(self) -> int | None:
-        """Take the lock although another process has it; return the file that this process has locked, if it hangs.
-
-        The file is replaced, so that later agents wait for this process also when the other one ends after all.
-
-        Raises:
-            OSError: the file cannot be replaced.
-        """
-        if self.take():
-            return None
-        draft, before = self._path.with_suffix(".draft"), self._file
-        self._file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        draft.rename(self._path)
-        return before
 
     def release(self) -> None:
         """Release it, if this process has it, and wait for it no more."""
@@ -131,14 +100,6 @@ class Turn:
         self._next, self._stays, self._serves = (
             ProcessLock(folder / f"{name}.lock") for name in ("next", "stays", "serves")
         )
-        self._beat = folder / "stays.lock"
-        self._life: asyncio.Task[None] | None = None
-        self.is_beside_hung = False
-        """Whether it is this agent's turn although an earlier agent has not ended."""
-        self._hung: list[int] = []
-        """The files that the earlier agent has locked."""
-        # If all threads for readings hang, this one still shows life.
-        self._beats = ThreadPoolExecutor(max_workers=1)
 
     def __enter__(self) -> Self:
         return self
@@ -146,32 +107,27 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._life:
-            self._life.cancel()
         for lock in (self._stays, self._serves, self._next):
             lock.release()
-        for file in self._hung:
-            os.close(file)
-        self._beats.shutdown(wait=False)
 
     async def come(self, driver: NextDriver | None, tasks: asyncio.TaskGroup) -> None:
         """Wait for this agent's turn, and serve its driver in one of the tasks from when it may register."""
         is_upgrade = False
+        waiting = tasks.create_task(self._log_wait()) if driver else None
         try:
             files.make_folder(self._folder, mode=FOLDER_MODE, parents=True)
-            if not self._beat.exists():
-                self._beat.touch(mode=MODE)
             async with asyncio.timeout(None if driver else ALONE_SECONDS):
-                # If two wait, the first of them goes on, and renews the time for the other.
-                await self._next.taken(beat=self._beat, seconds=2 * HUNG_SECONDS)
+                await self._next.taken()
                 is_upgrade = not self._stays.take()
                 if is_upgrade:
                     _log.info("another agent serves this node; waiting until it leaves", folder=str(self._folder))
-                    await self._stays.taken(beat=self._beat)
+                    await self._stays.taken()
                 if not driver:
-                    await self._serves.taken(beat=self._beat)
+                    await self._serves.taken()
         except TimeoutError:
-            self._take_over(self._next, self._stays, self._serves)
+            _log.error(
+                "an earlier agent of this node has not ended; serving at the same time", folder=str(self._folder)
+            )
         except OSError as error:
             # Without its folder, the agent has no checkpoint either. It serves as well as it can.
             _log.warning("other agents of this node are not excluded", error=str(error))
@@ -182,59 +138,26 @@ class Turn:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REPLACED_SECONDS):
                         await driver.until_registered()
-        self._life = asyncio.create_task(self._show_life())
         self._next.release()
-        if driver and not self.is_beside_hung:
-            try:
-                async with asyncio.timeout(HUNG_SECONDS):
-                    await self._serves.taken()
-            except TimeoutError:
-                self._take_over(self._serves)
-            except OSError:
-                pass
-
-    def _take_over(self, *locks: ProcessLock) -> None:
-        _log.error(
-            "an earlier agent of this node shows no life and has not ended; serving without it",
-            folder=str(self._folder),
-        )
-        self.is_beside_hung = True
-        with contextlib.suppress(OSError):
-            locked = [lock.take_over() for lock in locks]
-            self._hung += [file for file in locked if file is not None]
-
-    def _has_ended(self) -> bool:
-        """Return whether the earlier agent has ended after all."""
-        try:
-            for file in self._hung:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    async def _show_life(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+        if waiting:
             with contextlib.suppress(OSError):
-                now = time.time_ns()
-                await loop.run_in_executor(self._beats, functools.partial(os.utime, self._beat, ns=(now, now)))
-            if self.is_beside_hung:
-                self.is_beside_hung = not self._has_ended()
-            await asyncio.sleep(BEAT)
+                await self._serves.taken()
+            waiting.cancel()
+
+    async def _log_wait(self) -> None:
+        await asyncio.sleep(LATE_SECONDS)
+        while True:
+            _log.error(
+                "the process of an earlier agent of this node has not ended, and this agent waits for it; "
+                "if it hangs in the GPU driver, drain and reboot the node",
+                folder=str(self._folder),
+            )
+            await asyncio.sleep(REMINDER_SECONDS)
 
     async def leave(self) -> None:
-        """Allow the next agent, if there is one, to register its driver, and wait up to `REPLACED_SECONDS` for that.
-
-        This agent shows no life any more: the next one waits up to `HUNG_SECONDS` until it has ended.
-        """
-        if self._life:
-            self._life.cancel()
+        """Allow the next agent, if there is one, to register its driver, and wait up to `REPLACED_SECONDS` for that."""
         self._stays.release()
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(REPLACED_SECONDS):
                 await self._next.taken()
         self._next.release()
-
-
-def _renewed(beat: Path) -> int:
-    return beat.stat().st_mtime_ns

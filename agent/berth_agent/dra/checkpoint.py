@@ -45,8 +45,6 @@ class HeldDevice:
     admin: bool = False
     partition: Placement | None = None
     """Where on its card the driver makes it; None if others made it. It has no id before it is made."""
-    cdi_ids: tuple[str, ...] = ()
-    """Qualified names of its CDI devices."""
     share: Share | None = None
     """The claim's share of the device; None for the whole device."""
 
@@ -66,6 +64,10 @@ class HeldClaim:
     def title(self) -> str:
         """The claim in messages."""
         return f"ResourceClaim {self.namespace}/{self.name}" if self.name else "a ResourceClaim of an unknown name"
+
+    def is_over(self, boot: str) -> bool:
+        """Return whether it is of an earlier boot: no container survives a reboot. An unknown boot is none."""
+        return bool(boot and self.boot and self.boot != boot)
 
 
 _CLAIM: Final = TypeAdapter(HeldClaim)

@@ -269,11 +269,6 @@ class ClaimDriver:
                 effect = "has no effect yet, and ResourceSlices stay as they are"
             message = f"label {names.CARDS_KEY}={self._requested} {effect}: {self.refusal}"
             yield "SharesRefused" if self._requested is Mode.SHARES else "BothRefused", message
-        if self._endpoint.is_beside_hung():
-            message = (
-                "an earlier agent of this node hangs and cannot end, so this one serves without it: reboot the node"
-            )
-            yield "EarlierAgentHangs", message
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
         if self._unopened:

@@ -5,7 +5,6 @@ prepare claims.
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +37,6 @@ class DriverEndpoint:
         self._claims: asyncio.Future[Preparation] = asyncio.get_running_loop().create_future()
         self._sockets: DriverSockets | None = None
         self._failure = ""
-        self.is_beside_hung: Callable[[], bool] = lambda: False
-        """Returns whether an earlier agent of this node has not ended, and hangs."""
         self.health: Final = HealthFeed()
         self.metrics: Final = CallMetrics()
 
@@ -58,7 +55,7 @@ class DriverEndpoint:
         self._claims.set_result(claims)
 
     async def close(self) -> None:
-        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        """Finish the running calls, including those that kubelet gave up, and accept no more."""
         if self._claims.done() and not self._claims.exception():
             await self._claims.result().close()
 

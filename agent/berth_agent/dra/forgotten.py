@@ -7,7 +7,6 @@ of the two cannot be asked, the time begins again.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -102,8 +101,8 @@ class ForgottenClaims:
             # Another claim with this name, or not allocated on this node any more.
             return True
         except ApiError as error:
-            # An API server that does not serve claims answers 404, too.
-            return error.status == HTTPStatus.NOT_FOUND and claim.name in str(error)
+            # An API server that does not serve claims answers 404, too, in other words.
+            return error.reason == "NotFound" and f'resourceclaims.resource.k8s.io "{claim.name}"' in error.message
         except (CallError, TimeoutError):
             return False
         return not live["status"].get("reservedFor")

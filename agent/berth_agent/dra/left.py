@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from berth_agent.boot import boot_id
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra import devices, nics, recovery
 from berth_agent.dra.checkpoint import AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
@@ -29,6 +30,7 @@ class LeftClaims:
         *,
         spec: Callable[[], DeviceSpec | None],
         by_claim: Callable[[], Iterable[ClaimedDevice] | None],
+        clock: Callable[[], float],
     ) -> None:
         """Read the records of claims.
 
@@ -36,17 +38,22 @@ class LeftClaims:
             settings: the agent's settings.
             spec: returns the node's devices, None before the first reading.
             by_claim: returns what containers have of claims, None while kubelet does not answer.
+            clock: returns the time in seconds.
         """
         self._pool = settings.node_name
         self._spec = spec
         self._by_claim = by_claim
-        self._reported: Iterable[ClaimedDevice] | None = None
-        """kubelet's last answer."""
-        claims = _recorded(settings.checkpoint.parent, settings.cdi_folder)
-        keys = [(claim.namespace, claim.name, device) for claim in claims.values() for device in claim.devices]
+        self._clock = clock
+        boot = boot_id(settings.proc_root)
+        claims = _recorded(settings.checkpoint.parent, settings.cdi_folder).values()
+        current = [claim for claim in claims if not claim.is_over(boot)]
+        keys = [(claim.namespace, claim.name, device) for claim in current for device in claim.devices]
         self._cards = {(space, name, device.device): device.card for space, name, device in keys if not device.admin}
         self._monitored = {(space, name, device.device) for space, name, device in keys if device.admin}
         """Devices that claims have with admin access, which keep them from no other."""
+        self._devices = set(self._cards)
+        """What claims have: recorded or reported, and not ended."""
+        self._ended = recovery.EndedDevices()
         if self._cards:
             _log.warning("the driver of claims is off; cards of its claims are withheld while containers have them")
 
@@ -70,15 +77,12 @@ class LeftClaims:
     def _held(self) -> frozenset[str]:
         """Return the ids of cards and NICs that claims have: those that kubelet reports, or may report."""
         reported = self._by_claim()
-        if reported is not None:
-            self._reported = reported
-        if self._reported is None:
-            return frozenset(self._cards.values())
-        own = recovery.own(self._reported, self._pool) - self._monitored
-        if not own:
+        self._devices |= recovery.own(reported or (), self._pool) - self._monitored
+        self._devices -= self._ended.among(self._devices, reported, pool=self._pool, now=self._clock())
+        if not self._devices:
             return frozenset()
         by_name = {device.name: device.card for device in self._listed()}
-        return frozenset(self._cards.get(key) or by_name.get(key[2], "") for key in own)
+        return frozenset(self._cards.get(key) or by_name.get(key[2], "") for key in self._devices)
 
     def _listed(self) -> Iterable[devices.ListedDevice]:
         spec = self._spec()

@@ -7,7 +7,7 @@ the record last. So after a crash at any moment, the same call ends with the sam
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,8 +93,9 @@ class Preparation:
         """Why they cannot be read; empty if they can."""
         with contextlib.suppress(OSError, DamagedError):
             self._claims = self._loaded()
-        self._unwritten = "", 0.0
-        """What could not be written, and until when that is a problem."""
+        self._unwritten: dict[str, tuple[str, float]] = {}
+        """What could not be written of a claim, and until when that is a problem, by UID."""
+        self._ended = recovery.EndedDevices()
         self._lock = asyncio.Lock()
         self._is_leaving = False
         self.on_change: Callable[[], object] = lambda: None
@@ -114,16 +115,16 @@ class Preparation:
 
     @property
     def unwritten(self) -> str:
-        """What could not be written lately, and why; empty if the last write succeeded."""
-        failure, until = self._unwritten
-        return failure if asyncio.get_running_loop().time() < until else ""
+        """What could not be written of a claim lately, and why; empty if each claim's last write succeeded."""
+        now = asyncio.get_running_loop().time()
+        return next((failure for failure, until in self._unwritten.values() if now < until), "")
 
     def leave(self) -> None:
-        """Let no call wait for devices any more, because the agent ends. kubelet repeats calls that are refused."""
+        """Refuse calls that wait for devices: the agent ends. kubelet repeats calls that are refused."""
         self._is_leaving = True
 
     async def close(self) -> None:
-        """Finish what is under way, also what kubelet does not wait for any more, and do nothing after it."""
+        """Finish the running calls, including those that kubelet gave up, and accept no more."""
         await self._lock.acquire()
 
     async def prepare(self, claim: ClaimKey) -> tuple[PreparedDevice, ...]:
@@ -187,16 +188,16 @@ class Preparation:
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
-                held, edits = await asyncio.to_thread(self._composed, claim, held, variables, state)
-                self._claims = {**others, claim.uid: held}
+                ids, edits = await asyncio.to_thread(self._composed, claim, held, variables, state)
                 if self._claims != before:
-                    with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                    with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
                         await asyncio.to_thread(self._store.save, self._claims)
                     self.on_change()
             except BaseException:
                 self._claims = before
+                self.on_change()
                 raise
-            with self._writing(f"{claim.title} not prepared: its CDI file is not written"):
+            with self._writing(claim, "not prepared: its CDI file is not written"):
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
             return tuple(
@@ -204,10 +205,10 @@ class Preparation:
                     request=device.request,
                     pool=self._pool,
                     device=device.device,
-                    cdi_ids=device.cdi_ids,
+                    cdi_ids=cdi_ids,
                     share_id=device.share.id if device.share else None,
                 )
-                for device in held.devices
+                for device, cdi_ids in zip(held.devices, ids, strict=True)
             )
 
     async def _make(
@@ -239,10 +240,11 @@ class Preparation:
         # Before the loop goes on, because kubelet's device API may be about to give the same cards.
         self._claims = claims
         try:
-            with self._writing(f"{claim.title} not prepared: the checkpoint of claims is not written"):
+            with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
                 await asyncio.to_thread(self._store.save, claims)
         except BaseException:
             self._claims = before
+            self.on_change()
             raise
         self.on_change()
 
@@ -307,15 +309,15 @@ class Preparation:
 
     def _composed(
         self, claim: ClaimKey, held: HeldClaim, variables: Sequence[Sequence[str]], state: NodeState
-    ) -> tuple[HeldClaim, dict[str, Mapping[str, Any]]]:
-        """Return the claim with its CDI devices, and the edits of those that are in its file, by their names.
+    ) -> tuple[list[tuple[str, ...]], dict[str, Mapping[str, Any]]]:
+        """Return the names of each device's CDI devices, and the edits of those that are in the claim's file, by name.
 
         Raises:
             RefusedError: a container cannot have a device now.
         """
         try:
             access = state.access() if any(device.type != RDMA for device in held.devices) else None
-            devices, edits = [], dict[str, Mapping[str, Any]]()
+            all_ids, edits = list[tuple[str, ...]](), dict[str, Mapping[str, Any]]()
             for device, env in zip(held.devices, variables, strict=True):
                 if access is None or device.type == RDMA:
                     own, ids = state.nic_edits(device.id), list[str]()
@@ -325,10 +327,10 @@ class Preparation:
                 if own:
                     name = cdi.device_name(claim.uid, device.device, device.share)
                     edits[name], ids = own, [f"{cdi.KIND}={name}", *ids]
-                devices.append(replace(device, cdi_ids=tuple(ids)))
+                all_ids.append(tuple(ids))
         except (OSError, MisconfiguredError) as error:
             raise RefusedError(f"{claim.title}: {error}") from error
-        return replace(held, devices=tuple(devices)), edits
+        return all_ids, edits
 
     async def unprepare(self, claim: ClaimKey) -> None:
         """Release a claim; a claim that is not known is released.
@@ -352,11 +354,11 @@ class Preparation:
             before = await self._known()
             left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             left.pop(claim.uid, None)
-            with self._writing(f"{claim.title} not released: its record is not removed"):
+            with self._writing(claim, "not released: its record is not removed"):
                 await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
             if claim.uid in before:
                 await self._destroy(claim, before[claim.uid])
-            with self._writing(f"{claim.title} not released: its record is not removed"):
+            with self._writing(claim, "not released: its record is not removed"):
                 if left != before:
                     await asyncio.to_thread(self._store.save, left)
             self._claims = left
@@ -399,20 +401,25 @@ class Preparation:
         return failure
 
     @contextlib.contextmanager
-    def _writing(self, failure: str) -> Iterator[None]:
+    def _writing(self, claim: ClaimKey, failure: str) -> Iterator[None]:
         """Refuse the call if the disk does, and keep that as a problem of the node."""
         clock = asyncio.get_running_loop().time
+        self._unwritten = {uid: (text, until) for uid, (text, until) in self._unwritten.items() if clock() < until}
         try:
             yield
         except OSError as error:
-            self._unwritten = f"{failure}: {error}", clock() + REMEMBERED
-            raise RefusedError(self._unwritten[0]) from error
-        self._unwritten = "", 0.0
+            message = f"{claim.title} {failure}: {error}"
+            self._unwritten[claim.uid] = message, clock() + REMEMBERED
+            raise RefusedError(message) from error
+        self._unwritten.pop(claim.uid, None)
 
     async def load(self) -> None:
         """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
         if self._claims is not None and not _is_incomplete(self._claims):
             self.failure = self._unknown()
+            return
+        if self._lock.locked():
+            # A call writes to the disk, which may be slow. Faults are published meanwhile.
             return
         async with self._lock:
             try:
@@ -465,7 +472,7 @@ class Preparation:
             found = recovery.with_reported(
                 {**from_files, **damage.claims}, state.by_claim, pool=self._pool, boot=self._boot
             )
-            claims = recovery.completed(found, state.devices, state.by_claim, pool=self._pool)
+            claims = recovery.completed(found, state.devices)
             is_lost = bool(claims) or not isinstance(damage, AbsentError)
             # The first start of all must not wait for room on the disk: nothing is lost if it starts once more.
             with contextlib.nullcontext() if is_lost else contextlib.suppress(OSError):
@@ -488,9 +495,12 @@ class Preparation:
             _BusyError: that cannot be recorded.
         """
         state = self._state()
+        held = {(claim.namespace, claim.name, device.device) for claim in claims.values() for device in claim.devices}
+        now = asyncio.get_running_loop().time()
+        ended = self._ended.among(held, state.by_claim if state else None, pool=self._pool, now=now)
         if state is None:
             return
-        completed = recovery.completed(claims, state.devices, state.by_claim, pool=self._pool)
+        completed = recovery.completed(claims, state.devices, ended=ended)
         if completed != claims:
             try:
                 await asyncio.to_thread(self._store.save, completed)
@@ -505,13 +515,12 @@ class Preparation:
             if not claim.devices and not self._is_over(claim):
                 return (
                     f"it is not known which devices the ResourceClaim with the UID {uid} has. Until it ends, "
-                    f"free cards are given to no claim and no pod: drain the node"
+                    f"free cards are given to no claim and no pod: drain the node; if that does not help, reboot it"
                 )
         return ""
 
     def _is_over(self, claim: HeldClaim) -> bool:
-        """Return whether a claim is of an earlier boot: no container survives a reboot."""
-        return bool(self._boot and claim.boot and claim.boot != self._boot)
+        return claim.is_over(self._boot)
 
 
 def _check_foreign(held: HeldClaim, state: NodeState) -> None:

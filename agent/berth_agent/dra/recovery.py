@@ -1,12 +1,12 @@
 """Find out which claims are prepared, where the checkpoint does not say.
 
 A claim has its CDI file as long as it is prepared, with a copy of its record, and kubelet's PodResources names the
-claims of containers. What neither names is free. What one of them names in part is kept from everybody until kubelet's
-calls complete it.
+claims of containers. What neither names is free. If a claim is only partly known, its devices are given to no other
+until kubelet's calls complete it.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,34 @@ from berth_api.names import DRA_DRIVER
 
 UNKNOWN: Final = "unknown-"
 """The UID of a claim that only PodResources names begins with this; a UID made of its name follows."""
+ENDED_SECONDS: Final = 300.0
+"""Seconds without a report after which no container has a claim's device any more. A kubelet that has just started
+reports nothing before it has its pods from the API server."""
+
+ReportedDevice = tuple[str, str, str]
+"""The namespace and the name of a claim, and the name of its device."""
+
+
+class EndedDevices:
+    """Which devices of claims no container has any more."""
+
+    def __init__(self) -> None:
+        self._since: dict[ReportedDevice, float] = {}
+
+    def among(
+        self, held: Iterable[ReportedDevice], reported: Iterable[ClaimedDevice] | None, *, pool: str, now: float
+    ) -> set[ReportedDevice]:
+        """Return those of the held devices that each report of the last `ENDED_SECONDS` lacks.
+
+        Args:
+            held: the devices that claims have.
+            reported: what kubelet reports; None while it does not answer, after which the time begins again.
+            pool: the pool of this node.
+            now: the time in seconds.
+        """
+        missing = set() if reported is None else set(held) - own(reported, pool)
+        self._since = {device: self._since.get(device, now) for device in missing}
+        return {device for device, since in self._since.items() if now - since >= ENDED_SECONDS}
 
 
 def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:
@@ -63,22 +91,20 @@ def with_reported(
 
 
 def completed(
-    claims: Mapping[str, HeldClaim], listed: Mapping[str, ListedDevice], reported: Iterable[ClaimedDevice], *, pool: str
+    claims: Mapping[str, HeldClaim], listed: Mapping[str, ListedDevice], *, ended: Collection[ReportedDevice] = ()
 ) -> dict[str, HeldClaim]:
     """Return claims with the UUIDs of devices that the node has again, without unknown ones that have ended.
 
     Args:
         claims: the claims by UID.
         listed: the node's devices by name.
-        reported: the devices of claims that containers have now.
-        pool: the pool of this node.
+        ended: the devices that no container has any more.
     """
-    in_use = own(reported, pool)
     return {
         uid: replace(claim, devices=tuple(_resolved(device, listed) for device in claim.devices))
         for uid, claim in claims.items()
         if not uid.startswith(UNKNOWN)
-        or any((claim.namespace, claim.name, device.device) in in_use for device in claim.devices)
+        or any((claim.namespace, claim.name, device.device) not in ended for device in claim.devices)
     }
 
 
@@ -91,8 +117,8 @@ def without_unknown(claims: Mapping[str, HeldClaim], *, namespace: str, name: st
     }
 
 
-def own(reported: Iterable[ClaimedDevice], pool: str) -> set[tuple[str, str, str]]:
-    """Return the namespace, the claim and the name of each reported device of this node and driver."""
+def own(reported: Iterable[ClaimedDevice], pool: str) -> set[ReportedDevice]:
+    """Return the reported devices of this node and driver."""
     return {(one.namespace, one.claim, one.device) for one in reported if (one.driver, one.pool) == (DRA_DRIVER, pool)}
 
 

@@ -42,7 +42,8 @@ GRACE: Final = 60.0
 """Seconds for which a specification stays: the pod may be new, and the watch later than kubelet's."""
 
 LAG: Final = 300.0
-"""Seconds for which a pod holds its NICs although the watch of pods has never shown it: then it was deleted before."""
+"""Seconds for which a pod holds its NICs although the watch of pods has never shown it. After that, the pod was deleted
+before the watch could show it."""
 
 RefuseClaimed = Callable[[Sequence[str]], object]
 """Raises RefusedError if a ResourceClaim holds one of these NICs, or a part of it."""

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import fcntl
-import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_agent.dra.endpoint import TURN_SECONDS, DriverEndpoint
-from berth_agent.turns import ALONE_SECONDS, HUNG_SECONDS, REPLACED_SECONDS, Turn
+from berth_agent.turns import ALONE_SECONDS, LATE_SECONDS, REMINDER_SECONDS, REPLACED_SECONDS, Turn
 from berth_agent.vendor import RefusedError
 from tests.unit.agent.dra.test_preparation import Node
 
@@ -40,11 +39,9 @@ class Agents:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log: list[str] = []
-        self.turns: dict[str, Turn] = {}
 
     async def run(self, name: str, end: asyncio.Event, *, register_seconds: float = 1.0, leave: bool = True) -> None:
         with Turn(self.folder) as turn:
-            self.turns[name] = turn
             async with asyncio.TaskGroup() as tasks:
                 await turn.come(Driver(name, self.log, seconds=register_seconds), tasks)
                 self.log.append(f"{name} serves")
@@ -99,38 +96,25 @@ async def test_an_agent_without_a_driver_waits_for_a_process_that_cannot_end_onl
             assert waiting.done()
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the locks of an agent that serves."""
-    with (folder / "stays.lock").open("w") as stays, (folder / "serves.lock").open("w") as serves:
-        fcntl.flock(stays, fcntl.LOCK_EX)
-        fcntl.flock(serves, fcntl.LOCK_EX)
-        yield
-
-
-async def test_an_agent_with_a_driver_waits_for_a_process_that_cannot_end_only_for_a_while(tmp_path: Path) -> None:
-    agents, ends = Agents(tmp_path), [asyncio.Event(), asyncio.Event()]
-    with locked(tmp_path):
-        first = asyncio.create_task(agents.run("1", ends[0]))
-        for _ in range(20):
-            # It lives, so that it may still give cards.
-            os.utime(tmp_path / "stays.lock", ns=(time.time_ns(),) * 2)
-            await asyncio.sleep(HUNG_SECONDS / 4)
-        assert agents.log == []
-        await asyncio.sleep(2 * HUNG_SECONDS)
+async def test_an_agent_with_a_driver_waits_for_a_process_that_cannot_end_and_says_what_to_do(tmp_path: Path) -> None:
+    agents, end = Agents(tmp_path), asyncio.Event()
+    with contextlib.ExitStack() as hung, capture_logs() as logs:
+        for name in ("stays.lock", "serves.lock"):
+            fcntl.flock(hung.enter_context((tmp_path / name).open("w")), fcntl.LOCK_EX)
+        waiting = asyncio.create_task(agents.run("1", end))
+        errors = []
+        for seconds in (LATE_SECONDS - 1, 2, REMINDER_SECONDS, REMINDER_SECONDS):
+            await asyncio.sleep(seconds)
+            errors.append(sum("drain and reboot the node" in entry["event"] for entry in logs))
+        assert (errors, agents.log) == ([0, 1, 2, 3], [])
+        hung.close()
+        await asyncio.sleep(2 * REPLACED_SECONDS)
         assert agents.log == ["1 is registered", "1 serves"]
-        # The next one waits for it, also when the hung one has ended.
-        second = asyncio.create_task(agents.run("2", ends[1]))
-        await asyncio.sleep(5 * HUNG_SECONDS)
-        assert agents.turns["1"].is_beside_hung
-    await asyncio.sleep(5 * HUNG_SECONDS)
-    assert agents.log[2:] == []
-    assert not agents.turns["1"].is_beside_hung
-    ends[0].set()
-    await asyncio.sleep(2 * REPLACED_SECONDS)
-    assert agents.log[2:] == ["2 is registered", "1 is gone", "2 serves"]
-    ends[1].set()
-    await asyncio.gather(first, second)
+        logs.clear()
+        await asyncio.sleep(2 * REMINDER_SECONDS)
+        assert logs == []
+    end.set()
+    await waiting
 
 
 async def test_without_a_folder_the_agent_serves(tmp_path: Path) -> None:

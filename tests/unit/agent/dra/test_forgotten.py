@@ -47,8 +47,8 @@ class World(Node):
     def deallocate(self) -> None:
         del self.claims["one"]["status"]["allocation"]
 
-    def refuse(self, status: HTTPStatus, message: str) -> None:
-        self.refusal = ApiError(status, "", message)
+    def refuse(self, status: HTTPStatus, message: str, reason: str = "Unknown") -> None:
+        self.refusal = ApiError(status, reason, message)
 
     def is_held(self) -> bool:
         return bool(self.preparation.cards() and self.files() and self.recorded())
@@ -66,7 +66,11 @@ CASES: dict[str, tuple[Callable[[World], object], bool]] = {
     "kubelet does not answer": (lambda world: setattr(world, "reported", None), True),
     "the API server fails": (lambda world: world.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "one not now"), True),
     "the agent lacks the right": (lambda world: world.refuse(HTTPStatus.FORBIDDEN, "one forbidden"), True),
-    "claims are not served": (lambda world: world.refuse(HTTPStatus.NOT_FOUND, "404 page not found"), True),
+    "claims are not served": (lambda world: world.refuse(HTTPStatus.NOT_FOUND, "404 page one not found"), True),
+    "their group is not served": (
+        lambda world: world.refuse(HTTPStatus.NOT_FOUND, "the server could not find the one resource", "NotFound"),
+        True,
+    ),
 }
 
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import resource
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from berth_agent.dra import devices
 from berth_agent.dra.checkpoint import NAME, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
-from berth_agent.dra.preparation import WAIT, NodeState, Preparation
+from berth_agent.dra.preparation import REMEMBERED, WAIT, NodeState, Preparation
+from berth_agent.dra.recovery import ENDED_SECONDS
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
@@ -83,7 +85,7 @@ class Node:
             return {"items": self.pods}
         name = path.rpartition("/")[2]
         if name not in self.claims:
-            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f"{name} not found")
+            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
         return self.claims[name]
 
     def allocate(self, name: str, *allocated: str, uid: str = "", pool: str = "node", **fields: Any) -> ClaimKey:
@@ -164,11 +166,13 @@ async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that
             raise OSError("full")
 
     driver = node.restart(Broken(tmp_path / "state"))
+    heard: list[frozenset[str] | None] = []
+    driver.on_change = lambda: heard.append(driver.cards())
     with pytest.raises(RefusedError, match="full"):
         await driver.prepare(node.allocate("one", "gpu-0"))
     # The first time, the checkpoint was absent.
     assert seen == [None, frozenset({"GPU-0"})]
-    assert driver.cards() == frozenset()
+    assert heard == [frozenset()]
 
 
 async def test_a_claim_gets_its_card_and_its_instance_with_their_device_nodes(tmp_path: Path) -> None:
@@ -372,6 +376,7 @@ async def test_a_damaged_checkpoint_costs_no_claim_its_card(tmp_path: Path, dama
     node.by_claim = (ClaimedDevice(namespace="ns", claim="one", driver="gpu.berth.dev", pool="node", device="gpu-0"),)
     await driver.load()
     assert driver.cards() == (None if damage == "and a CDI file" else frozenset({"GPU-0", "GPU-2"}))
+    assert ("drain the node; if that does not help, reboot it" in driver.failure) == (damage == "and a CDI file")
     assert (record.with_name(f"{NAME}.rejected").read_text() if content else "") == content
 
     other = node.allocate("other", "gpu-0")
@@ -421,6 +426,32 @@ async def test_two_claims_of_one_card_that_only_kubelet_names_are_two(tmp_path: 
         await driver.prepare(node.allocate("two", "gpu-0"))
 
 
+@pytest.mark.looptime
+async def test_a_slow_disk_under_a_call_does_not_stop_the_next_look(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.by_claim = [ClaimedDevice(namespace="ns", claim="lost", driver="gpu.berth.dev", pool="node", device="gpu-9")]
+    disk = threading.Event()
+
+    class Slow(ClaimCheckpoint):
+        def save(self, claims: Mapping[str, HeldClaim]) -> None:
+            disk.wait()
+            super().save(claims)
+
+    disk.set()
+    driver = node.restart(Slow(tmp_path / "state"))
+    await driver.load()
+    disk.clear()
+    preparing = asyncio.create_task(driver.prepare(node.allocate("one", "gpu-0")))
+    await asyncio.sleep(1)
+    try:
+        async with asyncio.timeout(1):
+            await driver.load()
+        assert driver.cards() == frozenset({"GPU-0"})
+    finally:
+        disk.set()
+        await preparing
+
+
 @contextlib.contextmanager
 def no_room() -> Iterator[None]:
     """Let every write to a file fail, as on a full disk."""
@@ -437,11 +468,13 @@ class Filling(ClaimCheckpoint):
 
     def __init__(self, folder: Path, until: contextlib.ExitStack) -> None:
         super().__init__(folder)
-        self._until = until
+        self._until: contextlib.ExitStack | None = until
 
     def save(self, claims: Mapping[str, HeldClaim]) -> None:
         super().save(claims)
-        self._until.enter_context(no_room())
+        if self._until:
+            self._until.enter_context(no_room())
+        self._until = None
 
 
 @pytest.mark.looptime
@@ -468,8 +501,14 @@ async def test_a_full_disk_leaves_nothing_half_and_is_a_problem_until_there_is_r
         assert ("uid-one" in node.recorded()) == (step != "record")
         held = [device.card for claim in node.recorded().values() for device in claim.devices]
         assert driver.cards() == frozenset(held)
+    # Another claim's success is not its own. A claim for which kubelet does not call again is no problem for long.
+    await driver.prepare(node.allocate("third", "mig-2-0"))
+    assert "ResourceClaim ns/one" in driver.unwritten
+    if step == "record":
+        await asyncio.sleep(REMEMBERED)
+        assert driver.unwritten == ""
     await driver.unprepare(key)
-    assert (driver.unwritten, list(node.recorded())) == ("", ["uid-other"])
+    assert (driver.unwritten, list(node.recorded())) == ("", ["uid-other", "uid-third"])
 
 
 @pytest.mark.looptime
@@ -488,10 +527,15 @@ async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_fre
     assert (driver.cards() or frozenset()) >= {"GPU-0", "GPU-1"}
     with pytest.raises(RefusedError, match="gpu-1 is still prepared for ResourceClaim ns/two"):
         await driver.prepare(node.allocate("other", "gpu-1"))
-    # kubelet prepares one claim again, and the containers of the other have ended.
+    # kubelet prepares one claim again, and the containers of the other have ended. While it starts, it reports nothing.
     await driver.prepare(node.allocate("one", "gpu-0"))
-    node.by_claim = reported[:1]
     restarted = node.restart(wait=0)
+    for answer in ([], reported, reported[:1]):
+        node.by_claim = answer
+        await restarted.load()
+        assert restarted.cards() == frozenset({"GPU-0", "GPU-1"})
+        await asyncio.sleep(ENDED_SECONDS - 1)
+    await asyncio.sleep(1)
     await restarted.load()
     assert restarted.cards() == frozenset({"GPU-0"})
     await restarted.prepare(node.allocate("other", "gpu-1"))
