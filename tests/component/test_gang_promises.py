@@ -161,6 +161,27 @@ def group_set(world: World, replicas: int = 1, size: int = 3) -> None:
     world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
 
 
+async def test_places_beyond_those_of_a_smaller_group_are_free_when_it_is_decided() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    group_set(world)
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(5.5)
+        assert len(promised(world)) == 2
+        # Between two reviews of the promises, the group is created again, smaller and with a larger leader.
+        world.delete("vllm-0-0")
+        group_set(world, size=2)
+        leader = member(0, size=2, exclusive_topology="rack")
+        leader["metadata"]["uid"] = "again"
+        leader["spec"]["containers"][0]["resources"]["requests"][NVIDIA] = "2"
+        world.submit(leader)
+        await asyncio.sleep(5)
+        assert "again" in world.fleet.charges
+        assert len(promised(world)) == 1
+        assert api.messages("vllm-0-0") == [], "it was decided once"
+
+
 @pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
 async def test_the_next_leader_keeps_the_promise(*, is_read: bool) -> None:
     first = World(wall=wall)

@@ -94,6 +94,9 @@ class GangBinder:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
+        if gang.expected:
+            # The decision would count places of pods that are no longer expected as used.
+            self._promises.release_unexpected(gang)
         outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
             if gang.expected:

@@ -16,6 +16,7 @@ from berth_api.values import keys
 from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
 from berth_operator.core.decision import promise, promise_note
 from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure
+from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
@@ -109,6 +110,11 @@ class GangPromises:
         """Release the places that are promised to a gang."""
         if self._kept.pop(gang.key, None) is not None:
             self._cluster.promises.release(gang.key)
+
+    def release_unexpected(self, gang: Gang) -> None:
+        """Release the places of pods that are no longer expected after the members of a gang, which is smaller now."""
+        places = self._cluster.promises.of(gang.key)
+        self._cluster.promises.release(gang.key, places.keys() - {pod.uid for pod in gang.expected})
 
     def follow(self) -> None:
         """End promises whose time is over or whose gang has no node any more, and search lost places again."""
