@@ -102,8 +102,9 @@ class GangBinder:
             if gang.expected:
                 # Members that are gone now had promised places for the pods that come later.
                 self._promises.release(gang.membership)
+            places = self._promises.may_keep(gang.membership) if gang.expected else 0
             with self._cluster.promises.without_lower(gang.lowest):
-                gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
+                gang, outcome = self._preemptor.preempt_for_gang(gang, outcome, places)
             if gang.expected:
                 self._promises.limit_nominations(gang.membership)
             self._attempts.decided(gang.members[0])

@@ -72,7 +72,7 @@ class GangPromises:
 
         Return a sentence about them; empty if there are none.
         """
-        promises, kept = self._cluster.promises, placements[: self._share(gang)]
+        promises, kept = self._cluster.promises, placements[: self.may_keep(gang)]
         promises.release(gang.key, set(promises.of(gang.key)) - {placement.pod.uid for placement in kept})
         promises.keep(gang.key, kept)
         self._nominated.pop(gang.key, None)
@@ -85,14 +85,14 @@ class GangPromises:
     def limit_nominations(self, gang: Membership) -> None:
         """Bound the places that are nominated for pods that come later, while victims leave, like promised ones."""
         places = self._cluster.nominator.later().get(gang.key, [])
-        share = self._share(gang)
-        for nominee in places[share:]:
+        may_keep = self.may_keep(gang)
+        for nominee in places[may_keep:]:
             self._cluster.nominator.release(nominee.uid)
-        if places[:share]:
+        if places[:may_keep]:
             # A gang that preempts again keeps the time of its first victims.
             self._nominated.setdefault(gang.key, self._from_now(gang))
 
-    def _share(self, gang: Membership) -> int:
+    def may_keep(self, gang: Membership) -> int:
         """Return how many places may be kept for a gang."""
         promises, nominated = self._cluster.promises, self._cluster.nominator.later()
         others = {
