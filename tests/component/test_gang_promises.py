@@ -9,6 +9,7 @@ import pytest
 from berth_operator.binding.evictions.preemptor import UNCONFIRMED
 from berth_operator.core.advice.gang_explanation import explain_gang
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.promise import NO_PLACES_LEFT
 from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.core.values.request import Membership
 from berth_operator.state.watches import gang_owners
@@ -159,6 +160,27 @@ def group_set(world: World, replicas: int = 1, size: int = 3) -> None:
     raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
     kind = "LeaderWorkerSet group"
     world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+
+
+async def test_places_beyond_those_of_a_smaller_group_are_free_when_it_is_decided() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    group_set(world)
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(5.5)
+        assert len(promised(world)) == 2
+        # Between two reviews of the promises, the group is created again, smaller and with a larger leader.
+        world.delete("vllm-0-0")
+        group_set(world, size=2)
+        leader = member(0, size=2, exclusive_topology="rack")
+        leader["metadata"]["uid"] = "again"
+        leader["spec"]["containers"][0]["resources"]["requests"][NVIDIA] = "2"
+        world.submit(leader)
+        await asyncio.sleep(5)
+        assert "again" in world.fleet.charges
+        assert len(promised(world)) == 1
+        assert api.messages("vllm-0-0") == [], "it was decided once"
 
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["without rights", "with the object"])
@@ -353,12 +375,22 @@ async def test_places_that_are_kept_while_victims_leave_have_the_same_bounds() -
     world.submit(leader)
     async with world.running() as api:
         await asyncio.sleep(20)
+        assert not api.deletions, "places of 49 of 299 pods could not be kept"
+        assert NO_PLACES_LEFT in api.messages("vllm-0-0")[-1]
+        world.delete("vllm-0-0")
+        for number in range(32, 38):
+            busy = pod(f"busy{number}", {NVIDIA: "8"}, on=f"n{number}", allocated=whole(*range(8)), priority=10)
+            world.submit(busy)
+        group_set(world, size=251)
+        leader = member(0, size=251, exclusive_topology="rack")
+        leader["spec"]["priority"] = 10
+        world.submit(leader)
+        await asyncio.sleep(20)
         assert [name for _, name in api.deletions] == ["low"]
         assert len(world.cluster.nominator.later()[membership().key]) == 250
         world.submit(*(pod(f"other{number}", {NVIDIA: "8"}, priority=10) for number in range(37)))
         await asyncio.sleep(SECONDS - 40)
-        bound = len(api.bound())
-        assert 1 < bound < 8, "what is beyond the bound is free"
+        assert len(api.bound()) == 7, "only those that were bound before"
         await asyncio.sleep(60)
         assert not world.cluster.nominator.later()
         assert len(api.bound()) == 38, "the leader waits for the node of the victim"

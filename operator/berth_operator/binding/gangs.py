@@ -94,13 +94,17 @@ class GangBinder:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
+        if gang.expected:
+            # The decision would count places of pods that are no longer expected as used.
+            self._promises.release_unexpected(gang)
         outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
             if gang.expected:
                 # Members that are gone now had promised places for the pods that come later.
                 self._promises.release(gang.membership)
+            places = self._promises.may_keep(gang.membership) if gang.expected else 0
             with self._cluster.promises.without_lower(gang.lowest):
-                gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
+                gang, outcome = self._preemptor.preempt_for_gang(gang, outcome, places)
             if gang.expected:
                 self._promises.limit_nominations(gang.membership)
             self._attempts.decided(gang.members[0])

@@ -25,6 +25,7 @@ from berth_operator.binding.evictions.moves import KeptCapacity, Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import NO_VICTIMS, leaving, may_preempt, preempt_gang
@@ -170,10 +171,11 @@ class Preemptor:
             self._start_eviction(victim, pod)
         return pod, self._awaiting(failure, found(fleet, preemption))
 
-    def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
+    def preempt_for_gang(self, gang: Gang, failure: Failure, places: int) -> tuple[Gang, Failure]:
         """Try preemption for a gang that does not fit; return the gang and its updated failure.
 
-        A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere.
+        A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere. `places`:
+        how many places may be kept for pods that come after its members.
         """
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
         if policy.preemption:
@@ -182,7 +184,7 @@ class Preemptor:
             return gang, failure
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
-        if (why := self._not_tried_for(gang, policy, failure)) is not None:
+        if (why := self._not_tried_for(gang, policy, failure, places)) is not None:
             return self._withdraw_nominations(gang), why
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
@@ -202,15 +204,14 @@ class Preemptor:
                 self._cluster.fleet.nominate(nominee)
         if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
             self._keep_from_others(gang, preemption.nominees, victims)
-            existing = [nominee for nominee in preemption.nominees if nominee.uid in members]
-            self.progress.began(gang, existing, len(victims))
+            self.progress.began(gang, preemption.nominees, len(victims))
         for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
         gang = self._cluster.gangs.unit(gang.membership) or gang
         return gang, self._awaiting_gang(gang, failure)
 
-    def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure) -> Failure | None:
+    def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure, places: int) -> Failure | None:
         """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
         if not may_preempt(self._cluster.fleet, gang, policy):
             return failure
@@ -218,6 +219,8 @@ class Preemptor:
             return add_preemption(failure, NEVER)
         if not all(pod.preempts for pod in gang.expected):
             return add_preemption(failure, UNCONFIRMED)
+        if promise.exceeds(self._cluster.fleet, gang, places):
+            return add_preemption(failure, promise.NO_PLACES_LEFT)
         if not (backoff := self.progress.of_gang(gang)):
             return None
         failure = add_preemption(failure, BACKING_OFF)

@@ -13,7 +13,7 @@ import structlog
 
 from berth_api.objects.leader_lease import LostPlace
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of, preemptor_of_pod
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.preemption_backoff import PreemptionBackoff
@@ -77,12 +77,16 @@ class EvictionProgress:
     # --- attempts -------------------------------------------------------------------------------------------------
 
     def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
-        """Record that a number of pods are evicted for a unit that nodes are nominated for."""
+        """Record that a number of pods are evicted for a unit that nodes are nominated for.
+
+        A place of a pod that comes later has another UID than this pod, so only its node counts.
+        """
+        own = {pod.uid for pod in pods_of(unit)}
         nodes = frozenset(nominee.node for nominee in nominees)
         attempt = self._attempts[unit.uid] = _Attempt(
             preemptor=preemptor_of(unit),
             nodes=nodes,
-            pods=frozenset(nominee.uid for nominee in nominees),
+            pods=frozenset(nominee.uid for nominee in nominees if nominee.uid in own),
             placed=frozenset(charge.uid for node in nodes for charge in self._cluster.fleet.on_node(node)),
             limit=OF_GANG if isinstance(unit, Gang) else OF_POD,
             evicted=victims,

@@ -16,6 +16,7 @@ from berth_api.values import keys
 from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
 from berth_operator.core.decision import promise, promise_note
 from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure
+from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
@@ -71,7 +72,7 @@ class GangPromises:
 
         Return a sentence about them; empty if there are none.
         """
-        promises, kept = self._cluster.promises, placements[: self._share(gang)]
+        promises, kept = self._cluster.promises, placements[: self.may_keep(gang)]
         promises.release(gang.key, set(promises.of(gang.key)) - {placement.pod.uid for placement in kept})
         promises.keep(gang.key, kept)
         self._nominated.pop(gang.key, None)
@@ -84,14 +85,14 @@ class GangPromises:
     def limit_nominations(self, gang: Membership) -> None:
         """Bound the places that are nominated for pods that come later, while victims leave, like promised ones."""
         places = self._cluster.nominator.later().get(gang.key, [])
-        share = self._share(gang)
-        for nominee in places[share:]:
+        may_keep = self.may_keep(gang)
+        for nominee in places[may_keep:]:
             self._cluster.nominator.release(nominee.uid)
-        if places[:share]:
+        if places[:may_keep]:
             # A gang that preempts again keeps the time of its first victims.
             self._nominated.setdefault(gang.key, self._from_now(gang))
 
-    def _share(self, gang: Membership) -> int:
+    def may_keep(self, gang: Membership) -> int:
         """Return how many places may be kept for a gang."""
         promises, nominated = self._cluster.promises, self._cluster.nominator.later()
         others = {
@@ -109,6 +110,11 @@ class GangPromises:
         """Release the places that are promised to a gang."""
         if self._kept.pop(gang.key, None) is not None:
             self._cluster.promises.release(gang.key)
+
+    def release_unexpected(self, gang: Gang) -> None:
+        """Release the places of pods that are no longer expected after the members of a gang, which is smaller now."""
+        places = self._cluster.promises.of(gang.key)
+        self._cluster.promises.release(gang.key, places.keys() - {pod.uid for pod in gang.expected})
 
     def follow(self) -> None:
         """End promises whose time is over or whose gang has no node any more, and search lost places again."""

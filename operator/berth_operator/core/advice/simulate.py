@@ -19,7 +19,7 @@ from typing import Final
 
 from berth_operator.core.advice.free_report import Left, Place, free_capacity, unused
 from berth_operator.core.advice.simulated_queue import SimulatedQueue, Unit
-from berth_operator.core.decision import reservation, reservation_note
+from berth_operator.core.decision import promise, reservation, reservation_note
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
@@ -264,6 +264,8 @@ class _Run:
             return self._without_nominations(gang, failure)
         if not all(member.preempts for member in gang.members):
             return self._without_nominations(gang, add_preemption(failure, NEVER))
+        if promise.exceeds(self._fleet, gang, self._queue.may_keep(gang)):
+            return self._without_nominations(gang, add_preemption(failure, promise.NO_PLACES_LEFT))
         in_flight = self._queue.in_flight
         preemption = preempt_gang(self._fleet, gang, policy, self._budgets, in_flight)
         if preemption is None:

@@ -102,16 +102,21 @@ class SimulatedQueue:
     def keep_later(self, unit: Gang, places: Sequence[Charge]) -> None:
         """Keep places for the pods that come after the members of a gang, in place of earlier ones."""
         self.release_later(unit.uid)
-        self._later.pop(unit.membership, None)
-        places = places[: promise.share(unit.membership, self._later)]
+        places = places[: self.may_keep(unit)]
         if places:
             self._later[unit.membership] = len(places)
         for place in places:
             self._fleet.nominate(place)
             self._unit_of[place.uid] = unit.uid
 
+    def may_keep(self, gang: Gang) -> int:
+        """Return how many places may be kept for pods that come after the members of a gang."""
+        others = {other: places for other, places in self._later.items() if other != gang.membership}
+        return promise.share(gang.membership, others)
+
     def release_later(self, uid: str) -> None:
         """Release the places of the pods that come after the members of a gang."""
+        self._later = {gang: places for gang, places in self._later.items() if gang.key != uid}
         unit = self._units.get(uid)
         existing = () if unit is None else {pod.uid for pod in pods_of(unit)}
         for nominee in self.nominees(uid):

@@ -22,7 +22,7 @@ from berth_api.resources import CPU, MEMORY
 from berth_api.values import keys
 from berth_operator.core.decision import capacity, cycle
 from berth_operator.core.decision.cycle import Failure, Placement, decide
-from berth_operator.core.decision.gang import Gang, decide_gang, place_all_that_fit, place_each
+from berth_operator.core.decision.gang import Gang, decide_gang, place_all_that_fit, place_each, with_expected
 from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import settled
@@ -41,6 +41,7 @@ from berth_operator.core.values.verdict import Verdict
 
 NAMESPACE_SHARE: Final = 4
 """Gangs of a namespace get at most this part, a quarter, of all places, and of all gangs with places."""
+NO_PLACES_LEFT: Final = "not evicting pods for pods that come later: too few of their places may be kept."
 KIND: Final = "Workload"
 """The kind of the owner of places that are promised to Kueue's workloads."""
 _SIZES: Final = (CPU, MEMORY)
@@ -91,6 +92,11 @@ def share(gang: Membership, others: Mapping[Membership, int], *, of_workloads: i
         return 0
     of_all = of_workloads + sum(others.values())
     return max(0, min(MAX_PLACES - of_all, MAX_PLACES // NAMESPACE_SHARE - sum(in_namespace)))
+
+
+def exceeds(fleet: Fleet, gang: Gang, places: int) -> bool:
+    """Return whether more pods that come after the members of a gang need a place than may be kept."""
+    return len(with_expected(fleet, gang).members) - len(gang.members) > places
 
 
 # --- where ----------------------------------------------------------------------------------------------------

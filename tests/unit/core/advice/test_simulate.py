@@ -14,9 +14,11 @@ from berth_api.request.model import of_pod
 from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.advice.free_report import Left, by_model
 from berth_operator.core.advice.simulate import Simulation, simulate
+from berth_operator.core.advice.simulated_queue import SimulatedQueue
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.promise import NO_PLACES_LEFT
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
@@ -216,6 +218,23 @@ def test_places_of_pods_that_come_later_are_kept_while_victims_leave() -> None:
     assert texts["other"].startswith("0/1 nodes are available")
     # A pod of higher priority takes a place of it.
     assert texts_of(simulate(made, [with_later(2, priority=5), *others], DEFAULT))["high"].startswith("n ")
+
+
+def test_no_pods_leave_for_more_later_pods_than_may_have_places() -> None:
+    made = fleet({"n": cards(3)})
+    made.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
+    simulation = simulate(made, [with_later(251, priority=5)], DEFAULT)
+    assert texts_of(simulation)["leader"].endswith(f" preemption: {NO_PLACES_LEFT}")
+
+
+def test_released_places_of_later_pods_no_longer_count() -> None:
+    first, second = with_later(1), Membership(group="ns/h", controller="LeaderWorkerSet group")
+    queue = SimulatedQueue(fleet({"n": cards(3)}), [first])
+    kept = queue.may_keep(replace(first, membership=second))
+    queue.keep_later(first, [charge("later0", node="n")])
+    assert queue.may_keep(replace(first, membership=second)) == kept - 1
+    queue.withdraw_unit(first.uid)
+    assert queue.may_keep(replace(first, membership=second)) == kept
 
 
 def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
