@@ -22,7 +22,7 @@ from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.forgotten import ForgottenClaims
 from berth_agent.dra.modes import Mode
 from berth_agent.dra.on_demand import PartitionsOnDemand
-from berth_agent.dra.preparation import NodeState, Preparation
+from berth_agent.dra.preparation import NO_PROCESS, NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
@@ -273,6 +273,8 @@ class ClaimDriver:
             yield "SlicesNotWritten", self._publisher.failure
         if self._unopened:
             yield "PartitionsRefused", self._unopened
+        if self._on_demand is None and any(one.partition for held in self.claims.held.values() for one in held.devices):
+            yield "PartitionsRefused", f"claims have partitions, and cannot be released: {NO_PROCESS}"
         if self._on_demand and (problems := self._on_demand.problems(opened=self._is_opened)):
             yield "PartitionsRefused", "; ".join(problems)
 

@@ -1,4 +1,4 @@
-"""The cards of claims that an earlier agent with the driver has prepared, for an agent without the driver.
+"""Withhold the cards of ResourceClaims while the driver is off.
 
 The driver can be switched off while pods with claims run, also by a downgrade of the chart. Without it, no call of
 kubelet releases these claims. So their cards are withheld from kubelet's device API while containers have them.

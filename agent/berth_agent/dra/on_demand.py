@@ -138,7 +138,7 @@ class PartitionsOnDemand:
             self.on_change()
 
     async def run(self, destroy_left: Callable[[Iterable[str]], Awaitable[str]]) -> None:
-        """Ask the process what there is until cancelled, and let partitions of no claim be destroyed.
+        """List the partitions periodically until cancelled, and destroy those that no claim has.
 
         Args:
             destroy_left: destroys those of these keys that no claim has, and returns why one of them is still there.
@@ -163,7 +163,7 @@ class PartitionsOnDemand:
             failures.append(await destroy_left([name for card in self._cards.cards for name in card.made]))
         found = tuple(filter(None, failures))
         if found and found != self._failures:
-            _log.warning("partitions on demand are not as they should be, will try again", reasons=found)
+            _log.warning("partitions cannot be listed or destroyed, will try again", reasons=found)
         self._failures = found
         # At the end: what could not be destroyed is tried again after the period.
         self._wake.clear()

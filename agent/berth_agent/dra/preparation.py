@@ -184,7 +184,7 @@ class Preparation:
                 # Not while containers of the claim may run: a process that came later would keep them from a restart.
                 _check_foreign(held, state)
             if on_demand.unready(held, instances=state.instances, divided=state.divided):
-                await self._make(claim, held, others, state, done)
+                held = await self._make(claim, held, others, state, done)
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
@@ -213,8 +213,8 @@ class Preparation:
 
     async def _make(
         self, claim: ClaimKey, held: HeldClaim, others: Mapping[str, HeldClaim], state: NodeState, done: set[str]
-    ) -> None:
-        """Make what a claim has on demand, between two records of it: the second has the UUIDs.
+    ) -> HeldClaim:
+        """Make what a claim has on demand, between two records of it, and return the second, which has the UUIDs.
 
         Raises:
             _BusyError: the last reading does not show it yet.
@@ -232,6 +232,7 @@ class Preparation:
         await self._record(claim, {**others, claim.uid: held})
         if unready := on_demand.unready(held, instances=state.instances, divided=state.divided):
             raise _BusyError(f"{unready[0].device} is made, but not read yet")
+        return held
 
     async def _record(self, claim: ClaimKey, claims: dict[str, HeldClaim]) -> None:
         before = self._claims
@@ -354,11 +355,10 @@ class Preparation:
             before = await self._known()
             left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             left.pop(claim.uid, None)
-            with self._writing(claim, "not released: its record is not removed"):
-                await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
             if claim.uid in before:
                 await self._destroy(claim, before[claim.uid])
             with self._writing(claim, "not released: its record is not removed"):
+                await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
                 if left != before:
                     await asyncio.to_thread(self._store.save, left)
             self._claims = left

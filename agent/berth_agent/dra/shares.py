@@ -142,14 +142,18 @@ def fields(device: ListedDevice) -> dict[str, Any]:
 
 
 def excess(wanted: Sequence[ClaimedCard], others: Iterable[ClaimedCard], listed: Mapping[str, ListedDevice]) -> str:
-    """Return which card a claim's shares exceed, together with the shares of other claims; empty if none."""
-    memory, cores = Counter[str](), Counter[str]()
+    """Return which card a claim's shares exceed, together with the shares of other claims; empty if none.
+
+    A single share may be larger than its card: after a change of the driver, a card may report less memory.
+    """
+    memory, cores, count = Counter[str](), Counter[str](), Counter[str]()
     names = {device.device for device in wanted if device.share}
     for device in (*wanted, *others):
         if device.share and device.device in names:
             memory[device.device] += device.share.memory
             cores[device.device] += device.share.cores
-    for name in sorted(names):
+            count[device.device] += 1
+    for name in sorted(name for name in names if count[name] > 1):
         if memory[name] > (most := mebibytes(listed[name])):
             return f"the shares of {name} have {memory[name]}Mi of memory together; the card has {most}Mi"
         if cores[name] > WHOLE:

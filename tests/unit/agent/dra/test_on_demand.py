@@ -195,13 +195,16 @@ async def test_an_agent_that_is_killed_between_any_two_steps_completes_or_undoes
                             [(9, 4)],
                             [f"k8s.gpu.berth.dev-claim_{key.uid}.json"],
                         )
+                        [held] = after.claims.held[key.uid].devices
+                        assert held.id.startswith("MIG-"), moment
                     await after.claims.unprepare(key)
                     assert is_clean(), moment
         for moment in ("before destroy", "after destroy"):
             async with Agent(node, probe, sockets).running() as one:
                 await one.claims.prepare(key)
             await killed(lambda agent: agent.claims.unprepare(key), moment)
-            assert (bool(node.recorded()), node.files()) == (True, {})
+            assert node.recorded()
+            assert node.files()
             async with Agent(node, probe, sockets).running() as after:
                 await after.claims.unprepare(key)
             assert is_clean(), moment
