@@ -121,7 +121,7 @@ def test_a_device_class_of_a_profile_provides_the_resource_of_nvidias_plugin_onl
     }
     assert "DeviceClass/mig-3g.40gb.gpu.berth.dev" in rendered
     assert not any("DeviceClass/mig-" in name for name in chart.rendered({"dra": ON}))
-    with pytest.raises(RenderError, match="needs dra.enabled"):
+    with pytest.raises(RenderError, match="dra\\.enabled"):
         chart.rendered({"dra": {"migProfiles": ["3g.40gb"]}})
     with pytest.raises(RenderError, match="migProfiles"):
         chart.rendered({"dra": {**ON, "migProfiles": ['3g.40gb" || true']}})
