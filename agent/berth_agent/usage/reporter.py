@@ -87,8 +87,8 @@ class UsageReporter:
 
     def restore(self, spec: DeviceSpec, published: NodeUse) -> None:
         """Restore what an earlier run published: replicas, and what the processes of the same boot showed."""
-        self._unheld.restore(published.unheld)
         if published.boot_id == self._boot_id:
+            self._unheld.restore(published.unheld)
             self._earlier = published
         if self._replicas:
             self._replicas.restore(spec.devices)

@@ -77,8 +77,9 @@ def of_members(fleet: Fleet, part: Part, left: Column, rows: Rows) -> Column:
     """
     if not _is_restricted(part):
         return left
-    left = subdevices.one_of_each(fleet, [_profile(part)], left, rows, several=part.count > 1)
-    return subdevices.one_where_kubelet_chooses(fleet, np.zeros_like(left, np.bool_), left, rows)
+    names = [_profile(part)]
+    left = subdevices.one_of_each(fleet, names, left, rows, several=part.count > 1)
+    return subdevices.one_where_kubelet_chooses(fleet, names, np.zeros_like(left, np.bool_), left, rows)
 
 
 def choose(

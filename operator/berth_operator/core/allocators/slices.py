@@ -202,7 +202,8 @@ def of_members(fleet: Fleet, request: PodRequest, part: Part, units: Column, row
     if part.unit != PLUGIN_UNIT or part.subdevices == ONLY:
         return units
     units = _of_each_instance(fleet, part, units, rows)
-    return subdevices.one_where_kubelet_chooses(fleet, _sliced(fleet.cards[GPU], rows), units, rows)
+    cards = fleet.cards[GPU]
+    return subdevices.one_where_kubelet_chooses(fleet, subdevices.instances(cards), _sliced(cards, rows), units, rows)
 
 
 def _of_several(

@@ -91,21 +91,36 @@ def one_of_each(
         held = frozenset(cards.taken.get(row, ()) if taken else ())
         gang_has = cards.instances_of_gang.get(row, ()) if of_gang else ()
         for slot in np.flatnonzero(cards.sliced_instances[row]).tolist():
-            listed = cards.instances[row].get(int(cards.minor[row, slot]), ())
-            free = {_whole_instance(uuid) for uuid, resource in listed if resource in names and uuid not in held}
+            wanted = _of_profiles(cards, row, slot, names)
+            if not any(REPLICA_MARK in uuid for uuid in wanted):
+                continue
+            free = {_whole_instance(uuid) for uuid in wanted if uuid not in held}
             gives_none = fleet.kubelet_chooses[row] and (several or gang_has)
             numbers[place, slot] = min(numbers[place, slot], 0 if gives_none else len(free.difference(gang_has)))
     return numbers
 
 
-def one_where_kubelet_chooses(fleet: Fleet, sliced: Mask, units: Column, rows: Rows) -> Column:
+def one_where_kubelet_chooses(
+    fleet: Fleet, names: Collection[str], replicas: Mask, units: Column, rows: Rows
+) -> Column:
     """Return the units with one slice of a node where kubelet chooses the slices, since it may choose two of one card.
 
-    `sliced`: the cards with time-sliced replicas.
+    `names`: the profiles of the instances that are units. `replicas`: the cards with time-sliced replicas.
     """
-    some = (sliced | fleet.cards[GPU].sliced_instances[rows]) & (units > 0)
+    cards, sliced = fleet.cards[GPU], replicas.copy()
+    row_numbers = np.arange(len(cards.present))[rows]
+    for place, slot in np.argwhere(cards.sliced_instances[rows]).tolist():
+        uuids = _of_profiles(cards, int(row_numbers[place]), slot, names)
+        sliced[place, slot] |= any(REPLICA_MARK in uuid for uuid in uuids)
+    some = sliced & (units > 0)
     is_first = np.cumsum(some, axis=1) == 1
     return np.where(some & fleet.kubelet_chooses[rows][:, np.newaxis], is_first, units)
+
+
+def _of_profiles(cards: Cards, row: int, slot: int, names: Collection[str]) -> list[str]:
+    """Return the ids of a card's instances of these profiles, or of their slices."""
+    listed = cards.instances[row].get(int(cards.minor[row, slot]), ())
+    return [uuid for uuid, resource in listed if resource in names]
 
 
 def _whole_instance(uuid: str) -> str:

@@ -150,6 +150,17 @@ def test_members_of_a_gang_get_slices_of_different_instances(
     assert isinstance(decide(made, waiting("pod", asks({name: 1})), Policy()), Placement)
 
 
+def test_instances_that_are_not_sliced_are_given_where_kubelet_chooses_the_slices_of_others() -> None:
+    card = divided(0, "3g.40gb", "1g.10gb")
+    (whole, _), (_, small) = card.instances
+    listed = ((whole, MIG_3G), (f"{whole}x::0", small), (f"{whole}x::1", small))
+    mixed = replace(card, instances=listed, amounts=((MIG_3G, 1), (small, 2)))
+    made = node(mixed, replace(mixed, minor=1, instances=((f"{whole}y", MIG_3G), *listed[1:])), kubelet_chooses=True)
+    assert isinstance(decide(made, waiting("pod", asks({MIG_3G: 2})), Policy()), Placement)
+    request = asks({MIG_3G: 1})
+    assert allocators.subdevices_apart(made, request, request.devices.parts[0], ALL).sum() == 2
+
+
 @STRATEGIES
 @pytest.mark.parametrize(("annotations", "chooses", "members"), [({}, False, 2), ({}, True, 1), (SEVERAL, True, 4)])
 def test_how_many_members_a_card_with_sliced_instances_has_room_for(
