@@ -454,7 +454,7 @@ async def test_a_slow_disk_under_a_call_does_not_stop_the_next_look(tmp_path: Pa
 
 @contextlib.contextmanager
 def no_room() -> Iterator[None]:
-    """Let every write to a file fail, as on a full disk."""
+    """Make every write to a file fail, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:

@@ -81,7 +81,7 @@ class Api:
         ]
         return body | {"spec": body["spec"] | {"devices": devices}}
 
-    async def delete(self, path: str, *, uid: str) -> None:  # noqa: ARG002
+    async def delete(self, path: str, *, uid: str) -> None:  # noqa: ARG002 - part of the interface
         self.collect(path.rpartition("/")[2])
 
     def taints(self) -> list[list[str]]:
