@@ -101,7 +101,7 @@ class GangPromises:
             if key != gang.key
         }
         of_workloads = len(promises) - sum(len(promises.of(key)) for key in self._kept)
-        return promise.share(gang, others, of_workloads=of_workloads)
+        return promise.places_allowed(gang, others, of_workloads=of_workloads)
 
     def _from_now(self, gang: Membership) -> _Kept:
         return _Kept(gang=gang, until=int(self._cluster.wall() + self._seconds()))

@@ -112,7 +112,7 @@ class SimulatedQueue:
     def may_keep(self, gang: Gang) -> int:
         """Return how many places may be kept for pods that come after the members of a gang."""
         others = {other: places for other, places in self._later.items() if other != gang.membership}
-        return promise.share(gang.membership, others)
+        return promise.places_allowed(gang.membership, others)
 
     def release_later(self, uid: str) -> None:
         """Release the places of the pods that come after the members of a gang."""

@@ -76,7 +76,7 @@ def is_promised(charge: Charge) -> bool:
     return charge.priority == BEYOND and bool(charge.workload)
 
 
-def share(gang: Membership, others: Mapping[Membership, int], *, of_workloads: int = 0) -> int:
+def places_allowed(gang: Membership, others: Mapping[Membership, int], *, of_workloads: int = 0) -> int:
     """Return how many places may be kept for pods that come after the members of a gang.
 
     Pods may state any size, so no namespace gets all places.
