@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from berth_agent.inventory.plugins import in_thread
+from berth_agent.readings import Process
 from berth_agent.vendors.amd.cards import Card
 from berth_agent.vendors.amd.processes import Listed
 from berth_api.plugins import in_one_line
@@ -16,8 +17,9 @@ from berth_api.plugins import in_one_line
 PERIOD: Final = 9.0
 """Seconds between the beginnings of two rounds, at least: a little less than between two readings. Metrics may be read
 more often. The largest round takes 0.6 s of CPU time."""
-FIRST: Final = 1.0
-"""Seconds for which the first reading waits for the first round: without it, cards would look unused after a start."""
+LOOKED_FOR: Final = 1.0
+"""Seconds for which a reading with cards that no round has looked at waits for the round in progress: without it, these
+cards would look unused."""
 PATIENCE: Final = 15.0
 """Seconds after which a round that has not ended is reported. A file of KFD's can hang in the driver."""
 NOT_YET: Final = "the processes that use cards are not read yet"
@@ -46,20 +48,22 @@ class ProcessRounds:
         """Return the processes of these cards as the last round listed them, and begin the next one.
 
         The mapping is another object only after another round, or for other cards. It is None before a round has
-        succeeded.
+        succeeded, and while one hangs: processes of the round before may have ended, and others have their numbers.
         """
         self._collect()
-        if self._round is None and self._clock() >= self._began + PERIOD:
-            self._began, self._cards = self._clock(), _identities(cards)
+        identities = _identities(cards)
+        if self._round is None and (identities != self._cards or self._clock() >= self._began + PERIOD):
+            self._began, self._cards = self._clock(), identities
             self._round = in_thread(partial(self._read, tuple(cards)))
-        hangs = self._round is not None and self._clock() >= self._began + PATIENCE
-        if self._last.by_minor is None and self._round and not hangs:
+        if self._round and self._clock() >= self._began + PATIENCE:
+            return Listed(None, HANGS)
+        if self._round and not set(identities) <= set(self._last_cards):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._round)), FIRST)
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._round)), LOOKED_FOR)
             self._collect()
-        if self._answer_cards != _identities(cards):
-            self._answer, self._answer_cards = self._of(_identities(cards)), _identities(cards)
-        return self._answer._replace(problem=HANGS) if hangs else self._answer
+        if self._answer_cards != identities:
+            self._answer, self._answer_cards = self._of(identities), identities
+        return self._answer
 
     def _of(self, cards: "_Identities") -> Listed:
         """Return what the last round shows of these cards. A minor may be another card's now."""
@@ -79,8 +83,26 @@ class ProcessRounds:
             self._last = self._last._replace(problem=problem)
             self._answer = self._answer._replace(problem=problem)
         else:
-            self._last, self._last_cards = result, self._cards
+            self._last, self._last_cards = self._completed(result), self._cards
             self._answer, self._answer_cards = self._of(self._cards), self._cards
+
+    def _completed(self, result: Listed) -> Listed:
+        """Return a round's result with what the round before listed of the processes that this one omitted.
+
+        A process that was looked at in part keeps the larger memory.
+        """
+        if result.by_minor is None or not result.omitted:
+            return result
+        earlier = self._of(self._cards).by_minor or {}
+        by_minor: dict[int, tuple[Process, ...]] = {}
+        for minor, listed in result.by_minor.items():
+            by_pid = {process.pid: process for process in listed}
+            for process in earlier.get(minor, ()):
+                read = by_pid.get(process.pid)
+                if process.pid in result.omitted and (read is None or read.memory < process.memory):
+                    by_pid[process.pid] = process
+            by_minor[minor] = tuple(by_pid.values())
+        return result._replace(by_minor=by_minor)
 
 
 _Identities = tuple[tuple[int, str], ...]

@@ -49,6 +49,8 @@ class Listed(NamedTuple):
     """None if it is not known yet."""
     problem: str = ""
     """What it does not list, and why; empty if it lists everything."""
+    omitted: frozenset[int] = frozenset()
+    """Numbers of processes that have KFD open and were not, or not wholly, looked at."""
 
 
 NONE: Final = Listed({}, UNKNOWN)
@@ -111,6 +113,11 @@ class Round:
         self._left -= len(names)
         return names
 
+    @property
+    def omitted(self) -> frozenset[int]:
+        """Return the numbers of the processes that were not, or not wholly, looked at."""
+        return frozenset(int(pid) for pid in (*self._large, *self._late))
+
     def problem(self, refused: str) -> str:
         """Return what was not read; the text for files that are refused is the source's."""
         problems = []
@@ -164,7 +171,7 @@ def _by_kfd(cards: Sequence[Card], sysfs_root: Path, round_: Round) -> Listed:
             if used[minor] or kfd_id in queues:
                 listed[minor].append(Process(pid=int(pid), memory=used[minor]))
     problem = UNNUMBERED if len(numbered) < len(cards) else round_.problem(UNREAD)
-    return Listed({minor: tuple(listed[minor]) for minor in numbered}, problem)
+    return Listed({minor: tuple(listed[minor]) for minor in numbered}, problem, round_.omitted)
 
 
 def _by_fdinfo(cards: Sequence[Card], proc_root: Path, round_: Round) -> Listed:
@@ -184,7 +191,7 @@ def _by_fdinfo(cards: Sequence[Card], proc_root: Path, round_: Round) -> Listed:
             if used:
                 listed[minor].append(Process(pid=int(pid), memory=used))
     problem = PARTITIONED if len(minors) < len(cards) else round_.problem(REFUSED)
-    return Listed({minor: tuple(listed[minor]) for minor in minors.values()}, problem)
+    return Listed({minor: tuple(listed[minor]) for minor in minors.values()}, problem, round_.omitted)
 
 
 def _clients(round_: Round, pid: str, process: Path) -> Iterator[Mapping[str, tuple[str, str]]]:
