@@ -413,7 +413,10 @@ class Agent:
         self._plugin.leave()
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._publisher.publish(self._view(self._with_faults(self._readings)))
+                current = self._with_faults(self._readings)
+                if self._driver:
+                    current = {name: self._driver.undivided(reading) for name, reading in current.items()}
+                await self._publisher.publish(self._view(current))
         except TimeoutError:
             _log.warning("Device not published before the end: kubelet may refuse pods that the scheduler still binds")
         if self._usage:

@@ -125,6 +125,10 @@ class RefusedError(Exception):
     """Kubelet must not do what it requests. It shows the text on the pod."""
 
 
+class UnansweredError(RefusedError):
+    """A call had no answer: what it requested may have been done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """One of what a resource counts."""

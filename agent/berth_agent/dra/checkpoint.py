@@ -48,6 +48,11 @@ class HeldDevice:
     share: Share | None = None
     """The claim's share of the device; None for the whole device."""
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the driver makes it on its card. If its records are lost, its place is not known, only its card."""
+        return self.partition is not None or bool(self.card and not self.id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldClaim:

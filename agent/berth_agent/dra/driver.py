@@ -22,12 +22,13 @@ from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.forgotten import ForgottenClaims
 from berth_agent.dra.modes import Mode
 from berth_agent.dra.on_demand import PartitionsOnDemand
+from berth_agent.dra.partitions import PartitionedCard
 from berth_agent.dra.preparation import NO_PROCESS, NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import Reading
-from berth_agent.vendor import HandOver
+from berth_agent.vendor import HandOver, PartitionableCard
 from berth_api import names
 from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice, DeviceSpec
@@ -130,18 +131,9 @@ class ClaimDriver:
         self._unopened = f"label {names.PARTITIONS_KEY}={label} has no effect: {unopened}" if unopened else ""
         opened = self._on_demand.opened() if self._on_demand and self._is_opened else {}
         used = self._used()
-        self._undivided = used | opened.keys()
-        spec = on_demand.whole(reading.spec, self._undivided)
-        listed = devices.listed(spec, reading.facts, roots=self._roots, hidden=used - opened.keys())
-        if self._settings.nics:
-            listed += nics.listed(reading.spec, roots=self._roots)
-        wholes = [device for device in listed if device.id in opened]
-        made = {device.id: partitions.on_card(device, opened[device.id]) for device in wholes}
-        cards = {card: partitioned for card, partitioned in made.items() if partitioned}
-        makeable = [one for device in wholes if device.id in cards for one in cards[device.id].makeable(device)]
-        self._reading = reading
-        self._spec, self._devices = reading.spec, {device.name: device for device in (*listed, *makeable)}
-        self.refusal, is_decided = "", self._is_decided()
+        listed, cards = self._list(reading, opened)
+        # Until it is known what the driver has, the slices of an earlier agent stay.
+        self.refusal, is_decided = "", not self._unlisted()
         if self._requested is not Mode.NAME:
             try:
                 self.refusal = await self._refused(reading)
@@ -151,6 +143,9 @@ class ClaimDriver:
                 self.refusal, is_decided = f"it is not known whether the API server keeps {kept}: {error}", False
         self._mode = Mode.NAME if self.refusal and is_decided else self._requested
         await self.claims.load()
+        if self._used() != used:
+            # Claims were recovered whose partitions must not be listed as instances of others.
+            listed, cards = self._list(reading, opened)
         is_known = self.claims.cards() is not None
         self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
         held = self._held() if self._is_current() else None
@@ -161,6 +156,28 @@ class ClaimDriver:
             self.shown = modes.shown(self._mode, listed, by_name=self._cards(held))
             healthy = {device.id for device in self.shown if not device.fault}
             self._publisher.publish(self.shown, {id_: card for id_, card in cards.items() if id_ in healthy})
+
+    def _list(
+        self, reading: Reading, opened: Mapping[str, PartitionableCard]
+    ) -> tuple[tuple[ListedDevice, ...], dict[str, PartitionedCard]]:
+        """Return the devices of a reading, and what can be made on opened cards, by UUID."""
+        used = self._used()
+        self._undivided = used | opened.keys()
+        spec = on_demand.whole(reading.spec, self._undivided)
+        hidden = used - opened.keys()
+        if self._unlisted():
+            # What is on them may be ours or of others.
+            hidden |= {card.id for card in reading.spec.devices if card.mig and card.mig.enabled}
+        listed = devices.listed(spec, reading.facts, roots=self._roots, hidden=hidden)
+        if self._settings.nics:
+            listed += nics.listed(reading.spec, roots=self._roots)
+        wholes = [device for device in listed if device.id in opened]
+        made = {device.id: partitions.on_card(device, opened[device.id]) for device in wholes}
+        cards = {card: partitioned for card, partitioned in made.items() if partitioned}
+        makeable = [one for device in wholes if device.id in cards for one in cards[device.id].makeable(device)]
+        self._reading = reading
+        self._spec, self._devices = reading.spec, {device.name: device for device in (*listed, *makeable)}
+        return listed, cards
 
     async def _refused(self, reading: Reading) -> str:
         """Return why the node's cards cannot be given as the label says; empty if they can.
@@ -198,19 +215,19 @@ class ClaimDriver:
         if self._requested is not Mode.CLAIMS:
             return f"it needs {names.CARDS_KEY}={Mode.CLAIMS}"
         if self._on_demand is None:
-            return "the agent runs without the process that makes partitions (--dra-partitions)"
+            return NO_PROCESS
         if not self._settings.device_plugin:
             return "the agent does not offer the node's cards to kubelet (--device-plugin), and another plugin may"
         return ""
 
-    def _is_decided(self) -> bool:
-        """Return whether it is known what the driver has; until then, the slices of an earlier agent stay."""
-        return not self._is_opened or self._on_demand is None or self._on_demand.is_known
+    def _unlisted(self) -> str:
+        """Return why cards in the mode of partitions, and partitions, are not listed; empty if they are."""
+        return self._on_demand.unknown if self._on_demand and self._is_opened else ""
 
     def _used(self) -> frozenset[str]:
         """Return the UUIDs of the cards on which partitions were made, or may be made now."""
         held = self.claims.held.values()
-        claimed = frozenset(device.card for claim in held for device in claim.devices if device.partition)
+        claimed = frozenset(device.card for claim in held for device in claim.devices if device.is_made)
         return claimed | self._on_demand.used() if self._on_demand else claimed
 
     def undivided(self, reading: Reading) -> Reading:
@@ -273,9 +290,12 @@ class ClaimDriver:
             yield "SlicesNotWritten", self._publisher.failure
         if self._unopened:
             yield "PartitionsRefused", self._unopened
-        if self._on_demand is None and any(one.partition for held in self.claims.held.values() for one in held.devices):
+        if self._on_demand is None and any(one.is_made for held in self.claims.held.values() for one in held.devices):
             yield "PartitionsRefused", f"claims have partitions, and cannot be released: {NO_PROCESS}"
-        if self._on_demand and (problems := self._on_demand.problems(opened=self._is_opened)):
+        # A node without cards has no library that the process could ask.
+        has_cards = any(device.type == names.GPU for device in self._spec.devices) if self._spec else False
+        asked = self._on_demand if self._is_opened or has_cards else None
+        if asked and (problems := asked.problems(opened=self._is_opened)):
             yield "PartitionsRefused", "; ".join(problems)
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -288,7 +308,7 @@ class ClaimDriver:
 
     def _state(self) -> NodeState | None:
         held, spec = self._held(), self._spec
-        if held is None or spec is None or self._reading is None or not self._is_current() or not self._is_decided():
+        if held is None or spec is None or self._reading is None or not self._is_current():
             return None
         foreign = self._foreign(self._reading)
         return NodeState(
@@ -300,7 +320,8 @@ class ClaimDriver:
             foreign=frozenset(
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
             ),
-            instances=frozenset(one.id for device in spec.devices if device.mig for one in device.mig.instances),
+            card_of=_card_of(spec),
+            unlisted=self._unlisted(),
             divided=frozenset(
                 device.id
                 for device in spec.devices
@@ -326,8 +347,16 @@ class ClaimDriver:
 
     def _cards(self, held: frozenset[str]) -> frozenset[str]:
         """Return the ids of the cards on which these cards and instances lie, and of the NICs of these functions."""
-        cards = {device.id: device.card for device in self._devices.values()}
+        on_card = _card_of(self._spec) if self._spec else {}
+        cards = {**on_card, **{device.id: device.card for device in self._devices.values()}}
         return frozenset(cards.get(device, device) for device in held)
+
+
+def _card_of(spec: DeviceSpec) -> dict[str, str]:
+    """Return the UUID of the card of each card and MIG instance, by UUID; `_devices` lacks those made on demand."""
+    cards = [device for device in spec.devices if device.type == names.GPU]
+    instances = {instance.id: card.id for card in cards if card.mig for instance in card.mig.instances}
+    return {card.id: card.id for card in cards} | instances
 
 
 def _roots(sysfs_root: Path, places: set[str]) -> dict[str, str]:

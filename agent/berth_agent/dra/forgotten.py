@@ -13,7 +13,7 @@ import structlog
 
 from berth_agent.dra import allocation
 from berth_agent.dra.checkpoint import HeldClaim
-from berth_agent.dra.preparation import Preparation
+from berth_agent.dra.preparation import Preparation, finished
 from berth_agent.dra.recovery import UNKNOWN
 from berth_agent.dra.service import ClaimKey
 from berth_agent.dra.shares import ObjectReader
@@ -70,9 +70,7 @@ class ForgottenClaims:
         key = ClaimKey(uid=uid, namespace=claim.namespace, name=claim.name)
         try:
             # What has begun ends, also if the agent does.
-            is_released = await asyncio.shield(
-                self._claims.release(key, condition=lambda: self._is_unneeded(uid, claim))
-            )
+            is_released = await finished(self._claims.release(key, condition=lambda: self._is_unneeded(uid, claim)))
         except RefusedError as error:
             _log.warning("claim that kubelet has forgotten not released, will try again", reason=str(error))
         else:

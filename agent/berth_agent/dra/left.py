@@ -11,7 +11,7 @@ import structlog
 
 from berth_agent.boot import boot_id
 from berth_agent.configuration.settings import Settings
-from berth_agent.dra import devices, nics, recovery
+from berth_agent.dra import devices, nics, partitions, recovery
 from berth_agent.dra.checkpoint import AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api.allocation import visible
@@ -82,7 +82,10 @@ class LeftClaims:
         if not self._devices:
             return frozenset()
         by_name = {device.name: device.card for device in self._listed()}
-        return frozenset(self._cards.get(key) or by_name.get(key[2], "") for key in self._devices)
+        cards = {device.card for device in self._listed()}
+        return frozenset(
+            self._cards.get(key) or by_name.get(key[2]) or partitions.card_of(key[2], cards) for key in self._devices
+        )
 
     def _listed(self) -> Iterable[devices.ListedDevice]:
         spec = self._spec()

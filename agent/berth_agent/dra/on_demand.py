@@ -6,7 +6,7 @@ no claim are destroyed then. A card on which partitions were made is listed with
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from http import HTTPStatus
@@ -16,7 +16,7 @@ import structlog
 
 from berth_agent.dra import slices
 from berth_agent.dra.checkpoint import HeldClaim, HeldDevice
-from berth_agent.vendor import PartitionableCard, PartitionCards, Partitions, RefusedError
+from berth_agent.vendor import PartitionableCard, PartitionCards, Partitions, RefusedError, UnansweredError
 from berth_api.device import DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import ApiError, CallError
@@ -56,13 +56,20 @@ class PartitionsOnDemand:
         self._asked_at = float("-inf")
         self._wake = asyncio.Event()
         self._failures: tuple[str, ...] = ()
+        self._silent = ""
+        """Why the process did not answer last; empty if it did, or was not asked yet."""
         self.on_change: Callable[[], object] = lambda: None
         """Called when the cards must be read again."""
 
     @property
-    def is_known(self) -> bool:
-        """Return whether it is known what can be made."""
-        return self._cards is not None and self._keeps_counters is not None
+    def unknown(self) -> str:
+        """Return why it is not known what was made and what can be made, and what follows; empty if it is known."""
+        if self._cards is not None and self._keeps_counters is not None:
+            return ""
+        cause = "; ".join(self._failures) or "the process that makes partitions has not been asked yet"
+        remedy = "" if self._cards else ". Check the container of this process"
+        effect = "no claim gets a partition or a card in the mode of partitions until it is known which exist"
+        return f"{effect}: {cause}{remedy}"
 
     def opened(self) -> dict[str, PartitionableCard]:
         """Return the cards on which partitions can be made now, by UUID; none if the API server drops counters."""
@@ -77,6 +84,8 @@ class PartitionsOnDemand:
         """Return why partitions cannot be made on some cards, if they are opened for it, or be destroyed."""
         if not opened:
             return list(self._failures)
+        if self.unknown:
+            return [f"ResourceSlices stay as they are, and {self.unknown}"]
         dropped = ["the API server drops counters of devices, as before Kubernetes 1.36"]
         cards, others = (self._cards.cards, self._cards.problems) if self._cards else ((), ())
         return [
@@ -87,14 +96,14 @@ class PartitionsOnDemand:
         ]
 
     async def made(
-        self, uid: str, held: HeldClaim, *, instances: frozenset[str], divided: frozenset[str], done: set[str]
+        self, uid: str, held: HeldClaim, *, instances: Collection[str], divided: frozenset[str], done: set[str]
     ) -> HeldClaim:
         """Make a claim's partitions, end the mode of partitions on its whole cards, and return it with the UUIDs.
 
         Args:
             uid: its UID.
             held: the claim, which is recorded already.
-            instances: UUIDs of the partitions that the last reading has.
+            instances: UUIDs that the last reading has, those of the partitions among them.
             divided: UUIDs of the cards that are in the mode of partitions by that reading.
             done: names of devices for which this was done already since kubelet's call.
 
@@ -129,19 +138,31 @@ class PartitionsOnDemand:
 
     @contextlib.asynccontextmanager
     async def _exclusively(self) -> AsyncIterator[None]:
-        """Call the process while the agent has no card open. Have the cards read afterwards, also if it failed."""
+        """Call the process while the agent has no card open. Have the cards read afterwards, also if it failed.
+
+        Raises:
+            RefusedError: it did not answer the last call. One that hangs would hold up each call, and with it all
+                claims of the node.
+        """
+        if self._silent:
+            self._wake.set()  # asks it again now
+            raise RefusedError(self._silent)
         try:
             async with self._released():
                 yield
+        except UnansweredError as error:
+            self._silent = str(error)
+            raise
         finally:
             self._wake.set()
             self.on_change()
 
-    async def run(self, destroy_left: Callable[[Iterable[str]], Awaitable[str]]) -> None:
+    async def run(self, destroy_left: Callable[[Mapping[str, str]], Awaitable[str]]) -> None:
         """List the partitions periodically until cancelled, and destroy those that no claim has.
 
         Args:
-            destroy_left: destroys those of these keys that no claim has, and returns why one of them is still there.
+            destroy_left: gets the UUID of the card of each partition, by its key. It destroys those that neither claims
+                nor pods have, and returns why one is still there.
         """
         while True:
             before = self._cards, self._keeps_counters, self._failures
@@ -152,15 +173,17 @@ class PartitionsOnDemand:
                 async with asyncio.timeout(PERIOD):
                     await self._wake.wait()
 
-    async def look(self, destroy_left: Callable[[Iterable[str]], Awaitable[str]]) -> None:
+    async def look(self, destroy_left: Callable[[Mapping[str, str]], Awaitable[str]]) -> None:
         """Ask the process and the API server once."""
         failures = [await self._probe()]
         try:
             self._cards = await self._partitions.list()
         except RefusedError as error:
-            failures.append(str(error))
+            self._silent = str(error)
+            failures.append(self._silent)
         else:
-            failures.append(await destroy_left([name for card in self._cards.cards for name in card.made]))
+            self._silent = ""
+            failures.append(await destroy_left({name: card.card for card in self._cards.cards for name in card.made}))
         found = tuple(filter(None, failures))
         if found and found != self._failures:
             _log.warning("partitions cannot be listed or destroyed, will try again", reasons=found)
@@ -203,12 +226,12 @@ def keys(claims: Mapping[str, HeldClaim]) -> frozenset[str]:
     )
 
 
-def is_unready(device: HeldDevice, *, instances: frozenset[str], divided: frozenset[str]) -> bool:
+def is_unready(device: HeldDevice, *, instances: Collection[str], divided: frozenset[str]) -> bool:
     """Return whether a device must be made first, or its card be one whole again; `made` has the arguments."""
     return device.id not in instances if device.partition else device.id in divided and not device.admin
 
 
-def unready(held: HeldClaim, *, instances: frozenset[str], divided: frozenset[str]) -> list[HeldDevice]:
+def unready(held: HeldClaim, *, instances: Collection[str], divided: frozenset[str]) -> list[HeldDevice]:
     """Return a claim's devices that must be made first, or whose card must be one whole again."""
     return [device for device in held.devices if is_unready(device, instances=instances, divided=divided)]
 

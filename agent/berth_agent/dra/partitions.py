@@ -4,10 +4,13 @@ A slice holds devices or counter sets, so each opened card has two: one with the
 The whole card consumes all of the set, and each instance the memory slices at its placement and its engines. So a
 scheduler can allocate the whole card or instances, and instances only where the card has room for all of them.
 
+A scheduler that takes the first device that fits, as kube-scheduler, should leave room for large instances. So the
+placements that exclude the fewest others come first.
+
 All figures are what the card's library reports about the card. Amounts differ between models and between drivers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -62,8 +65,16 @@ def partitioned(
     if not opened or not keeps_counters or not profiles:
         return None
     capacity = _capacity(profiles)
-    if len(capacity) > MAX_COUNTERS or 1 + sum(len(profile.starts) for profile in profiles) > MAX_DEVICES:
+    places = [
+        (profile, Placement(profile=profile.id, start=start, size=profile.size))
+        for profile in profiles
+        for start in profile.starts
+    ]
+    if len(capacity) > MAX_COUNTERS or 1 + len(places) > MAX_DEVICES:
         return None
+    if any(len(_name(card, profile, place)) > MAX_NAME for profile, place in places):
+        return None
+    excluded = {place: sum(place.overlaps(other) for _, other in places) for _, place in places}
     counter_set = device_name(card.id)
     whole = {
         "name": card.name,
@@ -72,21 +83,20 @@ def partitioned(
         "consumesCounters": [{"counterSet": counter_set, "counters": _values(capacity)}],
     }
     devices, placements = [whole], {}
-    for profile in profiles:
-        for start in profile.starts:
-            name = _name(card, profile, start)
-            placements[name] = Placement(profile=profile.id, start=start, size=profile.size)
-            devices.append(
-                {
-                    "name": name,
-                    "attributes": _attributes(card, profile),
-                    "capacity": {
-                        "memory": {"value": f"{profile.memory_mib}Mi"},
-                        **{engine: {"value": str(count)} for engine, count in profile.engines.items()},
-                    },
-                    "consumesCounters": [{"counterSet": counter_set, "counters": _values(_used(profile, start))}],
-                }
-            )
+    for profile, place in sorted(places, key=lambda choice: excluded[choice[1]]):
+        name = _name(card, profile, place)
+        placements[name] = place
+        devices.append(
+            {
+                "name": name,
+                "attributes": _attributes(card, profile),
+                "capacity": {
+                    "memory": {"value": f"{profile.memory_mib}Mi"},
+                    **{engine: {"value": str(count)} for engine, count in profile.engines.items()},
+                },
+                "consumesCounters": [{"counterSet": counter_set, "counters": _values(_used(profile, place))}],
+            }
+        )
     return PartitionedCard(
         counters={"name": counter_set, "counters": _values(capacity)}, devices=devices, placements=placements
     )
@@ -106,9 +116,9 @@ def _capacity(profiles: Sequence[PartitionProfile]) -> dict[str, int]:
     return {**engines, **{_slice(index): 1 for index in range(slices)}}
 
 
-def _used(profile: PartitionProfile, start: int) -> dict[str, int]:
+def _used(profile: PartitionProfile, place: Placement) -> dict[str, int]:
     """Return what an instance consumes. Counters of which it uses nothing are left out."""
-    return {**_engines(profile), **{_slice(index): 1 for index in range(start, start + profile.size)}}
+    return {**_engines(profile), **{_slice(index): 1 for index in range(place.start, place.start + place.size)}}
 
 
 def _engines(profile: PartitionProfile) -> dict[str, int]:
@@ -128,10 +138,17 @@ def _values(counters: Mapping[str, int]) -> dict[str, dict[str, str]]:
     return {name: {"value": str(count)} for name, count in counters.items()}
 
 
-def _name(card: ListedDevice, profile: PartitionProfile, start: int) -> str:
+def _name(card: ListedDevice, profile: PartitionProfile, place: Placement) -> str:
     """Return the name of an instance that can be made. The profile's id keeps `1g.10gb` and `1g.10gb+me` apart."""
-    end = f"-{device_name(profile.name)}-{profile.id}-{start}"
-    return card.name[: MAX_NAME - len(end)] + end
+    return f"{card.name}-{device_name(profile.name)}-{profile.id}-{place.start}"
+
+
+def card_of(name: str, cards: Iterable[str]) -> str:
+    """Return the UUID of the card of an instance that is made on demand, by the name of its device; empty if unknown.
+
+    The name alone is known of an instance whose records are lost, and of one that cannot be made at the moment.
+    """
+    return max((card for card in cards if name.startswith(f"{device_name(card)}-")), key=len, default="")
 
 
 def _attributes(card: ListedDevice, profile: PartitionProfile) -> Attributes:

@@ -6,15 +6,15 @@ the record last. So after a crash at any moment, the same call ends with the sam
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, checkpoint, on_demand, recovery, shares
+from berth_agent.dra import allocation, cdi, checkpoint, on_demand, partitions, recovery, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
@@ -23,8 +23,9 @@ from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.dra.shares import Container, ObjectReader
 from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
+from berth_api.allocation import device_ids
 from berth_api.device import ClaimedDevice
-from berth_api.names import RDMA
+from berth_api.names import GPU, RDMA
 from berth_client.errors import CallError
 
 WAIT: Final = 20.0
@@ -33,6 +34,8 @@ POLL: Final = 0.25
 NO_PROCESS: Final = "the agent runs without the process that makes partitions (--dra-partitions)"
 REMEMBERED: Final = 180.0
 """Seconds for which a failed write is a problem. kubelet calls again after 60 to 90 s, if its pod still needs that."""
+
+T = TypeVar("T")
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -49,14 +52,28 @@ class NodeState:
     """Returns how containers get the cards; reads the disk."""
     nic_edits: Callable[[str], Mapping[str, Any]]
     """Returns the edits of a CDI device for the NIC at a PCI address; reads the disk, and may raise RefusedError."""
+    unlisted: str = ""
+    """Why cards in the mode of partitions, and partitions, are not among the devices; empty if they are."""
     by_claim: Sequence[ClaimedDevice] = ()
     """The devices of claims that containers have, as kubelet reports them."""
     foreign: frozenset[str] = frozenset()
     """UUIDs of the cards that processes outside pods use."""
-    instances: frozenset[str] = frozenset()
-    """UUIDs of all MIG instances of the last reading, those made on demand included."""
+    card_of: Mapping[str, str] = field(default_factory=dict)
+    """UUID of the card of each card and MIG instance of the last reading, by UUID; of instances on demand, too."""
     divided: frozenset[str] = frozenset()
     """UUIDs of the cards open for partitions that are in the mode of partitions by the last reading."""
+
+    def cards(self) -> frozenset[str]:
+        """Return the UUIDs of the node's cards."""
+        return frozenset(self.card_of.values())
+
+    def is_given(self, card: str, partition: str = "") -> bool:
+        """Return whether a pod may have a partition by name; any of its card may be it if its UUID is unknown."""
+        if partition:
+            return not self.by_name.isdisjoint((card, partition))
+        # A pod may have an instance of a card that the last reading lacks.
+        given = (taken for taken in self.by_name if device_ids.is_valid(GPU, taken))
+        return any(self.card_of.get(taken, card) == card for taken in given)
 
 
 class _BusyError(RefusedError):
@@ -93,10 +110,18 @@ class Preparation:
         """Why they cannot be read; empty if they can."""
         with contextlib.suppress(OSError, DamagedError):
             self._claims = self._loaded()
+        self._is_damaged = False
+        """Whether the store has a damaged record, which is set aside before the next write."""
+        self._is_saved = True
+        """Whether the store has the claims as they are known."""
+        self.saving: asyncio.Task[None] | None = None
+        """The last write of recovered claims."""
         self._unwritten: dict[str, tuple[str, float]] = {}
         """What could not be written of a claim, and until when that is a problem, by UID."""
         self._ended = recovery.EndedDevices()
         self._lock = asyncio.Lock()
+        self._preparing: dict[str, set[object]] = {}
+        """The calls of Prepare since the last Unprepare that still run, by UID."""
         self._is_leaving = False
         self.on_change: Callable[[], object] = lambda: None
         """Called when a claim got or released devices."""
@@ -134,6 +159,22 @@ class Preparation:
             RefusedError: they are not.
         """
         _check_uid(claim)
+        call = object()
+        self._preparing.setdefault(claim.uid, set()).add(call)
+        try:
+            return await self._prepared(claim, call)
+        finally:
+            calls = self._preparing.get(claim.uid, set())
+            calls.discard(call)
+            if not calls:
+                self._preparing.pop(claim.uid, None)
+
+    async def _prepared(self, claim: ClaimKey, call: object) -> tuple[PreparedDevice, ...]:
+        """Prepare a claim for one of the calls of Prepare.
+
+        Raises:
+            RefusedError: it is not prepared.
+        """
         try:
             live = await self._api.get(allocation.path(claim.namespace, claim.name))
             wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
@@ -148,14 +189,19 @@ class Preparation:
         while True:
             try:
                 # kubelet may give up in the middle, and release the claim.
-                return await asyncio.shield(self._give(claim, wanted, users, done))
+                return await finished(self._give(claim, wanted, users, done, call))
             except _BusyError as error:
                 if clock() >= end or self._is_leaving:
                     raise RefusedError(f"{claim.title}: {error}") from error
             await asyncio.sleep(POLL)
 
     async def _give(
-        self, claim: ClaimKey, wanted: Iterable[AllocatedDevice], users: Sequence[Container], done: set[str]
+        self,
+        claim: ClaimKey,
+        wanted: Iterable[AllocatedDevice],
+        users: Sequence[Container],
+        done: set[str],
+        call: object,
     ) -> tuple[PreparedDevice, ...]:
         """Record the claim's devices, make those that are made on demand, and write its CDI file.
 
@@ -164,12 +210,16 @@ class Preparation:
             wanted: its devices.
             users: the containers that have its shares.
             done: names of devices that were made since kubelet's call. It is added to.
+            call: kubelet's call.
 
         Raises:
             _BusyError: something else has a device now.
             RefusedError: the claim cannot have its devices.
         """
         async with self._lock:
+            if call not in self._preparing.get(claim.uid, ()):
+                # kubelet would never release what this call records now.
+                raise RefusedError(f"{claim.title} was released, or kubelet gave up, before its turn came")
             before = await self._known()
             state = self._state()
             if state is None:
@@ -183,21 +233,23 @@ class Preparation:
             if known is None:
                 # Not while containers of the claim may run: a process that came later would keep them from a restart.
                 _check_foreign(held, state)
-            if on_demand.unready(held, instances=state.instances, divided=state.divided):
+            if on_demand.unready(held, instances=state.card_of, divided=state.divided):
                 held = await self._make(claim, held, others, state, done)
             # Before the loop goes on, because kubelet's device API may be about to give the same cards.
             self._claims = {**others, claim.uid: held}
             try:
                 ids, edits = await asyncio.to_thread(self._composed, claim, held, variables, state)
                 if self._claims != before:
-                    with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
-                        await asyncio.to_thread(self._store.save, self._claims)
+                    with self._writing(
+                        claim.uid, f"{claim.title} not prepared: the checkpoint of claims is not written"
+                    ):
+                        await asyncio.to_thread(self._save, self._claims)
                     self.on_change()
             except BaseException:
                 self._claims = before
                 self.on_change()
                 raise
-            with self._writing(claim, "not prepared: its CDI file is not written"):
+            with self._writing(claim.uid, f"{claim.title} not prepared: its CDI file is not written"):
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
             return tuple(
@@ -225,12 +277,12 @@ class Preparation:
         await self._record(claim, {**others, claim.uid: held})
         try:
             held = await self._partitions.made(
-                claim.uid, held, instances=state.instances, divided=state.divided, done=done
+                claim.uid, held, instances=state.card_of, divided=state.divided, done=done
             )
         except RefusedError as error:
             raise RefusedError(f"{claim.title}: {error}") from error
         await self._record(claim, {**others, claim.uid: held})
-        if unready := on_demand.unready(held, instances=state.instances, divided=state.divided):
+        if unready := on_demand.unready(held, instances=state.card_of, divided=state.divided):
             raise _BusyError(f"{unready[0].device} is made, but not read yet")
         return held
 
@@ -241,8 +293,8 @@ class Preparation:
         # Before the loop goes on, because kubelet's device API may be about to give the same cards.
         self._claims = claims
         try:
-            with self._writing(claim, "not prepared: the checkpoint of claims is not written"):
-                await asyncio.to_thread(self._store.save, claims)
+            with self._writing(claim.uid, f"{claim.title} not prepared: the checkpoint of claims is not written"):
+                await asyncio.to_thread(self._save, claims)
         except BaseException:
             self._claims = before
             self.on_change()
@@ -270,7 +322,7 @@ class Preparation:
             # its partition is may not be open for partitions any more.
             listed = state.devices.get(one.device) or kept.get(one.device)
             if listed is None:
-                raise _BusyError(f"the node has no device {one.device} now")
+                raise _BusyError(_missing(one.device, state))
             device = HeldDevice(
                 request=one.request,
                 device=one.device,
@@ -300,7 +352,7 @@ class Preparation:
                 raise _BusyError(f"it is not known which devices {other.title} has")
             if any(not device.admin and _shares(wanted, device) for device in other.devices):
                 raise _BusyError(f"{wanted.device} is still prepared for {other.title}")
-        cards = {device.id: device.card for device in state.devices.values()}
+        cards = {**state.card_of, **{device.id: device.card for device in state.devices.values()}}
         for taken in state.by_name:
             if _overlap(wanted, taken, cards.get(taken, taken)):
                 raise _BusyError(f"a pod has {wanted.device} by name")
@@ -341,7 +393,7 @@ class Preparation:
         """
         _check_uid(claim)
         # kubelet may give up in the middle.
-        await asyncio.shield(self.release(claim))
+        await finished(self.release(claim))
 
     async def release(self, claim: ClaimKey, *, condition: Callable[[], Awaitable[bool]] | None = None) -> bool:
         """Release a claim if the condition holds, and return whether it does; kubelet's calls wait meanwhile.
@@ -352,15 +404,18 @@ class Preparation:
         async with self._lock:
             if condition and not await condition():
                 return False
+            # A call that kubelet gave up may still wait for the API server.
+            self._preparing.pop(claim.uid, None)
             before = await self._known()
             left = recovery.without_unknown(before, namespace=claim.namespace, name=claim.name)
             left.pop(claim.uid, None)
-            if claim.uid in before:
-                await self._destroy(claim, before[claim.uid])
-            with self._writing(claim, "not released: its record is not removed"):
+            # Those of an unknown UID, too: kubelet has just given it.
+            for held in (held for uid, held in before.items() if uid not in left):
+                await self._destroy(claim, held)
+            with self._writing(claim.uid, f"{claim.title} not released: its record is not removed"):
                 await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
                 if left != before:
-                    await asyncio.to_thread(self._store.save, left)
+                    await asyncio.to_thread(self._save, left)
             self._claims = left
             if left != before:
                 self.on_change()
@@ -369,22 +424,33 @@ class Preparation:
     async def _destroy(self, claim: ClaimKey, held: HeldClaim) -> None:
         """Destroy what was made for a claim. Until that succeeds, the claim keeps its place on the card.
 
+        What a pod got by name while the driver was off stays, and `destroy_left` destroys it later.
+
         Raises:
             RefusedError: some of it may still be there.
         """
         for device in held.devices:
-            if device.partition and not self._is_over(held):
+            if device.is_made and not self._is_over(held):
                 if self._partitions is None:
                     raise RefusedError(f"{claim.title} not released: {NO_PROCESS}")
+                if (state := self._state()) is None:
+                    raise RefusedError(f"{claim.title} not released: the node's cards and pods are not known yet")
+                if state.is_given(device.card, device.id):
+                    _log.warning("partition of a claim that has ended stays: a pod has it by name", id=device.id)
+                    continue
                 try:
                     await self._partitions.destroy(on_demand.key(claim.uid, device.device))
                 except RefusedError as error:
                     raise RefusedError(f"{claim.title} not released: {device.device}: {error}") from error
 
-    async def destroy_left(self, keys: Iterable[str]) -> str:
-        """Destroy those of these partitions that no claim has, and return why one of them may still be there."""
+    async def destroy_left(self, cards: Mapping[str, str]) -> str:
+        """Destroy those of these partitions that neither claims nor pods have; return why one may still be there.
+
+        Args:
+            cards: the UUID of the card of each partition, by its key.
+        """
         failure = ""
-        for key in keys:
+        for key, card in cards.items():
             # One at a time, because kubelet's calls wait meanwhile.
             async with self._lock:
                 claims = self._claims
@@ -392,6 +458,21 @@ class Preparation:
                 if claims is None or self._partitions is None or _is_incomplete(claims) or self._unknown():
                     return failure
                 if key in on_demand.keys(claims):
+                    continue
+                if (state := self._state()) is None:
+                    return failure
+                others = (device for claim in claims.values() if not self._is_over(claim) for device in claim.devices)
+                if any(
+                    device.card == card != device.id and not device.is_made and not device.admin for device in others
+                ):
+                    # It may be this one, given as an instance of others while the driver did not know its record.
+                    failure = f"partition {key}, which no claim has, stays: a claim has an instance of {card}"
+                    continue
+                if state.is_given(card):
+                    failure = (
+                        f"partition {key}, which no claim has, stays: a pod has a part of {card} by name, "
+                        "or has a card that is not known now. Delete this pod to have it destroyed"
+                    )
                     continue
                 try:
                     await self._partitions.destroy(key)
@@ -401,21 +482,24 @@ class Preparation:
         return failure
 
     @contextlib.contextmanager
-    def _writing(self, claim: ClaimKey, failure: str) -> Iterator[None]:
-        """Refuse the call if the disk does, and keep that as a problem of the node."""
+    def _writing(self, uid: str, failure: str) -> Iterator[None]:
+        """Refuse the call if the disk does, and keep that as a problem of the node under the UID of the claim."""
         clock = asyncio.get_running_loop().time
         self._unwritten = {uid: (text, until) for uid, (text, until) in self._unwritten.items() if clock() < until}
         try:
             yield
         except OSError as error:
-            message = f"{claim.title} {failure}: {error}"
-            self._unwritten[claim.uid] = message, clock() + REMEMBERED
+            message = f"{failure}: {error}"
+            self._unwritten[uid] = message, clock() + REMEMBERED
             raise RefusedError(message) from error
-        self._unwritten.pop(claim.uid, None)
+        self._unwritten.pop(uid, None)
 
     async def load(self) -> None:
-        """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged."""
-        if self._claims is not None and not _is_incomplete(self._claims):
+        """Read the claims if they are not known yet, and complete those that were recovered; a failure is logged.
+
+        What was recovered is written meanwhile: a disk that is slow or full stops only what needs the record.
+        """
+        if self._claims is not None and self._is_saved and not _is_incomplete(self._claims):
             self.failure = self._unknown()
             return
         if self._lock.locked():
@@ -423,12 +507,36 @@ class Preparation:
             return
         async with self._lock:
             try:
-                await self._complete(await self._known())
+                self._complete(await self._known())
                 self.failure = self._unknown()
             except RefusedError as error:
                 if str(error) != self.failure:
                     _log.error("free cards are given to no claim and no pod, will try again", reason=str(error))
                 self.failure = str(error)
+        if self._claims is not None and not self._is_saved:
+            self.saving = asyncio.create_task(self._save_recovered())
+
+    async def _save_recovered(self) -> None:
+        async with self._lock:
+            if self._claims is not None and not self._is_saved:
+                # A problem of the node, as long as this fails. If the agent ends, the claims are recovered again.
+                with contextlib.suppress(RefusedError), self._writing("", "the checkpoint of claims is not written"):
+                    await asyncio.to_thread(self._save, self._claims)
+
+    def _save(self, claims: Mapping[str, HeldClaim]) -> None:
+        """Write the claims to the store. The caller has the lock.
+
+        Raises:
+            OSError: they are not on the disk.
+        """
+        if self._is_damaged:
+            self._store.set_aside()
+            self._is_damaged = False
+        # After a failure, it is unknown what the disk has. `load` then writes what is known.
+        self._is_saved = False
+        self._store.save(claims)
+        self._is_saved = True
+        self._unwritten.pop("", None)
 
     async def _known(self) -> dict[str, HeldClaim]:
         """Return the claims, and read them before if that failed at the start.
@@ -472,15 +580,11 @@ class Preparation:
             found = recovery.with_reported(
                 {**from_files, **damage.claims}, state.by_claim, pool=self._pool, boot=self._boot
             )
-            claims = recovery.completed(found, state.devices)
-            is_lost = bool(claims) or not isinstance(damage, AbsentError)
-            # The first start of all must not wait for room on the disk: nothing is lost if it starts once more.
-            with contextlib.nullcontext() if is_lost else contextlib.suppress(OSError):
-                await asyncio.to_thread(self._store.set_aside)
-                await asyncio.to_thread(self._store.save, claims)
         except OSError as error:
             raise _BusyError(f"the checkpoint of claims is lost, and not made again: {error}; {damage}") from error
-        if is_lost:
+        claims = recovery.completed(found, state.devices, cards=state.cards())
+        self._is_saved, self._is_damaged = False, not isinstance(damage, AbsentError)
+        if claims or self._is_damaged:
             _log.warning(
                 "the checkpoint of claims was lost; its claims are known by their CDI files and by kubelet",
                 damage=str(damage),
@@ -488,25 +592,17 @@ class Preparation:
             )
         return claims
 
-    async def _complete(self, claims: dict[str, HeldClaim]) -> None:
-        """Complete what recovered claims lack, by what the node and kubelet report now.
-
-        Raises:
-            _BusyError: that cannot be recorded.
-        """
+    def _complete(self, claims: dict[str, HeldClaim]) -> None:
+        """Complete what recovered claims lack, by what the node and kubelet report now."""
         state = self._state()
         held = {(claim.namespace, claim.name, device.device) for claim in claims.values() for device in claim.devices}
         now = asyncio.get_running_loop().time()
         ended = self._ended.among(held, state.by_claim if state else None, pool=self._pool, now=now)
         if state is None:
             return
-        completed = recovery.completed(claims, state.devices, ended=ended)
+        completed = recovery.completed(claims, state.devices, cards=state.cards(), ended=ended)
         if completed != claims:
-            try:
-                await asyncio.to_thread(self._store.save, completed)
-            except OSError as error:
-                raise _BusyError(f"the checkpoint of claims cannot be written: {error}") from error
-            self._claims = completed
+            self._claims, self._is_saved = completed, False
             self.on_change()
 
     def _unknown(self) -> str:
@@ -523,10 +619,24 @@ class Preparation:
         return claim.is_over(self._boot)
 
 
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return what some work returns. It goes on if the caller gives up. Then no code handles its error."""
+    task = asyncio.ensure_future(work)
+    # asyncio would log the refusal as an error.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
+
+
 def _check_foreign(held: HeldClaim, state: NodeState) -> None:
     for device in held.devices:
         if device.card in state.foreign and not device.admin:
             raise _BusyError(f"a process outside pods uses {device.device}")
+
+
+def _missing(name: str, state: NodeState) -> str:
+    """Return why the node has no device of a name now."""
+    is_there = name in map(device_ids.device_name, state.card_of) or partitions.card_of(name, state.cards())
+    return f"{name}: {state.unlisted}" if is_there and state.unlisted else f"the node has no device {name} now"
 
 
 def _is_incomplete(claims: Mapping[str, HeldClaim]) -> bool:
@@ -540,6 +650,9 @@ def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
     if wanted.share and other.share and wanted.device == other.device:
         # `excess` compares their sums.
         return False
+    if other.is_made and not other.partition:
+        # It is not known which part of the card it is.
+        return wanted.card == other.card
     if wanted.partition and other.partition:
         return wanted.card == other.card and wanted.partition.overlaps(other.partition)
     return wanted.device == other.device or _overlap(wanted, other.id, other.card)
@@ -547,7 +660,7 @@ def _shares(wanted: HeldDevice, other: HeldDevice) -> bool:
 
 def _overlap(wanted: HeldDevice, other: str, card: str) -> bool:
     """Return whether another device, on this card, is the same, or one of the two is a part of the other."""
-    return other in {wanted.id, wanted.card} or wanted.id == card
+    return (bool(other) and other in {wanted.id, wanted.card}) or wanted.id == card
 
 
 def _check_uid(claim: ClaimKey) -> None:

@@ -184,7 +184,9 @@ class SlicePublisher:
             await self._client.delete(f"{SLICES}/{one.name}", uid=one.uid)
         except CallError as error:
             if error.status != HTTPStatus.NOT_FOUND:
-                existing[one.name] = one
+                # Its event may have come although the answer was lost.
+                if one.name not in self._gone:
+                    existing[one.name] = one
                 raise
 
     def _put(self, sent: slices.Spec, answer: Object) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from berth_agent.dra import cdi, checkpoint
+from berth_agent.dra import cdi, checkpoint, partitions
 from berth_agent.dra.checkpoint import UID, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_api.device import ClaimedDevice
@@ -91,17 +91,22 @@ def with_reported(
 
 
 def completed(
-    claims: Mapping[str, HeldClaim], listed: Mapping[str, ListedDevice], *, ended: Collection[ReportedDevice] = ()
+    claims: Mapping[str, HeldClaim],
+    listed: Mapping[str, ListedDevice],
+    *,
+    cards: Collection[str],
+    ended: Collection[ReportedDevice] = (),
 ) -> dict[str, HeldClaim]:
     """Return claims with the UUIDs of devices that the node has again, without unknown ones that have ended.
 
     Args:
         claims: the claims by UID.
         listed: the node's devices by name.
+        cards: the UUIDs of the node's cards, by which a partition that is not listed now finds its card.
         ended: the devices that no container has any more.
     """
     return {
-        uid: replace(claim, devices=tuple(_resolved(device, listed) for device in claim.devices))
+        uid: replace(claim, devices=tuple(_resolved(device, listed, cards) for device in claim.devices))
         for uid, claim in claims.items()
         if not uid.startswith(UNKNOWN)
         or any((claim.namespace, claim.name, device.device) not in ended for device in claim.devices)
@@ -122,8 +127,10 @@ def own(reported: Iterable[ClaimedDevice], pool: str) -> set[ReportedDevice]:
     return {(one.namespace, one.claim, one.device) for one in reported if (one.driver, one.pool) == (DRA_DRIVER, pool)}
 
 
-def _resolved(device: HeldDevice, listed: Mapping[str, ListedDevice]) -> HeldDevice:
+def _resolved(device: HeldDevice, listed: Mapping[str, ListedDevice], cards: Collection[str]) -> HeldDevice:
     known = listed.get(device.device)
-    if device.id or device.partition or known is None:
+    if device.id or device.partition:
         return device
+    if known is None:
+        return replace(device, card=partitions.card_of(device.device, cards) or device.card)
     return replace(device, id=known.id, card=known.card, type=known.type, partition=known.partition)

@@ -44,6 +44,8 @@ class Labeller:
             # An apply creates what does not exist: without the UID, a Node that was just deleted would come back empty.
             metadata = {"name": name, "uid": uid, "labels": wanted}
             body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+            # A write without an answer may have been done.
+            self._applied.pop(name, None)
             try:
                 applied = await self._client.apply(f"{NODES}/{name}", body, names.AGENT_LABELS)
             except CallError as error:

@@ -135,14 +135,18 @@ class Publisher:
                 cards = keep_card_times(reading.spec.devices, known.cards)
                 owner = self._nodes.owner_reference(name)
                 body = device_body(name, reading=reading, cards=cards, owner=owner)
+                # A write that fails, or is cancelled, may have been done: until the server has answered, nothing of it
+                # is known, so that an earlier reading is written again, too.
+                published, known.reading = known.reading, None
                 if body != known.device:
+                    known.device = {}
                     applied = await self._client.apply(f"{DEVICES}/{name}", body, names.AGENT)
                     known.device, known.cards, known.generation = body, cards, applied["metadata"]["generation"]
                     healthy = sum(card.health for card in cards)
                     _log.info("Device published", node=name, devices=len(cards), healthy=healthy)
                 fresh = keep_times([finding.condition() for finding in reading.findings], known.conditions)
                 use = reading.use or known.use
-                if known.reading is None or fresh != known.conditions or use != known.use:
+                if published is None or fresh != known.conditions or use != known.use:
                     status = status_body(name, conditions=fresh, use=use)
                     await self._client.apply(f"{DEVICES}/{name}/status", status, names.AGENT)
                     known.conditions, known.use = fresh, use

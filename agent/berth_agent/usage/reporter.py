@@ -159,6 +159,9 @@ class UsageReporter:
             await self._gpu_pods.apply(wanted)
         except CallError as error:
             self._is_due = True
+            if not error.is_refused:
+                # A write without an answer may have been done.
+                self._resync_at = 0.0
             if str(error) != self._failure:
                 _log.warning("GpuPods not published, will try again", error=str(error))
             self._failure = str(error)
@@ -172,7 +175,9 @@ class UsageReporter:
 
         def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...], tuple[UnheldUse, ...]]:
             if reading.processes is None:
-                uids, before = {pod.uid for pod in pods}, self._use or self._earlier
+                before = self._use or self._earlier
+                # A pod that has gone may have processes that run on.
+                uids = {pod.uid for pod in pods} | processes.pods_with_processes(proc)
                 exceeding = tuple(exceeds for exceeds in before.exceeding if exceeds.pod_uid in uids)
                 return self.foreign(reading), exceeding, tuple(use for use in before.unheld if use.pod_uid in uids)
             self._unheld.observe(reading, pods, holdings, units)

@@ -127,6 +127,35 @@ def test_a_device_class_of_a_profile_provides_the_resource_of_nvidias_plugin_onl
         chart.rendered({"dra": {**ON, "migProfiles": ['3g.40gb" || true']}})
 
 
+def test_only_the_container_that_makes_mig_instances_has_a_capability() -> None:
+    values = {"dra": ON, "agent": {"devicePlugin": True}}
+    closed = chart.rendered(values)["DaemonSet/berth-agent"]["spec"]["template"]["spec"]
+    with_partitions = chart.rendered({**values, "dra": {**ON, "partitions": ON}})
+    opened = with_partitions["DaemonSet/berth-agent"]["spec"]["template"]["spec"]
+    agent, maker = opened["containers"]
+
+    # The agent keeps its rights.
+    assert agent["args"] == [*closed["containers"][0]["args"], "--dra-partitions=/run/berth/partitions"]
+    assert agent["securityContext"] == closed["containers"][0]["securityContext"]
+    [socket] = [mount for mount in agent["volumeMounts"] if mount not in closed["containers"][0]["volumeMounts"]]
+    assert maker["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    assert maker["securityContext"]["readOnlyRootFilesystem"]
+    assert not maker["securityContext"]["allowPrivilegeEscalation"]
+    assert "privileged" not in maker["securityContext"]
+    assert {"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"} in maker["env"]
+
+    # It has the socket and its record, and nothing of kubelet or the API server.
+    record = {"name": "partitions-record", "mountPath": "/var/lib/berth-partitions"}
+    token = {"name": "no-token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+    assert maker["volumeMounts"] == [socket, record, token]
+    assert maker["args"] == [f"--state={record['mountPath']}", f"--socket={socket['mountPath']}"]
+    added = {volume["name"]: volume for volume in opened["volumes"] if volume not in closed["volumes"]}
+    assert added.keys() == {"partitions", "partitions-record", "no-token"}
+    assert "emptyDir" in added["partitions"]
+    assert "emptyDir" in added["no-token"]
+    assert added["partitions-record"]["hostPath"]["path"] == record["mountPath"]
+
+
 @pytest.mark.parametrize(("drivers", "is_own"), [(["gpu.berth.dev"], True), (["*"], True), (["dra.net"], False)])
 def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, is_own: bool) -> None:
     agent = chart.rendered({"dra": ON, "claims": {"drivers": drivers}})["DaemonSet/berth-agent"]
@@ -375,6 +404,15 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ({"trustedSchedulers": [{"name": "koord"}]}, "at '/trustedSchedulers/0': missing property 'account'"),
         ({"crds": {"keep": False}, "cleanup": {"enabled": False}}, "crds.keep: false needs cleanup.enabled: true"),
         ({"dra": {"migProfiles": ["1g.10gb"]}}, "dra.migProfiles needs dra.enabled: true"),
+        (
+            {"dra": {"partitions": ON}, "agent": {"devicePlugin": True}},
+            "dra.partitions.enabled needs dra.enabled: true",
+        ),
+        (
+            {"agent": {"devicePlugin": True}, "dra": {**ON, "partitions": {**ON, "securityContext": None}}},
+            "dra.partitions has no securityContext",
+        ),
+        ({"dra": {**ON, "partitions": ON}}, "dra.partitions.enabled needs dra.enabled: true and agent.devicePlugin"),
         ({"amdProcesses": "kfd", "agent": {"hostPID": False}}, "amdProcesses: kfd needs agent.hostPID: true"),
     ],
 )

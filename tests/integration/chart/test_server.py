@@ -48,6 +48,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
         "nodeSelectorDaemonSet": {"nodeinfo": "gpu"},
         "devicePluginConfig": {"version": "v1", "flags": {"migStrategy": "single"}},
     },
+    "partitions": {"agent": {"devicePlugin": True}, "dra": {**ON, "partitions": ON}},
     "no-kube-proxy": {"apiServer": {"host": "10.0.0.1", "port": 6443}, "operator": {"hostNetwork": True}},
     "private-registry": {
         "image": {

@@ -30,6 +30,8 @@ class CdiFolder:
         """
         if specifications == self._written:
             return
+        # Some files may be written before one that cannot be.
+        self._written = None
         wanted = {self._file(content): content for content in specifications.values()}
         for file in self._path.glob(f"{CDI_VENDOR}*.json"):
             if file not in wanted:

@@ -1,5 +1,6 @@
 """The driver is off, and pods with claims still run: no pod gets their cards by name until they have ended."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -88,3 +89,13 @@ def test_where_no_claim_was_prepared_nothing_is_withheld_unless_kubelet_reports_
     assert left.withheld() == set()
     reported = [device("one", "mig-2-0"), device("one", "gpu-9")]
     assert left.withheld() == {"GPU-2"}
+
+
+@pytest.mark.parametrize(("name", "withheld"), [("gpu-2-1g-10gb-19-4", {"GPU-2"}), ("gpu-22-1g-10gb-19-4", set())])
+def test_a_partition_that_was_made_is_on_the_card_that_its_name_begins_with(
+    tmp_path: Path, name: str, withheld: set[str]
+) -> None:
+    left = LeftClaims(settings(tmp_path), spec=machine, by_claim=lambda: [device("one", name)], clock=lambda: 0.0)
+    assert left.withheld() == withheld
+    with pytest.raises(AllocationRefusedError) if withheld else contextlib.nullcontext():
+        left.refuse(["MIG-2-1"])

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_agent.dra import slices
-from berth_agent.dra.checkpoint import ClaimCheckpoint
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
@@ -65,11 +64,11 @@ async def test_no_order_of_names_and_claims_gives_a_card_twice(steps: list[tuple
                 driver, node, plugin = start(folder, pods, **BOTH)
             if step == "update":
                 await driver.update(Reading(spec=machine(), findings=()), labels)
+                if driver.claims.saving:
+                    await driver.claims.saving
                 if pods.is_current:
                     assert_shown(driver, by_name(pods), labels.get(CARDS_KEY, ""))
-            claimed = {
-                device.card for claim in ClaimCheckpoint(folder / "state").load().values() for device in claim.devices
-            }
+            claimed = {device.card for claim in node.recorded().values() for device in claim.devices}
             assert not claimed & by_name(pods)
             # A pod whose card turns unhealthy can neither be restarted nor admitted again.
             assert not driver.withheld() & by_name(pods)

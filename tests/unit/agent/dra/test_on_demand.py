@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,16 +15,18 @@ import pytest
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra import slices
+from berth_agent.dra.checkpoint import NAME as CHECKPOINT
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.dra.on_demand import PartitionsOnDemand
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import Reading
-from berth_agent.vendor import Placement, RefusedError, released
+from berth_agent.vendor import Placement, RefusedError, UnansweredError, released
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_agent.vendors.nvidia.partitions.client import PartitionClient
 from berth_agent.vendors.nvidia.partitions.server import NAME
-from berth_api.device import DeviceSpec
+from berth_api.device import ClaimedDevice, DeviceSpec
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import NvmlFixture, a100, h100, with_profiles
 from tests.nvml.probe import NODE, Machine, Probe, Start
@@ -54,6 +57,14 @@ class Process(PartitionClient):
     """The process, and an agent that is killed before or after a call of it."""
 
     crash = ""
+    hangs = False
+    changes = 0
+    """How often it was asked to change something."""
+
+    async def _call(self, **request: Any) -> dict[str, Any]:
+        if self.hangs:
+            raise UnansweredError("the process that makes partitions does not answer: TimeoutError")
+        return await super()._call(**request)
 
     async def make(self, key: str, *, card: str, placement: Placement) -> str:
         self._die("before make")
@@ -67,6 +78,7 @@ class Process(PartitionClient):
         self._die("after destroy")
 
     def _die(self, moment: str) -> None:
+        self.changes += moment.startswith("before")
         if self.crash == moment:
             raise KilledError
 
@@ -83,6 +95,10 @@ class Agent:
         api: Any = node
         hand_over: Any = Cards()
         self.process = Process(sockets)
+        self.reported: list[ClaimedDevice] = []
+        """What containers have of claims."""
+        self.by_name = frozenset[str]()
+        self.is_current = True
         self.on_demand = PartitionsOnDemand(
             self.process, client=api, node=NODE, released=lambda: released(probe.inventory)
         )
@@ -92,8 +108,9 @@ class Agent:
             hand_over=hand_over,
             endpoint=DriverEndpoint(folder),
             owner=dict,
-            held=frozenset,
-            is_current=lambda: True,
+            held=lambda: self.by_name,
+            is_current=lambda: self.is_current,
+            by_claim=lambda: self.reported,
             on_demand=self.on_demand,
         )
         self.claims = self.driver.claims
@@ -259,6 +276,137 @@ async def test_an_opened_card_gives_instances_or_all_of_itself_and_nothing_by_na
             assert [card.mig and card.mig.enabled for card in one.reading.spec.devices if card.id == uuid] == [False]
 
 
+async def test_a_partition_that_only_kubelet_names_keeps_its_card_until_its_claim_ends(
+    machine: Machine, agent: Start, tmp_path: Path
+) -> None:
+    """Its records are lost, and it cannot be made now: its card is closed, and the process does not answer."""
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    uuid = fixture.gpus[0].uuid
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            name = device(one, "3g-40gb", 4)
+            key = node.allocate("one", name, pool=NODE)
+            await one.claims.prepare(key)
+        for path in (*(node.folder / "cdi").iterdir(), node.folder / "state" / CHECKPOINT):
+            path.unlink()
+        lost = ClaimedDevice(namespace="ns", claim="one", driver="gpu.berth.dev", pool=NODE, device=name)
+        closed = Agent(node, probe, tmp_path, labels=OPENED | {"berth.dev/partitions": "none"})
+        closed.reported = [lost]
+        await closed.look()
+        [made] = closed.reading.spec.devices[0].mig.instances if closed.reading.spec.devices[0].mig else []
+        assert closed.claims.cards() == frozenset({uuid})
+        assert uuid in closed.driver.withheld()
+        assert (published(closed), closed.driver._devices) == (set(), {})
+        with pytest.raises(AllocationRefusedError):
+            closed.driver.refuse_claimed([made.id])
+        with pytest.raises(RefusedError, match="not released"):
+            await closed.claims.unprepare(key)
+        async with Agent(node, probe, sockets).running() as opened:
+            opened.reported = [lost]
+            await opened.look()
+            # Its place is known again, and what is next to it is free.
+            await opened.claims.prepare(node.allocate("two", device(opened, "1g-10gb", 0), pool=NODE))
+            assert places(fixture) == [(9, 4), (19, 0)]
+            opened.reported = []
+            await opened.claims.unprepare(key)
+            assert places(fixture) == [(19, 0)]
+
+
+async def test_while_the_process_does_not_answer_claims_that_need_no_partition_are_served(
+    machine: Machine, agent: Start, tmp_path: Path
+) -> None:
+    fixture = machine(*(with_profiles(h100(number), mig_profiles.H100_80) for number in range(2)))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    divided, whole = (f"gpu-b1000000-0000-4000-8000-{number:012}" for number in range(2))
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            key = node.allocate("one", device(one, "3g-40gb", 4), pool=NODE)
+            prepared = await one.claims.prepare(key)
+    one = Agent(node, probe, tmp_path)
+    await one.look()
+    assert (one.driver._publisher._devices, one.condition()[0]) == (None, "NotRegistered")
+    message = "until it is known which exist: the process that makes partitions does not answer: .*Check the container"
+    assert re.search(f"ResourceSlices stay as they are, and no claim gets a partition .*{message}", one.condition()[1])
+    one.claims.leave()
+    await one.claims.prepare(node.allocate("whole", whole, pool=NODE))
+    assert await one.claims.prepare(key) == prepared
+    [instance] = (made.id for card in one.reading.spec.devices if card.mig for made in card.mig.instances)
+    for name in (divided, f"{divided}-1g-10gb-19-0", f"{whole}-1g-10gb-19-0", instance.lower()):
+        with pytest.raises(RefusedError, match=f"{name}: no claim gets .*{message}"):
+            await one.claims.prepare(node.allocate("other", name, pool=NODE))
+    with pytest.raises(RefusedError, match="the node has no device gpu-9 now"):
+        await one.claims.prepare(node.allocate("other", "gpu-9", pool=NODE))
+    with pytest.raises(RefusedError, match=r"not released.*the process that makes partitions does not answer"):
+        await one.claims.unprepare(key)
+    # It answers again. The card that a claim has as a whole has no partitions.
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            one.claims.leave()
+            with pytest.raises(RefusedError, match="still prepared for ResourceClaim ns/whole"):
+                await one.claims.prepare(node.allocate("other", f"{whole}-1g-10gb-19-0", pool=NODE))
+            await one.claims.unprepare(key)
+            assert places(fixture) == []
+
+
+@pytest.mark.parametrize("is_listing", [True, False])
+async def test_a_process_that_hangs_is_asked_for_no_change_until_it_has_listed_again(
+    machine: Machine, agent: Start, tmp_path: Path, *, is_listing: bool
+) -> None:
+    """It hangs when it is to list, or when it is to destroy."""
+    fixture = machine(*(with_profiles(h100(number), mig_profiles.H100_80) for number in range(2)))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            key = node.allocate("one", device(one, "3g-40gb", 4), pool=NODE)
+            await one.claims.prepare(key)
+            one.process.hangs = True
+            if is_listing:
+                await one.look()
+            for _ in range(3):
+                with pytest.raises(RefusedError, match="does not answer: TimeoutError"):
+                    await one.claims.unprepare(key)
+            changes = one.process.changes
+            assert changes == (1 if is_listing else 2)
+            await one.claims.prepare(node.allocate("whole", "gpu-b1000000-0000-4000-8000-000000000001", pool=NODE))
+            one.process.hangs = False
+            await one.look()
+            await one.claims.unprepare(key)
+            assert (one.process.changes, places(fixture)) == (changes + 1, [])
+
+
+async def test_a_partition_that_a_pod_got_by_name_is_destroyed_when_this_pod_has_ended(
+    machine: Machine, agent: Start, tmp_path: Path
+) -> None:
+    """While the driver was off, kubelet's device API gave it."""
+    fixture = machine(*(with_profiles(h100(number), mig_profiles.H100_80) for number in range(2)))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    cards = [gpu.uuid for gpu in fixture.gpus]
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            key = node.allocate("one", device(one, "3g-40gb", 4), pool=NODE)
+            await one.claims.prepare(key)
+            [held] = one.claims.held[key.uid].devices
+            # kubelet releases the claim.
+            one.is_current = False
+            with pytest.raises(RefusedError, match="not released: the node's cards and pods are not known yet"):
+                await one.claims.unprepare(key)
+            one.is_current, one.by_name = True, frozenset({held.id})
+            await one.claims.unprepare(key)
+            assert (places(fixture), node.recorded(), node.files()) == ([(9, 4)], {}, {})
+            # Neither is it listed, nor destroyed while pods are not known, or have it or what is not known.
+            for given in (held.id, cards[0], None, "MIG-0"):
+                one.is_current, one.by_name = given is not None, frozenset({given} if given else ())
+                await one.look()
+                await one.look()
+                assert places(fixture) == [(9, 4)], given
+                assert given is None or f"stays: a pod has a part of {cards[0]} by name" in one.condition()[1]
+                assert given == "MIG-0" or published(one).isdisjoint({"000000000000", "000000000000-1g-10gb-19-0"})
+            one.is_current, one.by_name = True, frozenset({cards[1], "0000:1f:00.0"})
+            await one.look()
+            assert places(fixture) == []
+
+
 async def test_what_is_not_known_or_not_possible_is_said_and_not_listed(
     machine: Machine, agent: Start, tmp_path: Path
 ) -> None:
@@ -271,17 +419,14 @@ async def test_what_is_not_known_or_not_possible_is_said_and_not_listed(
         one = Agent(node, probe, tmp_path, labels)
         await one.look()
         assert message in one.condition()[1]
-    # Without an answer of the process, nothing is published, and no claim gets a card.
-    one = Agent(node, probe, tmp_path)
-    await one.look()
-    assert (one.driver._publisher._devices, one.condition()[0]) == (None, "NotRegistered")
-    assert "the process that makes partitions does not answer" in one.condition()[1]
-    one.claims.leave()
-    with pytest.raises(RefusedError, match="not known yet"):
-        await one.claims.prepare(node.allocate("one", "gpu-b1000000-0000-4000-8000-000000000000", pool=NODE))
     node.keeps_counters = False
     with serving(fixture, tmp_path / "record") as sockets:
         one = Agent(node, probe, sockets)
         await one.look()
     assert published(one) == {"000000000000"}
     assert "the API server drops counters" in one.condition()[1]
+    # A node without cards has no NVML that could answer.
+    one = Agent(node, agent(machine()), tmp_path, labels={})
+    await one.look()
+    assert one.reading.spec.devices == []
+    assert "partitions" not in one.condition()[1]

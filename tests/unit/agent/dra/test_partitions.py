@@ -138,6 +138,21 @@ def test_an_instance_says_what_it_will_have(machine: Machine) -> None:
     }
 
 
+def test_the_first_placement_of_a_profile_leaves_the_most_room_for_others(machine: Machine) -> None:
+    """4g can begin at 0 only, and 2g and 3g not at 6."""
+    card = listed(machine, GPUS["h100-80"])
+    assert card.devices[0]["attributes"]["type"] == {"string": "gpu"}
+    starts: dict[str, list[int]] = {}
+    for device in card.devices[1:]:
+        starts.setdefault(device["attributes"]["profile"]["string"], []).append(card.placements[device["name"]].start)
+    assert {profile: starts[profile] for profile in ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb")} == {
+        "1g.10gb": [6, 4, 5, 0, 1, 2, 3],
+        "1g.20gb": [6, 4, 0, 2],
+        "2g.20gb": [4, 0, 2],
+        "3g.40gb": [4, 0],
+    }
+
+
 def test_only_opened_cards_are_listed_and_only_where_counters_are_kept(machine: Machine) -> None:
     gpu = GPUS["a30"]
     profiles = reported(machine(gpu))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import resource
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from berth_agent.dra import devices
 from berth_agent.dra.checkpoint import NAME, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim
@@ -114,7 +116,9 @@ class Node:
             by_claim=self.by_claim,
         )
 
-    def restart(self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT) -> Preparation:
+    def restart(
+        self, store: ClaimCheckpoint | None = None, *, wait: float = WAIT, partitions: Any = None
+    ) -> Preparation:
         return Preparation(
             api=self,
             store=store or ClaimCheckpoint(self.folder / "state"),
@@ -123,6 +127,7 @@ class Node:
             boot=self.boot,
             state=self.state,
             wait=wait,
+            partitions=partitions,
         )
 
     def files(self) -> dict[str, Any]:
@@ -141,6 +146,13 @@ class Node:
             return ClaimCheckpoint(self.folder / "state").load()
         except AbsentError:
             return {}
+
+
+async def load(driver: Preparation) -> None:
+    """Load the claims, and wait until what was recovered is written."""
+    await driver.load()
+    if driver.saving:
+        await driver.saving
 
 
 class Dying(ClaimCheckpoint):
@@ -170,8 +182,7 @@ async def test_the_device_api_sees_a_claim_before_it_is_recorded_and_not_if_that
     driver.on_change = lambda: heard.append(driver.cards())
     with pytest.raises(RefusedError, match="full"):
         await driver.prepare(node.allocate("one", "gpu-0"))
-    # The first time, the checkpoint was absent.
-    assert seen == [None, frozenset({"GPU-0"})]
+    assert seen == [frozenset({"GPU-0"})]
     assert heard == [frozenset()]
 
 
@@ -374,7 +385,7 @@ async def test_a_damaged_checkpoint_costs_no_claim_its_card(tmp_path: Path, dama
     assert driver.cards() is None
     node.is_known = True
     node.by_claim = (ClaimedDevice(namespace="ns", claim="one", driver="gpu.berth.dev", pool="node", device="gpu-0"),)
-    await driver.load()
+    await load(driver)
     assert driver.cards() == (None if damage == "and a CDI file" else frozenset({"GPU-0", "GPU-2"}))
     assert ("drain the node; if that does not help, reboot it" in driver.failure) == (damage == "and a CDI file")
     assert (record.with_name(f"{NAME}.rejected").read_text() if content else "") == content
@@ -404,7 +415,7 @@ async def test_a_monitor_of_a_lost_checkpoint_keeps_no_card(tmp_path: Path) -> N
         for claim, device in [("monitor", "gpu-0"), ("monitor", "gpu-1"), ("one", "gpu-0")]
     ]
     driver = node.restart(wait=0)
-    await driver.load()
+    await load(driver)
     assert (driver.cards(), node.recorded()) == (before.cards(), ClaimCheckpoint(tmp_path / "state").load())
     await driver.prepare(node.allocate("two", "gpu-1"))
     with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/one"):
@@ -437,19 +448,23 @@ async def test_a_slow_disk_under_a_call_does_not_stop_the_next_look(tmp_path: Pa
             disk.wait()
             super().save(claims)
 
-    disk.set()
     driver = node.restart(Slow(tmp_path / "state"))
-    await driver.load()
-    disk.clear()
-    preparing = asyncio.create_task(driver.prepare(node.allocate("one", "gpu-0")))
-    await asyncio.sleep(1)
     try:
+        # What was recovered is written.
+        async with asyncio.timeout(1):
+            await driver.load()
+        assert driver.cards() == frozenset()
+        disk.set()
+        await load(driver)
+        disk.clear()
+        preparing = asyncio.create_task(driver.prepare(node.allocate("one", "gpu-0")))
+        await asyncio.sleep(1)
         async with asyncio.timeout(1):
             await driver.load()
         assert driver.cards() == frozenset({"GPU-0"})
     finally:
         disk.set()
-        await preparing
+    await preparing
 
 
 @contextlib.contextmanager
@@ -511,6 +526,56 @@ async def test_a_full_disk_leaves_nothing_half_and_is_a_problem_until_there_is_r
     assert (driver.unwritten, list(node.recorded())) == ("", ["uid-other", "uid-third"])
 
 
+class Unsure(ClaimCheckpoint):
+    """Writes. While `fails`, it does not know whether that is on the disk."""
+
+    fails = False
+
+    def save(self, claims: Mapping[str, HeldClaim]) -> None:
+        super().save(claims)
+        if self.fails:
+            raise OSError("Input/output error")
+
+
+@pytest.mark.looptime
+async def test_a_record_that_a_failed_write_left_on_the_disk_is_written_again(tmp_path: Path) -> None:
+    """kubelet may give up, and then no call for the claim comes any more."""
+    node = Node(tmp_path)
+    store = Unsure(tmp_path / "state")
+    driver = node.restart(store, wait=0)
+    await driver.prepare(node.allocate("other", "gpu-1"))
+    store.fails = True
+    with pytest.raises(RefusedError, match="not prepared: the checkpoint of claims is not written: Input/output error"):
+        await driver.prepare(node.allocate("one", "gpu-0"))
+    assert (list(node.recorded()), driver.cards()) == (["uid-other", "uid-one"], frozenset({"GPU-1"}))
+    store.fails = False
+    await load(driver)
+    assert list(node.recorded()) == ["uid-other"]
+
+
+@pytest.mark.looptime
+async def test_a_full_disk_does_not_keep_recovered_claims_from_being_known(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    key = node.allocate("one", "gpu-0")
+    await node.restart().prepare(key)
+    record = tmp_path / "state" / NAME
+    record.write_text("damaged")
+    driver = node.restart(wait=0)
+    # The log would be written to a file.
+    with no_room(), capture_logs():
+        for _ in range(2):
+            await load(driver)
+            assert (driver.cards(), driver.failure) == (frozenset({"GPU-0"}), "")
+            assert "the checkpoint of claims is not written: " in driver.unwritten
+        with pytest.raises(RefusedError, match="not prepared: the checkpoint of claims is not written"):
+            await driver.prepare(node.allocate("two", "gpu-1"))
+        assert record.read_text() == "damaged"
+    await load(driver)
+    assert (driver.cards(), list(node.recorded())) == (frozenset({"GPU-0"}), [key.uid])
+    assert "the checkpoint" not in driver.unwritten.removeprefix("ResourceClaim ns/two not prepared: the checkpoint")
+    assert record.with_name(f"{NAME}.rejected").read_text() == "damaged"
+
+
 @pytest.mark.looptime
 async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_free(tmp_path: Path) -> None:
     """After a reboot, which removes the CDI files, with a damaged checkpoint."""
@@ -523,7 +588,7 @@ async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_fre
     ]
     node.by_claim = reported
     driver = node.restart(wait=0)
-    await driver.load()
+    await load(driver)
     assert (driver.cards() or frozenset()) >= {"GPU-0", "GPU-1"}
     with pytest.raises(RefusedError, match="gpu-1 is still prepared for ResourceClaim ns/two"):
         await driver.prepare(node.allocate("other", "gpu-1"))
@@ -532,13 +597,72 @@ async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_fre
     restarted = node.restart(wait=0)
     for answer in ([], reported, reported[:1]):
         node.by_claim = answer
-        await restarted.load()
+        await load(restarted)
         assert restarted.cards() == frozenset({"GPU-0", "GPU-1"})
         await asyncio.sleep(ENDED_SECONDS - 1)
     await asyncio.sleep(1)
-    await restarted.load()
+    await load(restarted)
     assert restarted.cards() == frozenset({"GPU-0"})
     await restarted.prepare(node.allocate("other", "gpu-1"))
+
+
+async def test_a_partition_of_no_claim_stays_while_a_claim_has_an_instance_of_its_card(tmp_path: Path) -> None:
+    class Maker:
+        destroyed: Sequence[str] = ()
+
+        async def destroy(self, key: str) -> None:
+            self.destroyed = (*self.destroyed, key)
+
+    node, maker = Node(tmp_path), Maker()
+    driver, state = node.restart(partitions=maker), node.state()
+    assert state
+    [instance] = (name for name, device in state.devices.items() if device.id == "MIG-2-0")
+    key = node.allocate("one", instance)
+    await driver.prepare(key)
+    stays = "partition left/gpu, which no claim has, stays: a claim has an instance of GPU-2"
+    assert (await driver.destroy_left({"left/gpu": "GPU-2"}), maker.destroyed) == (stays, ())
+    await driver.unprepare(key)
+    assert (await driver.destroy_left({"left/gpu": "GPU-2"}), maker.destroyed) == ("", ("left/gpu",))
+
+
+async def test_a_refusal_that_kubelet_no_longer_waits_for_is_no_error(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    first, second = (node.allocate(name, "gpu-0") for name in ("first", "second"))
+    calls = [asyncio.create_task(driver.prepare(claim)) for claim in (first, second)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    # It takes its turn after the call that was given up.
+    await driver.unprepare(second)
+    calls.clear()
+    gc.collect()
+    assert errors == []
+    assert [claim.name for claim in driver.held.values()] == ["first"]
+
+
+async def test_a_prepare_that_an_unprepare_overtook_records_nothing(tmp_path: Path) -> None:
+    class SlowNode(Node):
+        answers = asyncio.Event()
+
+        async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+            await self.answers.wait()
+            return await super().get(path, params)
+
+    node = SlowNode(tmp_path)
+    driver = node.restart()
+    claim = node.allocate("one", "gpu-0")
+    # kubelet gave it up when its connection broke, which the agent has not heard yet.
+    late = asyncio.create_task(driver.prepare(claim))
+    await asyncio.sleep(0)
+    await driver.unprepare(claim)
+    node.answers.set()
+    with pytest.raises(RefusedError, match="was released"):
+        await late
+    assert (driver.held, node.files()) == ({}, {})
+    assert await driver.prepare(claim)
 
 
 async def test_the_device_api_hears_of_a_release_also_if_kubelet_no_longer_waits(tmp_path: Path) -> None:
@@ -567,7 +691,7 @@ async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[st
         node = Node(Path(name))
         keys = {claim: node.allocate(claim, *allocated) for claim, allocated in DEVICES.items()}
         driver = node.restart(wait=0)
-        await driver.load()
+        await load(driver)
         for claim, step in steps:
             if step == "prepare":
                 with contextlib.suppress(RefusedError):
@@ -579,7 +703,7 @@ async def test_no_device_has_two_claims_and_nothing_is_left(steps: list[tuple[st
                     await node.restart(Dying(node.folder / "state", after=True), wait=0).prepare(keys[claim])
             if step in {"restart", "die"}:
                 driver = node.restart(wait=0)
-                await driver.load()
+                await load(driver)
             held = [device for one in node.recorded().values() for device in one.devices]
             assert len(held) == len({device.id for device in held})
             assert driver.cards() == frozenset(device.card for device in held)

@@ -13,7 +13,7 @@ import pytest
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.publisher import ASK_AGAIN, SlicePublisher
 from berth_agent.dra.slices import TAINT
-from berth_client.errors import ApiError
+from berth_client.errors import ApiError, Unreachable
 
 pytestmark = pytest.mark.looptime
 CARD = ListedDevice(name="gpu-0", id="GPU-0", card="GPU-0", place="")
@@ -29,6 +29,8 @@ class Api:
         self.keeps_taints: bool | None = True
         """None: it does not answer whether it does."""
         self.keeps_shares = True
+        self.is_cut = False
+        """Whether a deletion is done, and has no answer."""
         self._version = 1
         self._events: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -83,6 +85,9 @@ class Api:
 
     async def delete(self, path: str, *, uid: str) -> None:  # noqa: ARG002 - part of the interface
         self.collect(path.rpartition("/")[2])
+        if self.is_cut:
+            await asyncio.sleep(0.1)
+            raise Unreachable("no answer")
 
     def taints(self) -> list[list[str]]:
         """Return the keys of the taints of each listed device."""
@@ -146,6 +151,19 @@ async def test_slices_of_a_node_that_was_replaced_are_written_less_and_less_ofte
         published.api.collect(*published.api.slices)
         await asyncio.sleep(0.1)
         assert len(published.api.slices) == 1
+
+
+async def test_a_slice_whose_deletion_had_no_answer_is_written_again() -> None:
+    published = Published()
+    with published.running():
+        published.publisher.publish([CARD])
+        await asyncio.sleep(60)
+        published.api.is_cut = True
+        published.publisher.publish([])
+        await asyncio.sleep(0.2)
+        published.publisher.publish([CARD])
+        await asyncio.sleep(60)
+        assert (len(published.api.slices), published.publisher.failure) == (1, "")
 
 
 async def test_taints_come_and_go_with_the_versions_of_the_api_server() -> None:

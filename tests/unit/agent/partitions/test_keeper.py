@@ -142,7 +142,13 @@ def test_what_is_in_use_is_tried_again_and_its_holder_is_named(machine: Machine)
     fixture.write()
     with pytest.raises(RefusedError, match=r"GPU instance 2 of .* is in use by the processes \[4711\]"):
         keeper(fixture).destroy(KEY)
+    # Another pod may have the claim by now, so the next start must not destroy it.
+    fixture.gpus[0].processes = []
+    fixture.write()
+    assert keeper(fixture).recover() == {}
     assert places(fixture) == [(9, 4, 1)]
+    fixture.gpus[0].processes = [Process(pid=4711, used=1, gpu_instance=2, compute_instance=0)]
+    fixture.write()
     pauses = []
 
     def sleep(seconds: float) -> None:
@@ -226,6 +232,16 @@ def test_after_a_boot_partitions_are_made_again_whatever_the_minors(machine: Mac
     assert places(fixture) == [(9, 4, 1)]
     make(fixture, SMALL, key="claim-2/gpu", boot="boot-2")
     assert places(fixture) == [(9, 4, 1), (19, 1, 1)]
+
+
+def test_what_was_made_before_a_boot_is_forgotten_without_the_driver(machine: Machine) -> None:
+    fixture = machine(card())
+    make(fixture)
+    fixture.reboot()
+    record = PartitionRecord(fixture.folder / "record")
+    absent = fixture.folder / "absent.so"
+    assert PartitionKeeper(record, boot="boot-2", library_path=absent, sleep=lambda _: None).recover() == {}
+    assert len(PartitionRecord(fixture.folder / "record")) == 0
 
 
 def test_before_hopper_the_administrator_turns_the_mode_on(machine: Machine) -> None:

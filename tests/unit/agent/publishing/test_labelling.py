@@ -1,5 +1,6 @@
 """When labels of a Node are written: at first, when they differ, and never before the Node is known."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -80,3 +81,16 @@ async def test_a_failure_is_logged_once_and_tried_again(server: Server, nodes: N
     server.error = None
     await labeller.publish(READINGS, renamed=False)
     assert len(server.applied) == 1
+
+
+async def test_labels_are_written_again_after_a_write_without_an_answer(
+    server: Server, nodes: NodeCache, labeller: Labeller
+) -> None:
+    server.nodes = [{"metadata": {"name": "a", "uid": "1"}}]
+    await nodes.refresh(["a"])
+    await labeller.publish(READINGS, renamed=False)
+    server.error = ApiError(504, "Timeout", "the request was cut")
+    await labeller.publish({"a": replace(READINGS["a"], spec=DeviceSpec())}, renamed=False)
+    server.error = None
+    await labeller.publish(READINGS, renamed=False)
+    assert len(server.applied) == 2

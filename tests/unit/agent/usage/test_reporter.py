@@ -18,11 +18,14 @@ from berth_agent.publishing.gpupods import GpuPods
 from berth_agent.readings import NodeUse, Reading
 from berth_agent.usage.reporter import UsageReporter
 from berth_api.device import MAX_DEVICES, ClaimedDevice, DeviceSpec, ForeignUse, UnheldUse
+from berth_client.errors import Unreachable
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.nvml.probe import Machine, Probe, Start
 
 GI = 2**30
 UIDS = {"none": "1f2e3d4c-5b6a-4788-9900-aabbccddeeff", "other": "2f2e3d4c-5b6a-4788-9900-aabbccddeeff"}
+OF_GONE = "3f2e3d4c-5b6a-4788-9900-aabbccddeeff"
+"""A pod that has gone, while a process of it runs on."""
 GPU = "nvidia.com/gpu"
 
 
@@ -54,13 +57,23 @@ class Kubelet:
 class Server:
     """An API server with the node's pods, which do not change, and without GpuPods."""
 
+    def __init__(self) -> None:
+        self.lists = 0
+        self.is_cut = False
+        """Whether writes have no answer."""
+        self.written = asyncio.Event()
+
     async def follow(self, admission: Admission) -> None:
         admission.replace_pods([pod("none", 0), pod("other", 1)], 1)
 
     async def list(self, *_: Any) -> tuple[list[Any], str]:
+        self.lists += 1
         return [], "1"
 
     async def apply(self, *_: Any) -> dict[str, Any]:
+        self.written.set()
+        if self.is_cut:
+            raise Unreachable("no answer")
         return {"metadata": {"uid": "u"}}
 
 
@@ -68,11 +81,12 @@ class World:
     """A machine with two cards, of which kubelet gave the second to the pod `other`, and the reporter."""
 
     def __init__(self, fixture: NvmlFixture, probe: Probe, folder: Path) -> None:
-        for pid, uid in enumerate(UIDS.values(), 10):
+        for pid, uid in enumerate((*UIDS.values(), OF_GONE), 10):
             (folder / f"proc/{pid}").mkdir(parents=True)
             (folder / f"proc/{pid}/cgroup").write_text(f"0::/kubepods/pod{uid}/c\n")
         self.fixture, self.probe, self.kubelet = fixture, probe, Kubelet(other=fixture.gpus[1].uuid)
-        server: Any = Server()
+        self.server = Server()
+        server: Any = self.server
         admission = Admission(
             kubelet=self.kubelet,
             server=server,
@@ -143,14 +157,14 @@ async def test_pods_that_use_cards_of_others_are_published_after_two_readings(wo
 async def test_what_an_earlier_run_published_stands_until_processes_are_listed(world: World) -> None:
     uses = [
         UnheldUse(type="gpu", minor=0, id="i", namespace="ns", pod="p", pod_uid=uid, memory="60Gi")
-        for uid in (UIDS["none"], "of a pod that is gone")
+        for uid in (UIDS["none"], OF_GONE, "of a pod whose processes have ended, too")
     ]
     foreign = (ForeignUse(type="gpu", minor=1, processes=1),)
     world.reporter.restore(DeviceSpec(), NodeUse(boot_id="b", foreign=foreign, unheld=tuple(uses)))
     reading = await world.probe.read()
     use = await world.use(replace(reading, processes=None))
     assert use
-    assert (use.foreign, use.unheld) == (foreign, (uses[0],))
+    assert (use.foreign, use.unheld) == (foreign, tuple(uses[:2]))
     use = await world.use(reading)
     assert use
     assert (use.foreign, use.unheld) == ((), ())
@@ -162,3 +176,15 @@ async def test_what_was_published_before_a_boot_does_not_stand(world: World) -> 
     use = await world.use(replace(await world.probe.read(), processes=None))
     assert use
     assert use.foreign == ()
+
+
+async def test_gpupods_are_listed_again_after_a_write_without_an_answer(world: World) -> None:
+    world.server.is_cut = True
+    await world.use(await world.probe.read())
+    await world.server.written.wait()
+    world.server.is_cut = False
+    await world.use(await world.probe.read())
+    lists = world.server.lists
+    assert lists > 1
+    await world.use(await world.probe.read())
+    assert world.server.lists == lists

@@ -16,6 +16,8 @@ from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, NvmlEvent
 
 WAIT: Final = 1000
 """Milliseconds that one wait takes when nothing happens; so long may closing the session have to wait for it."""
+SHORT_WAIT: Final = 100
+"""The same where MIG instances are made on demand: the session is closed for each, while a pod waits for it."""
 PATIENCE: Final = 5.0
 """Seconds after which a wait that does not come back is left to itself: it hangs in the driver."""
 
@@ -39,8 +41,10 @@ class _Wait:
 class EventWatcher:
     """The events of the cards that answer now."""
 
-    def __init__(self, *, report: ReportEvent) -> None:
+    def __init__(self, *, report: ReportEvent, milliseconds: int = WAIT) -> None:
+        """Set who gets the events, and how long one wait takes when nothing happens."""
         self._report_event = report
+        self._milliseconds = milliseconds
         self._wait: _Wait | None = None
         self._watched: frozenset[str] = frozenset()
         self._silent: set[str] = set()
@@ -72,6 +76,7 @@ class EventWatcher:
 
     def stop(self) -> None:
         """Report nothing from now on."""
+        self._report_event = lambda _card, _event: None
         if self._wait:
             self._wait.stopped.set()
 
@@ -104,14 +109,14 @@ class EventWatcher:
     def _serve(self, wait: _Wait) -> None:
         try:
             while not wait.stopped.is_set():
-                event = library.wait(wait.events, WAIT)
-                if wait.stopped.is_set():
-                    break
-                works_again, self.failure = bool(self.failure), ""
+                event = library.wait(wait.events, self._milliseconds)
                 if event:
                     # If the affected card is unknown, all cards are affected: the event must not be lost.
                     self._report_event(wait.cards.get(library.address(event.handle), ""), event)
-                elif works_again:
+                if wait.stopped.is_set():
+                    break
+                works_again, self.failure = bool(self.failure), ""
+                if works_again and not event:
                     self._report_event("", None)
         except NvmlError as error:
             if not wait.stopped.is_set():

@@ -21,7 +21,7 @@ from berth_agent.vendor import FaultListener, RefusedError
 from berth_agent.vendors.nvidia import catalogue, rules
 from berth_agent.vendors.nvidia.labels import Facts
 from berth_agent.vendors.nvidia.nvml import library, sampling
-from berth_agent.vendors.nvidia.nvml.events import EventWatcher
+from berth_agent.vendors.nvidia.nvml.events import SHORT_WAIT, WAIT, EventWatcher
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError, NvmlEvent
 from berth_agent.vendors.nvidia.nvml.reader import Reader
 from berth_agent.vendors.nvidia.nvml.session import Session
@@ -60,7 +60,7 @@ class NvmlInventory:
         self._rebound: frozenset[str] = frozenset()
         """Addresses of cards that the driver bound again since the last reading that succeeded."""
         self._checks = settings.checks
-        self._events = EventWatcher(report=self._report)
+        self._events = EventWatcher(report=self._report, milliseconds=SHORT_WAIT if settings.dra_partitions else WAIT)
         self._listener: FaultListener | None = None
         self._session = Session(path=settings.nvml_library, before_closing=self._events.end)
         self._reader = Reader(

@@ -7,7 +7,14 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
-from berth_agent.vendor import PartitionableCard, PartitionCards, PartitionProfile, Placement, RefusedError
+from berth_agent.vendor import (
+    PartitionableCard,
+    PartitionCards,
+    PartitionProfile,
+    Placement,
+    RefusedError,
+    UnansweredError,
+)
 from berth_agent.vendors.nvidia.partitions.server import NAME
 
 PATIENCE: Final = 30.0
@@ -108,9 +115,11 @@ class PartitionClient:
             async with asyncio.timeout(PATIENCE), self._lock:
                 answer = orjson.loads(await self._exchange(orjson.dumps(request) + b"\n"))
         except TimeoutError as error:
-            raise RefusedError(f"the process that makes partitions did not answer within {PATIENCE:.0f} s") from error
+            raise UnansweredError(
+                f"the process that makes partitions did not answer within {PATIENCE:.0f} s"
+            ) from error
         except (OSError, EOFError, asyncio.LimitOverrunError, ValueError) as error:
-            raise RefusedError(f"the process that makes partitions does not answer: {error}") from error
+            raise UnansweredError(f"the process that makes partitions does not answer: {error}") from error
         if not isinstance(answer, dict):
             raise RefusedError(f"the process that makes partitions answered {answer!r}")
         if "error" in answer:

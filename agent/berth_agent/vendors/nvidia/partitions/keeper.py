@@ -100,7 +100,21 @@ class PartitionKeeper:
         """
         if key in self._record:
             with self._session():
-                self._roll_back(key)
+                try:
+                    self._roll_back(key)
+                except RefusedError:
+                    self._keep(key)
+                    raise
+
+    def _keep(self, key: str) -> None:
+        """Record that a partition that is still whole is wanted: a pod that came later may have it, too.
+
+        The next start would roll it back otherwise.
+        """
+        intent = self._record[key]
+        own = plan.our_instance(intent, self._look(intent.card))
+        if own is not None and intent.compute in own.computes:
+            self._record.put(key, replace(intent, wanted=True))
 
     def clear(self, card: str) -> None:
         """Turn MIG mode off, so that a pod can have the whole card.
@@ -135,9 +149,13 @@ class PartitionKeeper:
         problems = {}
         for key in [key for key in self._record if plan.unfinished(self._record[key], boot=self._boot)]:
             try:
+                if self._record[key].boot != self._boot:
+                    # What was made before a boot is gone, whether the driver runs now or not.
+                    self._record.remove(key)
+                    continue
                 with self._session():
                     self._roll_back(key)
-            except (RefusedError, NvmlError) as error:
+            except (RefusedError, NvmlError, OSError) as error:
                 problems[key] = str(error)
         return problems
 

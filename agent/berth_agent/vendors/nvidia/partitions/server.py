@@ -96,13 +96,18 @@ class PartitionServer:
             OSError: the socket cannot be made.
         """
         self._keeper = keeper
+        self._failure = ""
+        """The last failure; empty after a success."""
         files.make_folder(folder, mode=FOLDER_MODE, parents=True)
-        path = folder / NAME
-        path.unlink(missing_ok=True)
+        path, begun = folder / NAME, folder / f"new-{NAME}"
+        for left in (path, begun):
+            left.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(path))
-        path.chmod(SOCKET_MODE)
+        self._socket.bind(str(begun))
+        begun.chmod(SOCKET_MODE)
         self._socket.listen(4)
+        # A socket that has its name listens.
+        begun.rename(path)
 
     def serve_one(self) -> None:
         """Wait for a caller, and answer it."""
@@ -133,8 +138,12 @@ class PartitionServer:
             call = _CALL.validate_python(orjson.loads(_line(connection)))
             answer = self._perform(call)
         except (RefusedError, NvmlError, OSError, ValueError, ValidationError) as error:
-            _log.warning("a call failed", error=str(error))
+            # The agent lists again and again, on nodes without the driver, too.
+            if str(error) != self._failure:
+                _log.warning("a call failed", error=str(error))
+            self._failure = str(error)
             return {"error": str(error)}
+        self._failure = ""
         if not isinstance(call, ListCards):
             _log.info("a call succeeded", **call.model_dump(), **answer)
         return answer

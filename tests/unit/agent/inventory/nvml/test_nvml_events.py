@@ -41,6 +41,19 @@ async def test_an_xid_is_reported_at_once_with_its_card(machine: Machine, agent:
     assert probe.fault_event() == FaultEvent(node=NODE, card=ID_1, faults=(fault,))
 
 
+async def test_an_xid_that_comes_while_the_session_is_closed_for_a_change_is_reported(
+    machine: Machine, agent: Start
+) -> None:
+    fixture = machine(a100(0))
+    fixture.event_poll_ms = fixture.event_wait_ms = 500
+    fixture.write()
+    probe = agent(fixture)
+    await probe.read()
+    fixture.xid(0, 79)
+    async with probe.inventory.released():
+        assert probe.fault_event().card == ID_0
+
+
 async def test_an_xid_that_does_not_count_is_not_reported(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), a100(1))
     probe = agent(fixture)

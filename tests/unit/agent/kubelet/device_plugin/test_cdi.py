@@ -103,6 +103,18 @@ def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_ino == before
 
 
+def test_after_a_failed_write_the_files_before_it_are_written_again(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(wanted(1))
+    (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").mkdir()
+    with pytest.raises(OSError, match="gds"):
+        folder.write(wanted(2) | {"gds": {"kind": "k8s.device-plugin.nvidia.com/gds"}})
+    assert nodes_of(orjson.loads((tmp_path / FILE).read_bytes())).keys() == {"GPU-0", "GPU-1", "all"}
+    (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").rmdir()
+    folder.write(wanted(1))
+    assert nodes_of(orjson.loads((tmp_path / FILE).read_bytes())).keys() == {"GPU-0", "all"}
+
+
 def test_files_of_an_earlier_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "k8s.device-plugin.nvidia.com-gds.json").touch()
     (tmp_path / "nvidia.com-gpu.json").touch()
