@@ -107,6 +107,13 @@ async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
     assert await world.after(PATIENCE + 2 * PERIOD) == ["a"]
 
 
+async def test_an_eviction_without_an_answer_counts() -> None:
+    world = World(("a", 0), ("b", 0), per_minute=1)
+    world.pods.refuses = {"a": Unreachable("no answer"), "b": Unreachable("no answer")}
+    world.fail()
+    assert await world.after(SOON) == ["a"]
+
+
 async def test_a_card_that_pods_come_to_again_and_again_is_emptied_ever_less_often() -> None:
     world, loop = World(("pod-0", 0)), asyncio.get_running_loop()
 

@@ -36,6 +36,8 @@ class Contested(World):
         super().__init__(schedulers=["berth-scheduler"], wall=lambda: EPOCH + now(), **fields)
         self.grace, self.sees_taints, self.rejects = GRACE, sees_taints, False
         self.tainted: set[str] = set()
+        self.untainted_seen_after = 0.0
+        """Seconds after which the watch shows that a taint was removed."""
         self.numbers = itertools.count()
         self.waiting: list[str] = []
         self.api.on_tainted.append(self.taint)
@@ -45,7 +47,14 @@ class Contested(World):
 
     def taint(self, name: str, is_placed: bool) -> None:
         (self.tainted.add if is_placed else self.tainted.discard)(name)
-        self.cluster.node_cache.put_node(node(name, allocatable={"cpu": "1"}, taints=[TAINT] if is_placed else []))
+        if is_placed or not self.untainted_seen_after:
+            self.show(name)
+        else:
+            asyncio.get_running_loop().call_later(self.untainted_seen_after, self.show, name)
+
+    def show(self, name: str) -> None:
+        taints = [TAINT] if name in self.tainted else []
+        self.cluster.node_cache.put_node(node(name, allocatable={"cpu": "1"}, taints=taints))
 
     def replace(self, on: str) -> None:
         low = pod(f"low-{next(self.numbers)}", {"cpu": "1"}, on=on, schedulerName=OTHER, metadata=owned("low"))
@@ -100,6 +109,23 @@ async def test_the_taint_keeps_the_place_and_is_removed_after_the_bind() -> None
         await asyncio.sleep(90)
     assert len(api.taints) == 2
     assert len(api.deletes) == 1
+
+
+async def test_a_taint_that_was_removed_is_placed_again_before_the_watch_shows_that_it_is_gone() -> None:
+    world = Contested()
+    world.untainted_seen_after = 4.0
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 3)
+        assert (api.bound()["high"], world.tainted) == ("node", set())
+        world.delete("high")
+        world.replace("node")
+        world.submit(high("high-1"))
+        await asyncio.sleep(GRACE + 1)
+        assert api.bound()["high-1"] == "node"
+        await asyncio.sleep(GRACE + 10)
+    assert [is_placed for _, _, is_placed in api.taints] == [True, False, True, False]
+    assert len(api.deletes) == 2
 
 
 @pytest.mark.parametrize(

@@ -787,6 +787,20 @@ async def test_a_failed_report_does_not_undo_a_newer_one() -> None:
     assert api.messages("a") == ["new"]
 
 
+async def test_a_reason_that_returns_after_a_write_without_an_answer_is_written_again() -> None:
+    world = World()
+    create_pods(world, 1, "a")
+    async with world.running() as api:
+        report_failure(world, ["a0"], "first")
+        await asyncio.sleep(30)
+        world.api.faults["condition a0"] = [LostError("lost")]
+        report_failure(world, ["a0"], "second")
+        await asyncio.sleep(SETTLE + 0.5)
+        report_failure(world, ["a0"], "first")
+        await asyncio.sleep(30)
+    assert api.messages("a0") == ["first", "second", "first"]
+
+
 async def test_a_late_report_is_not_written_to_a_bound_pod() -> None:
     world = World()
     world.cluster.node_cache.put_node(pod_free_node())

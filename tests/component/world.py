@@ -181,7 +181,7 @@ class Api:
         assert name not in self.in_flight, "one report of a pod at a time"
         self.in_flight.add(name)
         try:
-            await self._answer(f"condition {name}")
+            lost = await self._answer(f"condition {name}")
         finally:
             self.in_flight.discard(name)
         stored = self.pods.get(name)
@@ -191,6 +191,8 @@ class Api:
             self.nominations.append((name, patch["status"]["nominatedNodeName"]))
         for condition in patch["status"].get("conditions", ()):
             self.patches.append((now(), name, condition))
+        if lost:
+            raise lost
 
     async def annotate_pod(self, pod: Raw, annotations: Mapping[str, str]) -> None:
         name = pod["metadata"]["name"]

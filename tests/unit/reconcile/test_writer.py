@@ -567,6 +567,34 @@ async def test_a_pod_group_that_could_not_be_written_is_written_later() -> None:
     assert api.times("group ns/g") == pytest.approx([0.0, 2.0, 4.0], abs=0.05)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_status_that_returns_after_a_write_without_an_answer_is_written_again(*, is_late: bool) -> None:
+    """The watch shows what was written before the status returns, or after that."""
+    world = grouped("a", "b")
+    done = pod_group(minimum=2, status={"phase": "Scheduling", "scheduled": 1})
+    world.writer.mark(POD_GROUP, "ns/g")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        first = {**api.groups["ns/g"]}
+        api.faults["group ns/g"] = [Unreachable("no answer")]
+        api.during = lambda _: None if is_late else world.cluster.gangs.put_group(done)
+        world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))
+        world.writer.mark(POD_GROUP, "ns/g")
+        await asyncio.sleep(1)
+        api.during = lambda _: None
+        world.cluster.remove_bound("uid-a")
+        world.cluster.put_pending(pod("a", labels={names.POD_GROUP_LABEL: "g"}))
+        world.writer.mark(POD_GROUP, "ns/g")
+        await asyncio.sleep(10)
+        if is_late:
+            world.cluster.gangs.put_group(done)
+            world.writer.mark(POD_GROUP, "ns/g")
+            await asyncio.sleep(10)
+        view = world.cluster.gangs.view("ns/g")
+    assert view
+    assert {**view.status, "scheduleStartTime": ""} == {**first, "scheduleStartTime": ""}
+
+
 # --- GpuPods ----------------------------------------------------------------------------------------------------
 
 

@@ -492,3 +492,21 @@ def test_what_a_class_provides_is_taken_of_the_claim_as_the_binding_records_it_a
     assert [dict(pods.charge(each).plugin_requests) for each in (recorded, forged, theirs)] == [{}, {NVIDIA: 1}, {}]
     assert [NVIDIA in dict(pods.charge(each).resources) for each in (recorded, forged, theirs)] == [False, True, False]
     assert pods.charge(recorded).unknown == ()
+
+
+@pytest.mark.parametrize("kubernetes", [36, 37])
+def test_what_kubelet_reports_of_resources_that_a_claim_provides_does_not_count(kubernetes: int) -> None:
+    """kubelet reports them of containers, and from 1.36 on as a sum of the pod."""
+    reported = {"allocatedResources": {NVIDIA: "1", "cpu": "1"}, "resources": {"requests": {NVIDIA: "1", "cpu": "2"}}}
+    mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
+    status = {
+        "extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]},
+        "containerStatuses": [{"name": "main", **reported}],
+        **reported,
+    }
+    annotations = {names.EPOCH: "1", f"main{names.BY_CLASS_SUFFIX}": NVIDIA}
+    ours = pod("a", {NVIDIA: 1, "cpu": "1"}, on="node", annotations=annotations, status=status)
+    theirs = pod("b", {NVIDIA: 1, "cpu": "1"}, on="node", status=status, schedulerName="default-scheduler")
+    for charge in (pods.charge(each, kubernetes=kubernetes) for each in (ours, theirs)):
+        assert (charge.unknown, dict(charge.plugin_requests)) == ((), {})
+        assert {name: amount for name, amount in charge.resources if amount and name != "pods"} == {"cpu": 2000}

@@ -77,6 +77,8 @@ class NodeTaints:
         """Node -> the pods for which it is kept."""
         self._retry_at: dict[str, tuple[float, float]] = {}
         """Node whose taint could not be removed -> when to try again, and the pause after that."""
+        self._removed: set[str] = set()
+        """Nodes whose taint was or may have been removed, although the watch still shows it."""
 
     def keep(self, nominees: Iterable[Charge]) -> None:
         """Keep the nodes of some pods from other schedulers; `placed` waits until a node has the taint."""
@@ -105,12 +107,12 @@ class NodeTaints:
 
     async def _place(self, node: str) -> None:
         for pause in PAUSES:
-            if not self._leads() or self._position(node) is not None:
+            if not self._leads() or (self._position(node) is not None and node not in self._removed):
                 return
             # The list has no merge key, and others write it too.
             taint = {"key": taints.PREEMPTING.key, "effect": taints.PREEMPTING.effect}
             patch: Patch = [{"op": "add", "path": "/spec/taints/-", "value": taint}]
-            if not self._taints(node):
+            if all(other.key == taints.PREEMPTING.key for other in self._taints(node)):
                 patch = [
                     {"op": "test", "path": "/spec/taints", "value": None},
                     {"op": "add", "path": "/spec/taints", "value": [taint]},
@@ -124,6 +126,7 @@ class NodeTaints:
                     return
                 await asyncio.sleep(pause)
             else:
+                self._removed.discard(node)
                 log.info("node tainted until victims have made room", node=node)
                 return
 
@@ -148,6 +151,7 @@ class NodeTaints:
                 del self._holds[node]
         tainted = self._cluster.fleet.tainted(taints.PREEMPTING)
         self._retry_at = {node: retry for node, retry in self._retry_at.items() if node in tainted}
+        self._removed.intersection_update(tainted)
         yield from (node for node in tainted if node not in kept and self._retry_at.get(node, (0.0, 0.0))[0] <= now)
 
     def _is_over(self, node: str, hold: _Hold, now: float) -> bool:
@@ -176,11 +180,14 @@ class NodeTaints:
         try:
             await self._nodes.json_patch(f"/api/v1/nodes/{node}", patch)
         except CallError as error:
+            if not error.is_refused:
+                self._removed.add(node)
             _, pause = self._retry_at.get(node, (0.0, PERIOD))
             self._retry_at[node] = self._cluster.clock() + pause, min(2 * pause, MAX_PAUSE)
             log.warning("taint not removed, trying again", node=node, again_in=pause, error=str(error))
         else:
             # Until the watch shows it, the patch would be sent again.
+            self._removed.add(node)
             self._retry_at[node] = self._cluster.clock() + 5 * PERIOD, PERIOD
             log.info("node no longer tainted", node=node)
 

@@ -59,6 +59,8 @@ STABLE: Final = 5.0
 decided twice."""
 MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
+UNKNOWN: Final = -1
+"""A generation that no pod has."""
 SERIES: Final = 360.0
 """Seconds that a series of Events lasts, like client-go's `finishTime`."""
 MIN_PAUSE: Final = 0.01
@@ -121,7 +123,7 @@ class _Record:
     written_reason: str
     """The reason of the condition."""
     generation: int
-    """The pod's generation when the condition was written."""
+    """The pod's generation when the condition was written; `UNKNOWN` after a write without an answer."""
     reason: Reason | None = None
     nominated_node: str | None = None
     """The nominated node to write; None if it has been written."""
@@ -448,5 +450,8 @@ class WaitingPods:
         pause = MAX_RETRY if error.is_refused else min(MAX_RETRY, 2.0**record.failures)
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
+        if not error.is_refused:
+            # It may have been written: a reason that was written before differs again.
+            record.generation = UNKNOWN
         record.failures = min(record.failures + 1, 10)
         record.retry_at = self._clock() + pause

@@ -125,7 +125,7 @@ class Evictor:
         return next(info.minor for info in cards if (info.type, info.id) == (device_type, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:
-        """Evict a pod; return whether it was evicted, or we no longer lead."""
+        """Evict a pod; return whether it was or may have been evicted, or we no longer lead."""
         if not self._leads():
             return True
         namespace, name = keys.split(charge.pod)
@@ -136,7 +136,11 @@ class Evictor:
         except CallError as error:
             if error.status not in _GONE:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
-            return False
+            if error.is_refused:
+                return False
+            # It may have been done, so it counts.
+            self._occupied.add(card)
+            return True
         self._occupied.add(card)
         counters.EVICTIONS.inc()
         log.warning("pod on a failed card evicted", pod=charge.pod, device=device)

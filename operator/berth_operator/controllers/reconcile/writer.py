@@ -299,7 +299,11 @@ class Writer:
         if not (groups.concerns_us(view) or name in self._shown):
             return
         wanted = groups.wanted(view)
-        if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
+        # A write without an answer may have been done, and the watch may not show it yet.
+        written, self._shown[name] = self._shown.get(name), (view.group.uid, {})
+        if groups.shows(view, wanted):
+            return
+        if written != (view.group.uid, wanted):
             await self._send(
                 "podgroup",
                 functools.partial(self._api.merge_patch, groups.path(name), groups.patch(view, wanted, _now)),

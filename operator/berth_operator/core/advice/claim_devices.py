@@ -7,8 +7,9 @@ agrees with the decision. The reason for each other device is looked up afterwar
 match, then pools, taints, holders and amounts. The generator yields None where the caller may do other work.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from berth_api import names
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
+from berth_api.values import keys
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.dra import extended, features
@@ -24,7 +26,7 @@ from berth_operator.core.dra.choices import Choices, prevented
 from berth_operator.core.dra.errors import AllocationError, NoWorkError
 from berth_operator.core.dra.plans import Context, RequestPlan
 from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
-from berth_operator.core.dra.slices import Device, DeviceID
+from berth_operator.core.dra.slices import CounterID, Device, DeviceID
 from berth_operator.core.filters import dynamic_resources, resource_claims
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet
@@ -111,10 +113,10 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
     tallies: list[_Tally] = []
     for state in claim_counts.unallocated(fleet, pod.request):
         choices = (choice for alternatives in state.claim.requests for choice in alternatives.choices)
-        tallies += (_Tally(_Wanted(state.key, choice, fleet.present)) for choice in choices)
+        tallies += (_Tally(_Wanted(state.key, choice, fleet.present), pod.namespace) for choice in choices)
     for name, of_class in extended_resources.rows_by_class(fleet, pod.request).items():
         for alternatives in extended.requests(pod.request.extended, {name: fleet.device_classes[name]})[0]:
-            tallies.append(_Tally(_Wanted(name, alternatives.choices[0], of_class)))
+            tallies.append(_Tally(_Wanted(name, alternatives.choices[0], of_class), pod.namespace))
     nodes, budget = 0, _Budget()
     for row in rows:
         node = _Node(fleet, fleet.names[row])
@@ -197,6 +199,25 @@ class _Node:
         is_by_claim = self._fleet.labels[row].get(names.CARDS_KEY) in _BY_CLAIM
         return UNLISTED if is_by_claim else BY_NAME, len(minors - listed)
 
+    @functools.cached_property
+    def _takers(self) -> Mapping[DeviceID | CounterID, set[str]]:
+        """The claims that have each device, and each counter of their devices."""
+        counters = {device.id: [counter for counter, _ in device.consumes] for device in self.pools.devices}
+        takers: dict[DeviceID | CounterID, set[str]] = {}
+        for state in self._fleet.claims.held_on(self.name):
+            for id_ in (*state.held.devices, *state.held.shared):
+                for part in (id_, *counters.get(id_, ())):
+                    takers.setdefault(part, set()).add(state.key)
+        return takers
+
+    def users(self, device: Device) -> Iterator[str]:
+        """Yield the claims that have what a device lacks: its shares, or the counters of which too little is left."""
+        yield from self._takers.get(device.id, ())
+        left = self._choices.counters(device.pool).left if device.consumes else {}
+        for counter, amount in device.consumes:
+            if left[counter] < amount:
+                yield from self._takers.get(counter, ())
+
     def cause(self, plan: RequestPlan, device: Device) -> Cause:
         """Return why a request does not find a device, or FOUND."""
         try:
@@ -232,13 +253,15 @@ class _Node:
 class _Tally:
     """Counts what one request finds."""
 
-    def __init__(self, wanted: _Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: _Wanted, namespace: str) -> None:
+        self.wanted, self._namespace = wanted, namespace
         self._causes: dict[DeviceID, Cause] = {}
         """What keeps each device from the request. If a device is for several nodes, the node that finds it counts."""
         self._found: dict[str, int] = {}
         """Node -> devices that it finds there."""
         self._unlisted: Counter[Cause] = Counter()
+        self._users: set[str] = set()
+        """The claims that use up devices."""
         self._matching = 0
         self.enough: list[str] = []
         """Nodes with enough for this request alone."""
@@ -249,6 +272,8 @@ class _Tally:
         for device in node.pools.devices[: max(0, budget.left)]:
             cause = node.cause(plan, device)
             on_node[cause] += 1
+            if cause == USED_UP:
+                self._users.update(node.users(device))
             if self._causes.get(device.id) != FOUND:
                 self._causes[device.id] = cause
             if on_node.total() % STRIDE == 0:
@@ -283,10 +308,21 @@ class _Tally:
             enough=len(self.enough),
             matching=self._matching,
             leftOut=[
-                LeftOut(devices=number, why=cause.text, selector=cause.is_selector)
+                LeftOut(devices=number, why=self._why(cause), selector=cause.is_selector)
                 for cause, number in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             ],
         )
+
+    def _why(self, cause: Cause) -> str:
+        """Return a cause in words; claims of other namespaces are only counted."""
+        if cause != USED_UP or not self._users:
+            return cause.text
+        own = sorted(name for namespace, name in map(keys.split, self._users) if namespace == self._namespace)
+        named = own[:MAX_NAMED]
+        listed, more = ", ".join(named), len(self._users) - len(named)
+        if more:
+            listed = f"{listed} and {more} more" if named else f"{more} of other namespaces"
+        return f"{cause.text}, because other ResourceClaims have parts of them: {listed}"
 
 
 def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:

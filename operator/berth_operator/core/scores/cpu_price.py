@@ -6,7 +6,8 @@ cpu is plentiful, this would only fill nodes that pods with several cards need, 
     shortage = free part of all cards / free part of the cpu of nodes with cards
 
 Both parts follow from what is charged now, nominations and promised places included. So pending pods and pods that have
-ended do not change the price, and a new leader computes the same price. Nodes without healthy cards have no part in it.
+ended do not change the price, and a new leader computes the same price. Cordoned nodes and nodes without healthy cards
+have no part in it.
 """
 
 from typing import Final
@@ -37,7 +38,7 @@ Amounts = npt.NDArray[np.float64]
 def cost(fleet: Fleet, cpu: int) -> Amounts | None:
     """Return what the cpu that a pod leaves on each row costs, in hundredths of a card; None if cpu is not short.
 
-    It is at most the row's free cards. So cpu without free cards next to it costs nothing.
+    Cpu costs nothing where no card is free before the pod comes.
 
     Args:
         fleet: all nodes.
@@ -49,12 +50,13 @@ def cost(fleet: Fleet, cpu: int) -> Amounts | None:
     if (shortage := usage.shortage(fleet)) <= 1.0:
         return None
     price = min(MAX, SLOPE * (shortage - 1.0)) * CARD / cpu_per_card
-    costs: Amounts = np.rint(np.minimum(price * np.maximum(usage.free_cpu - cpu, 0), usage.free_cards))
+    left = np.maximum(usage.free_cpu - cpu, 0)
+    costs: Amounts = np.rint(np.where(usage.free_cards > 0, price * left, 0.0))
     return costs
 
 
 class Usage:
-    """What is free on the nodes with healthy cards, until a node or an inventory changes.
+    """What is free on the nodes with healthy cards that are not cordoned, until a node or an inventory changes.
 
     Free amounts of rows and their sums follow the charges. Most decisions read neither: as long as the rows that have
     changed cannot make cpu short, they are not computed.
@@ -63,7 +65,7 @@ class Usage:
     free_cards: Column
     """Row -> free hundredths of healthy cards."""
     free_cpu: Column
-    """Row -> free thousandths of a cpu; 0 on nodes without healthy cards."""
+    """Row -> free thousandths of a cpu; 0 on cordoned nodes and on nodes without healthy cards."""
     all_free_cards: int
     all_free_cpu: int
     _seen: int
@@ -72,7 +74,7 @@ class Usage:
     def __init__(self, fleet: Fleet) -> None:
         """Read the nodes and cards, and compute what is free."""
         cards = fleet.cards[GPU]
-        healthy = cards.healthy & fleet.present[:, np.newaxis]
+        healthy = cards.healthy & (fleet.present & ~fleet.cordoned)[:, np.newaxis]
         self._core, self._ratio = (cards.total[resource] * healthy for resource in least_waste.HUNDREDTHS)
         of_rows = np.minimum(self._core, self._ratio).sum(axis=1)
         self._cpu: Column = fleet.total(CPU) * (of_rows > 0)
@@ -101,10 +103,11 @@ class Usage:
     def update(self, fleet: Fleet) -> None:
         """Compute the rows that changed, and change the sums by the difference."""
         moved = fleet.column_cache.moved_since(self._seen)
-        if moved is None or len(moved) > MAX_ROWS:
+        rows = None if moved is None else {*moved}
+        if rows is None or len(rows) > MAX_ROWS:
             self._compute(fleet)
             return
-        for row in {*moved}:
+        for row in rows:
             cards, cpu = self._free_of(fleet, row)
             self.all_free_cards += cards - int(self.free_cards[row])
             self.all_free_cpu += cpu - int(self.free_cpu[row])

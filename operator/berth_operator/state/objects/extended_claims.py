@@ -35,12 +35,13 @@ def requested(containers: Sequence[Container], resources: Collection[str]) -> It
                 )
 
 
-def without_claimed(pod: Object, spec: Object) -> Object:
-    """Return the spec of a bound pod without the resources that its claim provides, for which the claim is charged.
+def without_claimed(pod: Object, spec: Object) -> tuple[Object, Object]:
+    """Return the spec and the status of a bound pod without the resources that its claim provides.
 
-    For a pod that Berth bound, these are the resources that the Binding records, whatever its status shows.
+    The claim is charged for these. For a pod that Berth bound, they are what the Binding records, whatever its status
+    shows.
     """
-    annotations = pod["metadata"].get("annotations") or {}
+    annotations, status = pod["metadata"].get("annotations") or {}, pod.get("status") or {}
     if names.EPOCH in annotations:
         recorded = {
             key.removesuffix(names.BY_CLASS_SUFFIX): value.split(",")
@@ -49,21 +50,41 @@ def without_claimed(pod: Object, spec: Object) -> Object:
         }
         mapped = {(container, resource) for container, resources in recorded.items() for resource in resources}
     else:
-        status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-        mappings = status.get("requestMappings") or ()
+        mappings = (status.get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()
         mapped = {(mapping["containerName"], mapping["resourceName"]) for mapping in mappings}
     if not mapped:
-        return spec
-    kept = dict(spec)
-    for kind in ("initContainers", "containers"):
-        if not spec.get(kind):
-            continue
-        kept[kind] = []
-        for container in spec[kind]:
-            fields = dict(container.get("resources") or {})
-            for field in ("requests", "limits"):
-                if amounts := fields.get(field):
-                    gone = {name for name in amounts if (container["name"], name) in mapped}
-                    fields[field] = {name: amount for name, amount in amounts.items() if name not in gone}
-            kept[kind].append({**container, "resources": fields})
-    return kept
+        return spec, status
+
+    def cleared(fields: Object, gone: Collection[str]) -> Object:
+        """Return a container, its status or the pod's without these resources."""
+        kept = dict(fields)
+        if fields.get("resources"):
+            kept["resources"] = {
+                kind: _without(amounts, gone) if kind in ("requests", "limits") and amounts else amounts
+                for kind, amounts in fields["resources"].items()
+            }
+        if fields.get("allocatedResources"):
+            kept["allocatedResources"] = _without(fields["allocatedResources"], gone)
+        return kept
+
+    def in_containers(fields: Object, *kinds: str) -> dict[str, Any]:
+        return {
+            kind: [
+                cleared(one, {resource for container, resource in mapped if container == one["name"]})
+                for one in fields[kind]
+            ]
+            for kind in kinds
+            if fields.get(kind)
+        }
+
+    # kubelet reports what is allocated to containers, and their sum for the pod. On one node, a resource is provided by
+    # a class or by a device plugin, so the sum is of one of them.
+    of_pod = cleared(status, {resource for _, resource in mapped})
+    return (
+        {**spec, **in_containers(spec, "initContainers", "containers")},
+        {**of_pod, **in_containers(status, "initContainerStatuses", "containerStatuses")},
+    )
+
+
+def _without(amounts: Object, gone: Collection[str]) -> Object:
+    return {name: amount for name, amount in amounts.items() if name not in gone}

@@ -383,8 +383,7 @@ def charge(
         kubernetes: the API server's minor version.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
-    spec = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
-    status = pod.get("status") or {}
+    spec, status = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
     resize_status = {name: status[name] for name in resize.READS if status.get(name)}
     template = _template({**pod, "spec": spec}, resize_status)
     # Unlike a waiting pod's, it has no limit.

@@ -167,6 +167,44 @@ def test_capacity_that_shares_have_used_up() -> None:
     assert left_out(only) == {claim_devices.USED_UP.text: 1}
 
 
+@pytest.mark.parametrize(
+    ("wanted", "users"),
+    [
+        pytest.param("left", ": mine", id="of the same namespace"),
+        pytest.param("right", ": 1 of other namespaces", id="of another namespace"),
+        pytest.param("whole", ": mine and 1 more", id="both"),
+    ],
+)
+def test_claims_that_have_parts_of_a_device_are_named_but_not_those_of_other_namespaces(
+    wanted: str, users: str
+) -> None:
+    world = World("a", gpus=0)
+
+    def instance(name: str, *places: int) -> Raw:
+        counters = {f"place-{number}": {"value": "1"} for number in places} | {"engines": {"value": str(len(places))}}
+        kind = {f"{NVIDIA_DRIVER}/kind": name}
+        return listed(name, kind, consumesCounters=[{"counterSet": "gpu", "counters": counters}])
+
+    instances = [instance("whole", 0, 1, 2, 3), instance("left", 0, 1), instance("right", 2, 3)]
+    instances += [instance(f"s{place}", place) for place in range(4)]
+    world.to.put_slice(resource_slice(*instances, node="a", name="devices", pool="mig", count=2))
+    of_counters = resource_slice(node="a", name="counters", pool="mig", count=2)
+    # All take of the engines, which are not short.
+    places = {f"place-{place}": {"value": "1"} for place in range(4)} | {"engines": {"value": "9"}}
+    of_counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "gpu", "counters": places}]}
+    world.to.put_slice(of_counters)
+    for name, device_name, namespace in (("mine", "s1", "ns"), ("stranger", "s3", "other")):
+        held = allocated(name, device_name, node="a")
+        held["metadata"] |= {"namespace": namespace}
+        held["status"]["allocation"]["devices"]["results"][0]["pool"] = "mig"
+        world.to.put_claim(held)
+    world.put_claim(request(where=where("kind", wanted)))
+    [only] = asked(world, world.pending("p"))["requests"]
+    [(why, number)] = [item for item in left_out(only).items() if "selector" not in item[0]]
+    parts = f"{claim_devices.USED_UP.text}, because other ResourceClaims have parts of them"
+    assert (why, number) == (f"{parts}{users}", 1)
+
+
 def test_pools_of_other_schedulers_and_selectors_that_fail() -> None:
     world = World("a")
     world.to.put_slice(resource_slice(listed("o"), driver=FOREIGN_DRIVER, node="a"))

@@ -48,8 +48,8 @@ def cost(on: Fleet, cpu: int) -> dict[str, float]:
         # 63 of 128: 10 * (0.5 / 0.492 - 1) = 0.159. Node a would keep 44 processors: 550 hundredths.
         pytest.param([("a", 4, 16_000), ("b", 4, 49_000)], 4_000, (87, 22), id="a little short"),
         pytest.param([("a", 4, 4_000), ("b", 4, 70_000)], 4_000, (350, 0), id="no cpu is left"),
-        # Without the limit, the 350 hundredths that node a would keep cost 175.
-        pytest.param([("a", 7, 34_000), ("b", 4, 64_000)], 2_000, (100, 0), id="at most the free cards"),
+        # Node a would keep 28 processors, 350 hundredths, whether one card or none is free next to them.
+        pytest.param([("a", 7, 34_000), ("b", 4, 64_000)], 2_000, (175, 0), id="more cpu is left than one card uses"),
         pytest.param([("a", 8, 34_000), ("b", 4, 64_000)], 2_000, (0, 0), id="no card is free next to the cpu"),
         pytest.param([("a", 4, 8_000), ("b", 0, 64_000)], 8_000, (0, 0), id="only a quarter of the cards is used"),
         pytest.param([("a", 8, 64_000), ("without cards", 0, 64_000)], 0, (0, 0), id="nodes without cards are full"),
@@ -61,15 +61,18 @@ def test_cpu_next_to_free_cards_costs_where_less_of_it_is_left(
     assert cost(cluster(*taken), cpu) == {"a": expected[0], "b": expected[1], "without cards": 0}
 
 
-def test_cards_and_cpu_count_only_if_the_card_is_healthy_and_the_node_exists() -> None:
+def test_cards_and_cpu_count_only_if_the_card_is_healthy_and_the_node_exists_and_is_not_cordoned() -> None:
     pods = [("a", 4, 16_000), ("b", 4, 49_000)]
     made = cluster(*pods)
-    for name in ("gone", "broken"):
-        add(made, node_info(name, cpu=64_000), inventory(*(replace(card, healthy=name == "gone") for card in cards(8))))
+    for name in ("gone", "broken", "cordoned"):
+        node = node_info(name, cpu=64_000, cordoned=name == "cordoned")
+        add(made, node, inventory(*(replace(card, healthy=name != "broken") for card in cards(8))))
     # 16 of 24 cards and 127 of 192 processors are free: 10 * (0.667 / 0.661 - 1) = 0.079, times 550 hundredths.
     assert cost(made, 4_000)["a"] == 43
     made.remove_node("gone")
-    assert cost(made, 4_000) == {**cost(cluster(*pods), 4_000), "gone": 0, "broken": 0}
+    assert cost(made, 4_000) == {**cost(cluster(*pods), 4_000), "gone": 0, "broken": 0, "cordoned": 0}
+    made.put_node(node_info("cordoned", cpu=64_000))
+    assert cost(made, 4_000)["a"] == 43
 
 
 def test_the_price_ends_with_the_pods_and_does_not_depend_on_the_order_in_which_they_came() -> None:
@@ -140,7 +143,8 @@ def act(made: Fleet, what: str | int, node: int, number: int, cpus: int) -> Flee
         case "withdraw":
             made.withdraw(pod.uid)
         case 0:
-            made.put_node(node_info(name, cpu=2000 * (cpus + 1), more={f"example.com/new-{cpus}": 1}))
+            more = {f"example.com/new-{cpus}": 1}
+            made.put_node(node_info(name, cpu=2000 * (cpus + 1), more=more, cordoned=number == 3))
         case 1:
             made.remove_node(name)
         case 2:
