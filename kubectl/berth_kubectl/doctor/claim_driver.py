@@ -28,7 +28,8 @@ def no_claim_driver(facts: Facts) -> Iterator[Finding]:
                 object=f"node/{name}",
                 message=f"it has the label {names.CARDS_KEY}={_label(node)}, but its agent is no driver of "
                 "ResourceClaims, so its cards are given by name",
-                fix="helm upgrade berth charts/berth --reuse-values --set dra.enabled=true   # or remove the label",
+                fix="helm upgrade berth charts/berth --reset-then-reuse-values --set dra.enabled=true   "
+                "# or remove the label",
             )
 
 

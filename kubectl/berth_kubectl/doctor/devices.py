@@ -201,7 +201,7 @@ def false_condition(facts: Facts) -> Iterator[Finding]:
                     check="FalseCondition",
                     object=f"device/{name_of(device)}",
                     message=f"{shown['type']} is False ({why})",
-                    fix=_fix_of_condition(kind, str(shown["reason"]), name_of(device), facts),
+                    fix=_fix_of_condition(kind, str(shown["reason"]), message, name_of(device), facts),
                 )
     for driver, nodes in sorted(listed.items()):
         more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
@@ -211,7 +211,7 @@ def false_condition(facts: Facts) -> Iterator[Finding]:
             object=f"driver/{driver}",
             message=f"{names.GIVEN_BY_NAME} is False on {where}: the driver lists cards for ResourceClaims, so Berth "
             "does not give them by name; right if another scheduler serves its pools",
-            fix=f"helm upgrade berth charts/berth --reuse-values --set-json 'claims.drivers=[\"{driver}\"]'"
+            fix=f"helm upgrade berth charts/berth --reset-then-reuse-values --set-json 'claims.drivers=[\"{driver}\"]'"
             "   # with all that are Berth's, only if no other scheduler serves them",
         )
 
@@ -233,16 +233,22 @@ def _follows(found: Object, device: Object) -> bool:
     )
 
 
-def _fix_of_condition(kind: str, reason: str, node: str, facts: Facts) -> str:
+def _fix_of_condition(kind: str, reason: str, message: str, node: str, facts: Facts) -> str:
     if kind == names.RESOURCES_WRITTEN:
         if reason == "RefusedByPolicy":
             value = "operator.pluginResources='[\"example.com/npu\"]'"
-            return f"helm upgrade berth charts/berth --reuse-values --set-json {value}   # with all that are summed"
+            upgrade = f"helm upgrade berth charts/berth --reset-then-reuse-values --set-json {value}"
+            return f"{upgrade}   # with all that are summed"
         return f"kubectl logs -n {facts.installation.namespace} -l app.kubernetes.io/name=berth-operator --tail=50"
     if kind == names.DRIVER_LOADED:
         return f"nvidia-smi   # on {node}"
     if kind == names.ANNOTATIONS_READ:
         return f"kubectl edit device {node}   # correct or remove the annotation"
+    if reason == "PartitionsRefused" and "(--dra-partitions)" in message:
+        values = "--set agent.devicePlugin=true --set dra.partitions.enabled=true"
+        # A claim that has a partition is released by the process alone.
+        otherwise = f"   # or remove the label {names.PARTITIONS_KEY}" if "has no effect" in message else ""
+        return f"helm upgrade berth charts/berth --reset-then-reuse-values {values}{otherwise}"
     if kind in (names.INVENTORY_READ, names.DEVICES_OFFERED, names.CLAIMS_SERVED):
         return pods_of_agent(facts, node)
     return f"kubectl get device {node} -o yaml"

@@ -836,7 +836,7 @@ def test_a_reset_of_a_card_of_amd_is_not_nvidias() -> None:
         (
             "ResourcesWritten.npu",
             "RefusedByPolicy",
-            "helm upgrade berth charts/berth --reuse-values --set-json operator.pluginResources=",
+            "helm upgrade berth charts/berth --reset-then-reuse-values --set-json operator.pluginResources=",
         ),
         ("ResourcesWritten.npu", "Refused", "kubectl logs -n berth-system -l app.kubernetes.io/name=berth-operator"),
         ("DriverLoaded", "NoDriver", "nvidia-smi   # on n"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth_agent.dra.preparation import NO_PROCESS
 from berth_kubectl.doctor import claim_driver
 from berth_kubectl.doctor.checks import diagnose
 from berth_kubectl.doctor.facts import Installation
@@ -46,6 +47,10 @@ def starting(message: str, of: str = "containerStatuses") -> Raw:
 
 
 UNHEALTHY = claim_driver.TAINT
+MAKEABLE = {
+    "metadata": {"name": "m"},
+    "spec": {"nodeName": "n", "devices": [{"name": "i", "attributes": {"parentUUID": {"string": "GPU-0"}}}]},
+}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,7 @@ UNHEALTHY = claim_driver.TAINT
             "FalseCondition: ClaimsServed is False (SlicesNotWritten)",
             id="the agent knows",
         ),
+        pytest.param({"resourceslices": [listed(), MAKEABLE]}, "", id="an instance that can be made has no UUID"),
         pytest.param(
             {"nodes": [node("")], "resourceslices": [listed()]}, "StaleSlices: they list GPU-0, but", id="label gone"
         ),
@@ -161,6 +167,22 @@ def test_what_is_wrong_with_the_driver_is_found(lists: dict[str, list[Raw]], exp
     assert f"{finding.check}: {finding.message}".startswith(expected.partition(": ")[0])
     assert expected.partition(": ")[2] in finding.message
     assert finding.fix
+
+
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        (f"label berth.dev/partitions=all has no effect: {NO_PROCESS}", "dra.partitions.enabled=true"),
+        ("MIG mode of GPU-0 is off: turn it on, and reboot", "kubectl "),
+    ],
+)
+def test_what_keeps_mig_instances_from_being_made_is_found(message: str, fix: str) -> None:
+    refused = condition("ClaimsServed", "False", reason="PartitionsRefused", message=message)
+    facts = healthy()
+    there = {"nodes": [node()], "devices": [device(served=refused)], "resourceslices": [listed()]}
+    [finding] = diagnose(replace(facts, lists={**facts.lists, **there})).findings
+    assert message in finding.message
+    assert fix in finding.fix
 
 
 @pytest.mark.parametrize(("roles", "number"), [([], 0), ([named(claim_driver.ROLE)], 1)])
