@@ -9,7 +9,7 @@ SOURCES := api base client operator agent kubectl devcluster demo images release
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit partitions-storm upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -135,15 +135,24 @@ chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart 
 	@TEST_KUBERNETES=1.36 $(BIN)/pytest -s tests/release
 
 .PHONY: test-versions
-test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, and decisions next to kube-scheduler 1.37 (builds them once, 16 minutes)
-	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 kube-scheduler-1.37 > /dev/null
+test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, decisions next to kube-scheduler 1.37, and claims on kubelet 1.34 and 1.37 (builds them once, 20 minutes)
+	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 kube-scheduler-1.37 \
+		kube-controller-manager-1.37 kubelet-1.34 kubelet-1.37 > /dev/null
 	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release \
 		tests/integration/scheduler/test_differential.py tests/integration/scheduler/test_reasons.py \
+		tests/integration/scheduler/test_own_slices.py \
 		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
+	@TEST_NODE_KUBERNETES=1.37 $(BIN)/pytest tests/node/test_own_driver.py tests/node/test_upstream_cases.py tests/node/test_partitions.py \
+		tests/node/test_nics_by_claim.py tests/node/test_shares_by_claim.py tests/node/test_claim_pods.py
+	@TEST_KUBELET=1.34 $(BIN)/pytest tests/node/test_own_driver.py tests/node/test_upstream_cases.py
 
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, or with amd-smi, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
+
+.PHONY: test-gpu-mig
+test-gpu-mig: setup ## make and destroy MIG instances on a card of that machine; it changes the card's MIG mode (root): CARD=GPU-…
+	@BERTH_MIG_CARD=$(or $(CARD),$(error CARD is the UUID of a card whose MIG mode may be changed)) $(BIN)/pytest -v tests/gpu/test_mig.py
 
 .PHONY: test-gpu-node
 test-gpu-node: node-binaries ## let Berth give that machine's GPU to pods of a real kubelet, which compute on it (root on Linux)
@@ -186,6 +195,15 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 .PHONY: driver-chaos
 driver-chaos: node-binaries ## give a real node's cards by name, by claim and both while its programs are killed and upgraded, audited (root on Linux): PODS=300 SEED=1
 	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_driver_chaos.py -k owners
+
+.PHONY: partitions-chaos
+partitions-chaos: node-binaries ## run pods with MIG instances on demand on a real node while its programs are killed, audited (root on Linux): PODS=300 SEED=1
+	@BERTH_PODS=$(or $(PODS),300) BERTH_SEED=$(or $(SEED),1) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_partitions_chaos.py
+
+.PHONY: partitions-storm
+partitions-storm: binaries ## prepare and release claims for MIG instances, whole cards and shares while the driver's programs are killed, audited: CLAIMS=3000 SEED=1 WORKERS=5 KILLS=6
+	@CLAIMS=$(or $(CLAIMS),3000) SEED=$(or $(SEED),1) WORKERS=$(or $(WORKERS),5) KILLS=$(or $(KILLS),6) \
+		$(BIN)/python -m tests.chaos.partitions_storm
 
 .PHONY: claims-audit
 claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
@@ -293,6 +311,10 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 .PHONY: bench-prepare
 bench-prepare: binaries ## measure how soon claims get whole cards from the driver, and lost slices are back: CALLS=800 LOSSES=5
 	@CALLS=$(or $(CALLS),800) LOSSES=$(or $(LOSSES),5) $(BIN)/python -m tests.bench.prepare
+
+.PHONY: bench-instances
+bench-instances: node-binaries ## measure how soon containers run with a new MIG instance, a whole card and no device, on a real node (root on Linux): STARTS=100
+	@BERTH_STARTS=$(or $(STARTS),100) BERTH_REQUIRE_REAL_NODE=1 $(BIN)/pytest -q -s tests/node/test_partitions.py -k measure
 
 .PHONY: bench-hostile
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500

@@ -177,6 +177,22 @@ class Processes:
             "agent", "berth_agent", {**own, **flags}, environment={"BERTH_NVML_STATE": str(machine.state)}
         )
 
+    def partitions(self, machine: NvmlFixture, *, state: Path, socket: Path) -> Process:
+        """Start the process that makes partitions of a node's cards of the NVML fixture, and wait for its socket."""
+        process = self._start(
+            "partitions",
+            "berth_agent.vendors.nvidia.partitions",
+            {"state": state, "socket": socket, "nvml_library": machine.library},
+            environment={"BERTH_NVML_STATE": str(machine.state)},
+        )
+        waiting.until(
+            (socket / "partitions.sock").exists,
+            deadline=waiting.PATIENCE,
+            what="the socket of the process that makes partitions",
+            details=process.tail,
+        )
+        return process
+
     def webhook(self, **flags: object) -> Process:
         """Start a webhook; flags are named as in its settings."""
         return self._start(

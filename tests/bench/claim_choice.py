@@ -1,9 +1,10 @@
 """What the choice of devices for ResourceClaims leaves for others: `python -m tests.bench.claim_choice --help`.
 
-A third of the nodes have eight GPUs each, below four PCIe roots and at two NUMA nodes. Another third have four GPUs
-that MIG divides on demand. The last third have four GPUs that are shared by memory. Pods with one claim arrive at
-random (Poisson) and run for an exponential lifetime. A pod that cannot be placed at once is turned away. The core's own
-`decide` places the pods on the same arrivals, with the strategy `FirstFit` and with `Fragmentation`.
+A third of the nodes have eight GPUs each, below four PCIe roots and at two NUMA nodes. Another third have four H100, on
+which Berth's driver makes MIG instances on demand. The last third have four GPUs that are shared by memory. Pods with
+one claim arrive at random (Poisson) and run for an exponential lifetime. A pod that cannot be placed at once is turned
+away. The core's own `decide` places the pods on the same arrivals, with the strategy `FirstFit` and with
+`Fragmentation`.
 
 If claims have no preference, pods with CPU requests are spread over nodes as by kube-scheduler. Pods without CPU
 requests fill one node after another.
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from berth_agent.dra.devices import ListedDevice
+from berth_agent.dra.partitions import PartitionedCard, partitioned
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.dra.closeness import NUMA_NODE, PCIE_ROOT
@@ -28,6 +31,8 @@ from tests.bench import figures
 from tests.builders import lease, node, pod
 from tests.claims import objects
 from tests.claims.objects import Object
+from tests.claims.own import reported
+from tests.nvml.mig_profiles import H100_80
 
 WARM: Final = 3.0
 """Mean lifetimes before anything is counted."""
@@ -63,12 +68,16 @@ KINDS: Final = (
         _kind(f"{n} GPUs", "whole", share, n, "h100", count=n)
         for n, share in ((1, 0.5), (2, 0.25), (4, 0.15), (8, 0.1))
     ),
-    *(_kind(f"{n}g", "MIG", share, n / 7, f"{n}g") for n, share in ((1, 0.4), (2, 0.2), (3, 0.2))),
-    _kind("whole", "MIG", 0.2, 1, "whole"),
+    *(
+        _kind(profile, "MIG", share, slices / 7, profile)
+        for profile, slices, share in (("1g.10gb", 1, 0.4), ("2g.20gb", 2, 0.2), ("3g.40gb", 3, 0.2))
+    ),
+    _kind("whole", "MIG", 0.2, 1, "gpu"),
     *(_shared(memory, share) for memory, share in ((10, 0.4), (20, 0.3), (40, 0.2), (80, 0.1))),
 )
 CLOSE: Final[Mapping[float, str]] = {2: PCIE_ROOT, 4: NUMA_NODE}
 """Number of GPUs -> what they have in common if they are close."""
+PROFILES: Final = reported(H100_80)
 PARTS: Final = {"whole": 8, "MIG": 4, "shared": 4}
 """Part of the fleet -> GPUs of a node."""
 
@@ -177,9 +186,9 @@ def _cluster(nodes: int) -> Cluster:
 def _slices(part: str, name: str) -> list[Object]:
     where: Object = {"pool": name, "nodeName": name}
     if part == "MIG":
-        gpus = [objects.mig_gpu(f"gpu-{number}") for number in range(PARTS[part])]
-        devices = [device for instances, _ in gpus for device in instances]
-        counters = [of_gpu for _, of_gpu in gpus]
+        gpus = [_opened(f"gpu-{number}") for number in range(PARTS[part])]
+        devices = [_with_model(device) for gpu in gpus for device in gpu.devices]
+        counters = [gpu.counters for gpu in gpus]
         return [
             objects.slice_of(*devices, name=f"{name}-devices", count=2, **where),
             objects.slice_of(name=f"{name}-counters", count=2, sharedCounters=counters, **where),
@@ -190,6 +199,20 @@ def _slices(part: str, name: str) -> list[Object]:
     else:
         devices = [_at_its_place(number) for number in range(PARTS[part])]
     return [objects.slice_of(*devices, name=name, **where)]
+
+
+def _opened(name: str) -> PartitionedCard:
+    """Return what Berth's driver lists of a GPU on which it makes MIG instances."""
+    card = ListedDevice(name=name, id=name, card=name, place="", attributes={"type": {"string": "gpu"}}, memory="80Gi")
+    found = partitioned(card, PROFILES, opened=True, keeps_counters=True)
+    assert found
+    return found
+
+
+def _with_model(device: Mapping[str, Any]) -> Object:
+    """Return a device of a GPU with MIG whose model is its profile; that of the whole GPU is `gpu`."""
+    attributes = device["attributes"]
+    return {**device, "attributes": {"model": attributes.get("profile", attributes["type"])}}
 
 
 def _at_its_place(number: int) -> Object:

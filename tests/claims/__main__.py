@@ -3,7 +3,8 @@
 The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and so
 is a row that JSON cannot carry. Differences that upstream's defects explain are counted by name.
 
-Berth's preference is compared in the scenarios, too. It finds devices wherever the first fit does. If upstream has no
+A part of the scenarios has the slices of Berth's own driver (`tests.claims.own`).
+Berth's preference is compared in all of them, too. It finds devices wherever the first fit does. If upstream has no
 other choice, it gives the same devices (`tests.claims.pinned`). On nodes where constraints leave few devices
 (`tests.claims.constrained`), Berth finds devices within its bounds wherever upstream does within its own bounds.
 """
@@ -12,12 +13,12 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.claims import constrained, defects, generate, pinned, scenario, upstream
+from tests.claims import constrained, defects, generate, own, pinned, scenario, upstream
 
 OLD: Final = "0.36.3"
 """The version with defects."""
@@ -51,21 +52,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first scenario")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    rows, drawn, preferred, of_bounds = Tally(), Tally(), Tally(), Tally()
+    rows, drawn, of_driver, preferred, of_bounds = Tally(), Tally(), Tally(), Tally(), Tally()
     for version in upstream.VERSIONS:
         upstream.program(version)
         for variant in ("stable", "incubating"):
             rows.add(of_rows(version, variant))
         for tally in _drawn(of_seeds, version, arguments):
             drawn.add(tally)
-        for tally in _drawn(of_preference, version, arguments):
-            preferred.add(tally)
+        for tally in _drawn(of_own, version, arguments):
+            of_driver.add(tally)
+        for compare in (of_preference, of_own_preference):
+            for tally in _drawn(compare, version, arguments):
+                preferred.add(tally)
     for tally in _drawn(of_constrained, upstream.VERSIONS[-1], arguments):
         of_bounds.add(tally)
-    differences = rows.differences + drawn.differences + preferred.differences + of_bounds.differences
+    tallies = (rows, drawn, of_driver, preferred, of_bounds)
+    differences = [difference for tally in tallies for difference in tally.differences]
     for difference in differences[:SHOWN]:
         print(difference)
-    print(json.dumps(_summary(rows, drawn, preferred) | _of_constrained(of_bounds)))
+    of_others = _of_others("own", of_driver) | _of_others("constrained", of_bounds)
+    print(json.dumps(_summary(rows, drawn, preferred) | of_others))
     return bool(differences)
 
 
@@ -93,12 +99,12 @@ def _summary(rows: Tally, drawn: Tally, preferred: Tally) -> Object:
     }
 
 
-def _of_constrained(tally: Tally) -> Object:
+def _of_others(name: str, tally: Tally) -> Object:
     return {
-        "constrained": tally.compared,
-        "constrained_different": len(tally.differences),
-        "constrained_kinds": dict(tally.kinds),
-        "constrained_left_out": dict(tally.left_out),
+        name: tally.compared,
+        f"{name}_different": len(tally.differences),
+        f"{name}_kinds": dict(tally.kinds),
+        f"{name}_left_out": dict(tally.left_out),
     }
 
 
@@ -126,8 +132,17 @@ def of_rows(version: str, variant: str) -> Tally:
 
 def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
     """Compare random scenarios."""
+    return _same(version, {seed: generate.scenario(seed) for seed in seeds})
+
+
+def of_own(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare random scenarios with slices of Berth's driver."""
+    return _same(version, {seed: own.scenario(seed) for seed in seeds})
+
+
+def _same(version: str, seeds: Mapping[int, Object]) -> Tally:
     tally = Tally()
-    scenarios = [_known(generate.scenario(seed), version) for seed in seeds]
+    scenarios = [_known(drawn, version) for drawn in seeds.values()]
     for seed, drawn, theirs in zip(seeds, scenarios, upstream.outcomes(version, scenarios), strict=True):
         if theirs.get("late"):
             tally.left_out["ended by the bound on upstream's work"] += 1
@@ -143,11 +158,20 @@ def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
 
 def of_preference(version: str, seeds: Sequence[int]) -> Tally:
     """Compare what our preference chooses in random scenarios."""
+    return _preferred(version, {seed: pinned.with_places(generate.scenario(seed), seed) for seed in seeds})
+
+
+def of_own_preference(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare what our preference chooses of slices of Berth's driver."""
+    return _preferred(version, {seed: own.scenario(seed) for seed in seeds})
+
+
+def _preferred(version: str, seeds: Mapping[int, Object]) -> Tally:
     tally = Tally()
-    placed = {seed: _known(pinned.with_places(generate.scenario(seed), seed), version) for seed in seeds}
+    placed = {seed: _known(drawn, version) for seed, drawn in seeds.items()}
     ours = {seed: scenario.outcome(each, preferred=True) for seed, each in placed.items()}
     found = [seed for seed, outcome in ours.items() if outcome["results"]]
-    for seed in set(seeds) - set(found):
+    for seed in placed.keys() - set(found):
         tally.compared += 1
         first_fit = scenario.outcome(placed[seed])
         if first_fit["results"]:

@@ -31,6 +31,8 @@ NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
 UNKNOWN: Final = 999
 MIB: Final = 1 << 20
+COMPUTE_PROFILES: Final = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+"""NVML's number of the compute instance that has all of a GPU instance, by compute slices."""
 HOPPER: Final = 9
 """NVML's number of the architecture from which on MIG mode needs no reset, and is off after a boot."""
 
@@ -401,6 +403,25 @@ class NvmlFixture:
             if line[0] == "instance"
         ]
 
+    def add_instance(self, index: int, profile: MigProfile, start: int, *, complete: bool = True) -> None:
+        """Have another program make a GPU instance, whatever is there, with a compute instance if it is complete."""
+        gpu = self.gpus[index]
+        number = max(one.size for one in gpu.profiles) // profile.size - 1 + start // profile.size
+        with self._locked_instances():
+            lines = [line.split() for line in self._instance_lines()]
+            lines = [line for line in lines if line[:2] != ["mode", gpu.uuid]] + [["mode", gpu.uuid, "1", "1"]]
+            lines.append(["instance", gpu.uuid, f"{number}", f"{profile.id}", f"{start}"])
+            if complete:
+                lines.append(["compute", gpu.uuid, f"{number}", "0", f"{COMPUTE_PROFILES[profile.slices]}", "0"])
+            self._write_instances(lines)
+
+    def remove_instances(self, index: int) -> None:
+        """Have another program destroy all GPU instances of a card."""
+        with self._locked_instances():
+            lines = [line.split() for line in self._instance_lines()]
+            kinds = ("instance", "compute")
+            self._write_instances([line for line in lines if line[1] != self.gpus[index].uuid or line[0] not in kinds])
+
     def reset(self, index: int) -> None:
         """Reset a card: a pending MIG mode is the mode, and instances are gone."""
         self._restart([index], minors={}, forget_modes=False)
@@ -422,14 +443,17 @@ class NvmlFixture:
                 lines.append(["mode", gpu.uuid, mode, mode])
                 if index in minors:
                     lines.append(["minor", gpu.uuid, str(minors[index])])
-            temporary = self.instances.with_suffix(".draft")
-            temporary.write_text("".join(" ".join(line) + "\n" for line in lines))
-            temporary.replace(self.instances)
+            self._write_instances(lines)
 
     @property
     def instances(self) -> Path:
         """Return the file of modes, minors and instances, which the library writes."""
         return self.state.with_name(self.state.name + ".mig")
+
+    def _write_instances(self, lines: Sequence[Sequence[str]]) -> None:
+        temporary = self.instances.with_suffix(".draft")
+        temporary.write_text("".join(" ".join(line) + "\n" for line in lines))
+        temporary.replace(self.instances)
 
     def _instance_lines(self) -> list[str]:
         return self.instances.read_text().splitlines() if self.instances.exists() else []

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fnmatch
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ import yaml
 from devcluster import Cluster, waiting
 from devcluster.additions import controllers, fleet, installation, kueue, training
 from devcluster.additions.controllers import Controller
-from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.documents.site import Site
 from tests.workloads import played
 from tests.workloads.rows import BERTH, FOLDER, VOLCANO, WORKLOADS, Workload
@@ -132,7 +133,22 @@ class Trial:
             applied.append(self._api.apply(document, namespace=NAMESPACE))
             for manifest in played.created(applied[-1]):
                 # What is created later refers to it by its uid.
-                manifest.update(self._api.apply(manifest, namespace=NAMESPACE))
+                manifest.update(self._create(manifest))
+
+    def _create(self, manifest: Manifest) -> Manifest:
+        """Create what an operator would create; again while Kueue's webhook does not know its owner yet."""
+
+        def accepted() -> Manifest | None:
+            try:
+                return self._api.apply(manifest, namespace=NAMESPACE)
+            except ApiError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                return None
+
+        created = waiting.until(accepted, what=f"{manifest['metadata']['name']} to be created")
+        assert created
+        return created
 
     @contextlib.contextmanager
     def _narrow(self, workload: Workload) -> Iterator[None]:

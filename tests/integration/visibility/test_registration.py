@@ -33,10 +33,9 @@ class Installed(Installation):
 
     replica: Replica
 
-    def begin(self) -> None:
-        """Start the replica. If its term ended on a slow machine, it would end, and stay so."""
-        [port] = free_ports(1)
-        self.replica = self.start(port)
+    def begin(self, port: int = 0) -> None:
+        """Start the replica, on a free port if none is given. If its term ended on a slow machine, it would stay so."""
+        self.replica = self.start(port or free_ports(1)[0])
         self.replica.process.logged(SERVED)
 
     def end(self) -> None:
@@ -97,8 +96,10 @@ def test_no_manifest_has_it_and_a_replica_creates_it(installed: Installed) -> No
 
 
 def test_upgrade_from_a_manifest_that_has_it_and_rollback(installed: Installed) -> None:
-    installed.api.delete(API_SERVICE)
+    # A replica that runs would create it again before kubectl does.
+    installed.end()
     installed.kubectl("apply", "-f-", manifest=installed.of_before())
+    installed.begin(installed.replica.port)
     installed.answers()
     installed.install()  # of this version
     installed.answers()
