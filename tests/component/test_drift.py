@@ -15,7 +15,7 @@ from berth_client.errors import Unreachable
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
-from berth_operator.binding.upkeep.drift import PATIENCE, DriftKeeper
+from berth_operator.binding.upkeep.drift import PATIENCE, SWAP_PATIENCE, DriftKeeper
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sinks
@@ -186,14 +186,18 @@ async def test_what_a_crash_left_half_done_is_completed() -> None:
     ],
 )
 @pytest.mark.parametrize("call", ["get p", "annotate p", "annotate q"])
-async def test_a_write_that_fails_is_made_again(call: str, fault: Exception) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_write_that_fails_is_made_again_and_a_swap_that_takes_a_while_is_no_drift(
+    call: str, fault: Exception, times: int
+) -> None:
     world = World()
-    world.api.faults[call] = [fault]
-    async with world.running():
+    world.api.faults[call] = [fault] * times
+    async with world.running() as api:
         swapped(world)
-        await asyncio.sleep(2)
+        await asyncio.sleep(SWAP_PATIENCE)
     assert (world.allocated("p"), world.allocated("q")) == (["GPU-1"], ["GPU-0"])
     assert not world.cluster.allocations.drifted
+    assert api.events == []
 
 
 async def test_a_write_that_always_fails_is_retried_more_and_more_rarely_and_the_drift_is_reported() -> None:
@@ -201,6 +205,8 @@ async def test_a_write_that_always_fails_is_retried_more_and_more_rarely_and_the
     world.api.always["annotate p"] = refusal(403, "a policy says no")
     async with world.running() as api:
         swapped(world)
+        await asyncio.sleep(SWAP_PATIENCE - 1)
+        assert api.events == []
         await asyncio.sleep(300)
         tries = [at for at, name in api.annotated if name == "p"]
         pauses = [round(after - before) for before, after in pairwise(tries)]

@@ -2,7 +2,8 @@
 
 kubelet may swap the devices of two pods on a node. Both pods still have what they request, so both allocations are
 rewritten to match kubelet. Each rewrite stands alone: it depends only on what kubelet gave, not on whether the other
-rewrite succeeds. If a pod drifted without a counterpart, it is charged for what it holds, and reported once.
+rewrite succeeds. If a pod drifted without a counterpart, it is charged for what it holds, and reported once. So is a
+pod whose rewrite keeps failing.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ PERIOD: Final = 1.0
 """Seconds between two checks while any pod drifts."""
 PATIENCE: Final = 2.0
 """Seconds of drift before it is reported: the report about the other pod of a swap may arrive later."""
+SWAP_PATIENCE: Final = 30.0
+"""Seconds of drift before a swap is reported: a rewrite that fails is attempted several times until then."""
 PAUSES: Final = (1.0, 30.0)
 """Seconds until a failed write is retried: the first and the longest pause."""
 
@@ -79,19 +82,21 @@ class DriftKeeper:
             self._reported &= ours.keys()
             self._retry = {uid: retry for uid, retry in self._retry.items() if uid in ours}
 
+            rewrites = [
+                rewrite
+                for node in sorted({mismatch.actual.node for mismatch in ours.values()})
+                for rewrite in cluster.allocations.to_be_rewritten(node)
+            ]
+            swapped = {mismatch.actual.uid for mismatch, _ in rewrites}
             for uid, mismatch in ours.items():
-                if uid not in self._reported and now - self._since[uid] >= PATIENCE:
+                patience = SWAP_PATIENCE if uid in swapped else PATIENCE
+                if uid not in self._reported and now - self._since[uid] >= patience:
                     self._reported.add(uid)
                     promised, node = mismatch.promised, mismatch.actual.node
                     difference = kubelet_allocation.difference(promised, mismatch.actual, cluster.fleet.kinds)
                     log.warning("devices drifted", pod=promised.pod, node=node, difference=difference)
                     self._reporter.drifted(promised, difference)
 
-            rewrites = [
-                rewrite
-                for node in sorted({mismatch.actual.node for mismatch in ours.values()})
-                for rewrite in cluster.allocations.to_be_rewritten(node)
-            ]
             due = [rewrite for rewrite in rewrites if self._retry.get(rewrite[0].actual.uid, (now, 0.0))[0] <= now]
             await asyncio.gather(*(self._rewrite(*rewrite) for rewrite in due if self._leads()))
 
